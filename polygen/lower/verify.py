@@ -54,8 +54,6 @@ def verify(plan: KernelPlan) -> KernelPlan:
     _check_calls(plan)
     _check_bytes(plan)
     check_accesses(plan)
-    check_places(plan)
-    check_syncs(plan)
     if plan.epilogue.folds or plan.epilogue.before:
         plan = replace(plan, proofs=(*plan.proofs, *check_folds(plan)))
     parts = check_parts(plan)
@@ -66,6 +64,8 @@ def verify(plan: KernelPlan) -> KernelPlan:
     _check_outside(plan)
     _check_domain(plan)
     _check_groups(plan)
+    check_places(plan)
+    check_syncs(plan)
     wanted = thread_count(plan.schedule, plan.tiles, plan.device)
     last = max(place.first_warp + place.warps for place in plan.places)
     if plan.launch.threads != wanted or last * plan.device.warp_size > wanted:

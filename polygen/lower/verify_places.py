@@ -18,10 +18,12 @@ from polygen.hardware import formula
 from polygen.hardware.device import common_facts
 from polygen.hardware.matrix_layout import MatrixLayout, copied_to
 from polygen.hardware.swizzle import chunk_bytes
+from polygen.lower.accesses import ROWS_BEFORE
 from polygen.lower.formulas import units, value
+from polygen.lower.operands import K_INSIDE
 from polygen.lower.plan import KernelPlan
 from polygen.lower.result_work import Epilogue, Finish
-from polygen.lower.work import Copy, Load, Locate, Product
+from polygen.lower.work import Boxes, Copy, Load, Locate, Move, Product
 from polygen.poly.by_warps import copy_parts
 from polygen.poly.register_operands import tile_extents
 
@@ -40,6 +42,9 @@ def check_places(plan: KernelPlan) -> None:
             _check_copy(plan, leaf.work)
         elif isinstance(leaf.work, Load):
             _check_load(plan, leaf.work)
+        elif isinstance(leaf.work, Move):
+            for boxes in leaf.work.boxes:
+                _check_shared(plan, boxes)
     if not plan.schedule.by_lanes:
         for one in (*plan.epilogue.before, plan.epilogue):
             _check_lanes(plan, one)
@@ -117,6 +122,42 @@ def _check_load(plan: KernelPlan, of: Load) -> None:
         raise VerifyError(f"load_{of.operand} is of {made} and not {wanted}", where=plan.entry)
     if of.round_to_tf32 != (dtype.name == "tf32" or plan.atom.pieces > 1):
         raise VerifyError(f"load_{of.operand} rounds", where=plan.entry)
+
+
+def _check_shared(plan: KernelPlan, of: Boxes) -> None:
+    """Blocks of a cluster that share a tile bring a part of it each, to all of them."""
+    operand = dict(plan.match.operands).get(of.buffer.removeprefix("ring_"))
+    cluster = plan.schedule.cluster
+    if operand is None or cluster.tiles == 1 or plan.scores is not None:
+        if of.part or of.mask or of.parts > 1:
+            raise VerifyError(f"{of.tensor.name} is shared by no blocks", where=plan.entry)
+        return
+    names = [*(dim for dim, _ in (*plan.batches, *plan.match.sums)), "b_m", "b_n", "group", "p"]
+    at = dict.fromkeys((*names, "k", "k_tiles", "owner", K_INSIDE, ROWS_BEFORE), 0)
+
+    def place(rank: int) -> tuple[int, int]:
+        """Whose tile a block needs, and which of those that do it is: numbers go along m first."""
+        row, column = rank % cluster.m, rank // cluster.m
+        return (row, column) if operand.role == "m" else (column, row)
+
+    for rank in range(cluster.blocks):
+        own, number = place(rank)
+        shared = [other for other in range(cluster.blocks) if place(other)[0] == own]
+        if of.parts != len(shared):
+            raise VerifyError(f"{of.tensor.name} in {of.parts} parts", where=plan.entry)
+        if of.parts == 1:
+            continue
+        wanted = (number, sum(1 << r for r in shared))
+        found = tuple(value(text, {"rank": rank}) for text in (of.part, of.mask))
+        starts = [[value(text, at | {"rank": r}) for text in of.corner] for r in (shared[0], rank)]
+        moved = sum(b - a for a, b in zip(*starts, strict=True))
+        step = number * of.box[0] * max(axis.every for axis in of.axes)
+        if found != wanted or (not plan.match.box and moved != step):
+            raise VerifyError(
+                f"block {rank} brings part {found[0]} of {of.tensor.name} to {found[1]:b}, "
+                f"{moved} rows on, and not part {wanted[0]} to {wanted[1]:b}",
+                where=f"{plan.entry}: {of.part}, {of.mask}",
+            )
 
 
 def _check_lanes(plan: KernelPlan, one: Epilogue) -> None:

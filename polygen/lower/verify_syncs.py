@@ -20,6 +20,7 @@ from polygen.lower.tally import Tally
 from polygen.lower.work import (
     Combine,
     Fill,
+    Grids,
     Groups,
     Move,
     Nothing,
@@ -81,7 +82,7 @@ def _check_leaf(plan: KernelPlan, leaf: Leaf, statement: SyncStatement) -> None:
     work = leaf.work
     if plain is not None:
         pending = plain.pending if isinstance(work, Groups) else 0
-        if not isinstance(work, Groups | Nothing) or (
+        if not isinstance(work, Groups | Grids | Nothing) or (
             isinstance(work, Groups) and work.pending != pending
         ):
             raise VerifyError(f"waits for all but {work}, and not {pending}", where=where)

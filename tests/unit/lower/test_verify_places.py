@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 import pytest
+from matrix import roles
 
 import polygen as pg
 from polygen.errors import VerifyError
@@ -16,13 +17,14 @@ from polygen.schedule.load import load_schedule, schedules_folder
 SCHEDULES = {
     "roles": ("sm_90a", "sm_90a/cooperative_128x64x64.toml"),
     "warps": ("sm_80", "sm_80/64x64x64_w32x32_s4.toml"),
+    "cluster": ("sm_90a", ""),
 }
 
 
 @lru_cache
 def plan(name: str) -> KernelPlan:
     arch, path = SCHEDULES[name]
-    schedule = load_schedule(schedules_folder() / path)
+    schedule = roles(cluster=(2, 2)) if not path else load_schedule(schedules_folder() / path)
     kernel = pg.fuse(lambda x, w, b: pg.relu(x @ w.T - b), name="bias").compile(
         "bf16[M,K]", "bf16[N,K]", "bf16[N]", arch=arch, schedule=schedule
     )
@@ -78,7 +80,21 @@ def turned(e: Epilogue) -> dict:
     return {"statements": (replace(first, args=first.args[::-1]), *others)}
 
 
+def shared(**changes) -> Change:
+    """The boxes of the first operand changed."""
+
+    def change(of):
+        work = of.leaf("fill").work
+        return works("fill", boxes=(replace(work.boxes[0], **changes), *work.boxes[1:]))(of)
+
+    return change
+
+
 MISTAKES = {
+    "a tile for the blocks of another row": ("cluster", shared(mask="10 << (rank % 2)")),
+    "a tile for one block alone": ("cluster", shared(mask="1 << rank")),
+    "the other block's part": ("cluster", shared(part="1 - rank / 2")),
+    "a part for nobody": ("cluster", shared(parts=1)),
     "both consumers multiply the first rows": ("roles", works("multiply", parts=("", ""))),
     "rows of the consumer behind": (
         "roles", works("multiply", parts=(" + (group + 1) * 8192", "")),
