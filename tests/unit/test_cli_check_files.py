@@ -417,7 +417,9 @@ def test_a_launch_file_is_drafted(tmp_path, capsys):
 
 def test_a_draft_launches_a_whole_cluster(tmp_path, capsys):
     """And a mark of the byte order, as some editors write it, is no text."""
-    kernel = 'extern "C" __global__ void __cluster_dims__(2, 1, 1) k(int* x) { x[threadIdx.x] = 1; }'
+    kernel = (
+        'extern "C" __global__ void __cluster_dims__(2, 1, 1) k(int* x) { x[threadIdx.x] = 1; }'
+    )
     file = written(tmp_path, "k.cu", "\ufeff" + kernel)
     assert main(["check", file, "--arch", "sm_90a"]) == 0
     launch = written(tmp_path, "k.toml", capsys.readouterr().out)
