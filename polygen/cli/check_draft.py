@@ -46,7 +46,7 @@ def draft(module: Module, kernel: Kernel) -> str:
         "format = 1",
         f'arch = "{module.target}"',
         f'entry = "{kernel.name}"',
-        "grid = [1]",
+        _grid(kernel),
         f"block = {_block(kernel)}",
     ]
     shared = [one for one in (*module.variables, *kernel.variables) if one.space == "shared"]
@@ -55,6 +55,12 @@ def draft(module: Module, kernel: Kernel) -> str:
     for number, parameter in enumerate(kernel.parameters):
         lines += ["", f"[[argument]]  # {number}: {parameter.name}", *_argument(kernel, parameter)]
     return "\n".join(lines) + "\n"
+
+
+def _grid(kernel: Kernel) -> str:
+    if kernel.cluster == (1, 1, 1):
+        return "grid = [1]"
+    return f"grid = {list(kernel.cluster)}  # one cluster of its .reqnctapercluster"
 
 
 def _block(kernel: Kernel) -> str:

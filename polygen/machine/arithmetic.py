@@ -243,7 +243,10 @@ def to_tf32(a: Array, mode: str = "rna") -> Array:
         rounded = (bits + np.uint32(0xFFF) + odd) & np.uint32(0xFFFFE000)
     else:
         rounded = (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
-    special = (bits & np.uint32(0x7F800000)) == np.uint32(0x7F800000)
+    exponent = bits & np.uint32(0x7F800000)
+    if exponent.size and exponent.max() != np.uint32(0x7F800000):
+        return rounded
+    special = exponent == np.uint32(0x7F800000)
     if mode == "rna":
         return np.where(special, cut, rounded)
     return np.where(a != a, np.uint32(0x7FFFE000), np.where(special, bits, rounded))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polygen.machine import grids, mbarrier
+from polygen.machine.data import WHOLE
 from polygen.machine.lanes import Lanes, Vector, full
 from polygen.machine.memory import locate_global, locate_shared
 
@@ -59,13 +60,12 @@ class Copies:
 
 def _land(machine: Machine, copy: Copy) -> None:
     """Move the data."""
-    words = copy.size // 4
-    source = machine.memory.bytes.view("u4")
-    whole = source[(copy.source // 4)[:, None] + np.arange(words)]
+    kind = WHOLE[copy.size]
+    data = machine.memory.bytes.view(kind).take(copy.source // copy.size)
     if (copy.valid != copy.size).any():
-        raw = whole.view("u1").reshape(len(whole), copy.size)
-        whole = np.where(np.arange(copy.size) < copy.valid[:, None], raw, 0).astype("u1").view("u4")
-    machine.shared.view("u4")[(copy.target // 4)[:, None] + np.arange(words)] = whole
+        raw = data.view("u1").reshape(len(data), copy.size)
+        raw[np.arange(copy.size) >= copy.valid[:, None]] = 0
+    machine.shared.view(kind)[copy.target // copy.size] = data
 
 
 def _sources(
@@ -73,19 +73,14 @@ def _sources(
 ) -> Vector:
     """Global byte positions; lanes that copy nothing, or are out of bounds, read position 0."""
     result = np.zeros(lanes.count, np.int64)
-    for amount in np.unique(valid):
+    same = lanes.count > 0 and valid.min() == valid.max()
+    for amount in [int(valid[0])] if same else np.unique(valid).tolist():
         if amount == 0:
             continue
         chosen = np.flatnonzero(valid == amount)
-        every = len(chosen) == lanes.count
-        part = lanes if every else lanes.pick(chosen)
-        if amount == size:
-            at, good = locate_global(machine, part, address[chosen], size, position)
-        else:  # alignment is that of the whole copy, bounds those of the bytes read
-            at, good = locate_global(machine, part, address[chosen], 1, position)
-            end = address[chosen] + np.uint64(max(int(amount) - 1, 0))
-            _, tail = locate_global(machine, part, end, 1, position)
-            good = good if tail is None else tail
+        part, here = (lanes, address) if same else (lanes.pick(chosen), address[chosen])
+        # alignment is that of the whole copy, bounds those of the bytes read
+        at, good = locate_global(machine, part, here, amount, position, size)
         if good is None:
             result[chosen] = at
         else:

@@ -13,8 +13,9 @@ import numpy as np
 
 from polygen.machine import grids
 from polygen.machine.arithmetic import from_bf16, to_bf16
+from polygen.machine.data import spread
 from polygen.machine.lanes import Lanes, Vector, full
-from polygen.machine.memory import split, spread
+from polygen.machine.memory import split
 
 if TYPE_CHECKING:
     from polygen.machine.state import Machine

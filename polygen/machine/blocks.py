@@ -47,7 +47,7 @@ _NO_RESULT = frozenset(
         "brkpt",
     ]
 )
-_PURE = frozenset(
+PURE = frozenset(
     [
         "mov",
         "add",
@@ -217,7 +217,7 @@ def _uniform(kernel: Kernel) -> frozenset[str]:
             return False
         if one.parts[:2] == ("ld", "param"):
             return True
-        if one.parts[0] not in _PURE or any(x in one.parts for x in ("f16x2", "bf16x2")):
+        if one.parts[0] not in PURE or any(x in one.parts for x in ("f16x2", "bf16x2")):
             return False
         for operand in one.operands[1:]:
             if operand.startswith(("{", "!")):

@@ -52,12 +52,16 @@ class Clocks:
         self.clock = np.full((len(self.column), self.actors + width + more), LAST, np.int64)
         self.fenced = np.full(self.clock.shape, LAST, np.int64)
         self.clock[self.every, self.column] += STEP
+        self.time = self.clock[self.every, self.column] & ~np.int64(LAST)  # of every row, its own
         self.row_of = geometry.cta * self.per_cta + geometry.warp  # thread -> its warp's clock row
         self.lane_of = np.arange(geometry.total) & 31
         self.column_of = self.column[self.row_of]
         self.marks = (self.column_of << ACTOR) | (self.lane_of << LANE)  # of a thread's records
+        self._stamped: tuple[Lanes | None, Vector] = (None, None)  # who was asked for last
         self.epoch = np.int32(1)
         self.met = np.zeros(len(self.column), np.int32)  # by clock row: the epochs behind it
+        self.warp_rows = np.unique(self.row_of)
+        self.behind = np.int32(0)  # the epochs behind every warp
         self.single = LaneClocks(self.row_of, self.clock, self.fenced)
         # By clock row and lane: whether it wrote since the warp's last time and its own last fence;
         # the time of a fence that covered not all of its warp.
@@ -83,11 +87,23 @@ class Clocks:
         """Clock row of a warpgroup's wgmma unit."""
         return cta * self.per_cta + self.geometry.warps + group
 
-    def mark(self, lanes: Lanes, rows: Vector, position: int) -> Vector:
-        """The records of accesses by lanes of the warps with clock `rows`, one row per access."""
-        time = self.clock[self.every, self.column] & ~np.int64(LAST)
-        marks = self.marks if lanes.everyone else self.marks[lanes.index]
-        return (time[rows] | marks | position)[:, None]
+    def mark(self, lanes: Lanes, position: int) -> Vector:
+        """The records of accesses by lanes, one row per access."""
+        return (self.stamps(lanes) | position)[:, None]
+
+    def stamps(self, lanes: Lanes) -> Vector:
+        """Those records without the instruction, one per lane; nobody changes them later."""
+        known, found = self._stamped
+        if known is not lanes:
+            marks = self.marks if lanes.everyone else self.marks[lanes.index]
+            found = self.time[self.rows(lanes)] | marks
+            self._stamped = lanes, found
+        return found
+
+    def _timed(self, rows: Vector) -> None:
+        """The times of some rows have changed."""
+        self.time[rows] = self.clock[rows, self.column[rows]] & ~np.int64(LAST)
+        self._stamped = None, None
 
     def seen(self, rows: Vector, records: Vector) -> Vector:
         """What the clocks `rows` say of the actors that left records; a row of these each."""
@@ -97,8 +113,7 @@ class Clocks:
     def now(self, rows: Vector, position: int, lane: Any = 0) -> Vector:
         """The records of accesses happening now, one row per access."""
         columns = self.column[rows]
-        time = self.clock[rows, columns] & ~np.int64(LAST)
-        return (time | (columns << ACTOR) | (lane << LANE) | position)[:, None]
+        return (self.time[rows] | (columns << ACTOR) | (lane << LANE) | position)[:, None]
 
     @staticmethod
     def beside(records: Vector, mark: Vector) -> Vector:
@@ -126,11 +141,13 @@ class Clocks:
         if self.geometry.cluster == 1:  # nobody else reaches their memory
             self.met[rows] = self.epoch
             self.epoch += np.int32(1)
+            self.behind = self.met[self.warp_rows].min()
 
     def tick(self, rows: Vector) -> None:
         """What the actors do from now on is not known to others yet."""
         columns = self.column[rows]
         self.clock[rows, columns] = (self.clock[rows, columns] & ~FENCES) + STEP
+        self._timed(rows)
         self.unfenced[rows[rows < len(self.unfenced)]] = False
 
     def released(self, thread: int) -> tuple[Vector, Vector]:
@@ -166,6 +183,7 @@ class Clocks:
         mine = self.row_of[part]
         self.lane_fenced[mine, part & 31] = self.clock[mine, self.column[mine]]
         self.clock[rows, columns] = np.where(time & FENCES == FENCES, time, time + FENCE)
+        self._timed(rows)
 
     def _fenced_itself(self, rows: Vector, last: Vector) -> Vector:
         """Whether the lanes that left records have fenced them, though not all of their warp."""

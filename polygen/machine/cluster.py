@@ -147,7 +147,7 @@ def check_ends(machine: Machine) -> None:
     shadow, geometry = machine.shadow, machine.geometry
     if shadow is None or geometry.cluster == 1:
         return
-    cells = shadow.bytes // shadow.granule
+    cells, reads = shadow.bytes // shadow.granule, shadow.reads.settled(shadow.met)
     warps = np.arange(geometry.warps)
     for cta in range(len(geometry.ctas)):
         mine = slice(cta * cells, (cta + 1) * cells)
@@ -156,7 +156,7 @@ def check_ends(machine: Machine) -> None:
             if rank == cta % geometry.cluster:
                 continue
             for column in (rank * shadow.per_cta + warps).tolist():
-                last = int(shadow.read_at[column, mine].max())
+                last = int(reads[column, mine].max()) if reads is not None else 0
                 written = shadow.written[mine]
                 theirs = written[(written < NEVER) & ((written >> ACTOR & ACTORS) == column)]
                 last = max(last, int(theirs.max(initial=0)))

@@ -18,7 +18,9 @@ class Facts:
         granule: bytes of the smallest access to memory that may be shared memory.
         store_granule: bytes of the smallest plain store.
         orders_global: an instruction may order global memory between blocks.
-        atomic: positions of atomic instructions.
+        atomic: positions of atomic instructions, and of loads and stores with an order or
+            ``relaxed``, which may meet them anywhere. What is only ``volatile`` may not meet in
+            shared memory, where it stands for a barrier of the warp that is missing.
         strong: positions of those, and of other loads and stores that may meet (`order`).
         acquires: positions of strong reads that take over at once what they find.
         releases: positions of strong writes that leave what their thread knows.
@@ -49,7 +51,7 @@ def facts(kernel: Kernel) -> Facts:
         _granule(kernel),
         min(stores, default=8),
         any(_orders_global(one.parts) for one in code),
-        frozenset(at for at, one in enumerate(code) if one.parts[0] in ("atom", "red")),
+        _having(kernel, {"relaxed", "acquire", "release", "acq_rel", "mmio"}, True),
         any(one.parts[0] == "mapa" for one in code),
         _having(kernel, {"relaxed", "acquire", "release", "acq_rel", "volatile", "mmio"}, True),
         _having(kernel, {"acquire", "acq_rel"}),

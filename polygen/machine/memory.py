@@ -16,6 +16,7 @@ import numpy as np
 
 from polygen.errors import LaunchError
 from polygen.machine import grids
+from polygen.machine.data import as_bytes, gather, scatter, spread
 from polygen.machine.lanes import Lanes, Vector, full
 from polygen.machine.special import RESERVED
 
@@ -150,9 +151,12 @@ def _report(
 
 
 def locate_global(
-    machine: Machine, lanes: Lanes, address: Any, size: int, position: int
+    machine: Machine, lanes: Lanes, address: Any, size: int, position: int, multiple: int = 0
 ) -> tuple[Vector, Vector | None]:
-    """Byte positions in global memory, and the places of the good lanes (None: all are)."""
+    """Byte positions in global memory, and the places of the good lanes (None: all are).
+
+    They have to be multiples of `multiple`, as a rule of the size.
+    """
     at = full(lanes, address).view("i8") - BASE
     inside = at.view("u8") < machine.memory.size
     room = machine.memory.room.take(at, mode="clip")
@@ -165,11 +169,12 @@ def locate_global(
             f"{lanes.name(lane)} accesses {size} bytes at {machine.memory.describe(int(at[lane]))}"
         )
         return at, _report(machine, lanes, wrong, "out-of-bounds-global", position, words)
-    if size > 1 and (at & (size - 1)).any():
-        wrong = (at & (size - 1)) != 0
+    past = (multiple or size) - 1
+    if np.bitwise_or.reduce(at) & past:
+        wrong = (at & past) != 0
         lane = int(np.flatnonzero(wrong)[0])
         where = machine.memory.describe(int(at[lane]))
-        words = f"{lanes.name(lane)} accesses {size} bytes at {where}, not a multiple of {size}"
+        words = f"{lanes.name(lane)} accesses {size} bytes at {where}, not a multiple of {past + 1}"
         return at, _report(machine, lanes, wrong, "misaligned", position, words)
     return at, None
 
@@ -179,15 +184,19 @@ def locate_shared(
 ) -> tuple[Vector, Vector | None]:
     """Byte positions in shared memory, and the places of the good lanes (None: all are)."""
     offset = full(lanes, address).astype("i8")
-    base = machine.shared_base[lanes.index]
+    base = machine.shared_base if lanes.everyone else machine.shared_base[lanes.index]
     if machine.mapped:
         rank = rank_in(offset)
         first = lanes.cta // machine.geometry.cluster * machine.geometry.cluster
         cta = np.where(rank >= 0, first + rank, lanes.cta)
         base, offset = cta * machine.shared_bytes, offset & ((1 << SLOT) - 1)
-    wrong = (offset < machine.shared_first) | (offset > machine.shared_end - size)
     if machine.profiler is not None:
         machine.profiler.shared_access(lanes, offset, size, position)
+    first, last = machine.shared_first, machine.shared_end - size
+    inside = lanes.count > 0 and offset.min() >= first and offset.max() <= last
+    if inside and not np.bitwise_or.reduce(offset) & (size - 1):
+        return base + offset, None
+    wrong = (offset < first) | (offset > last)
     if wrong.any():
         lane = int(np.flatnonzero(wrong)[0])
         words = (
@@ -226,44 +235,7 @@ def locate_local(
     return at, None
 
 
-# --- data --------------------------------------------------------------------------------------
-def gather(memory: Vector, at: Vector, dtype: str, count: int) -> tuple[Vector, ...]:
-    """`count` elements from every byte position."""
-    kind = np.dtype(dtype)
-    data = memory.view(kind)
-    if count == 1:
-        return (data[at // kind.itemsize],)
-    rows = data.reshape(-1, count)[at // (kind.itemsize * count)]
-    return tuple(np.ascontiguousarray(rows.T))
-
-
-def scatter(lanes: Lanes, memory: Vector, at: Vector, dtype: str, values: tuple[Any, ...]) -> None:
-    """Write elements at every byte position."""
-    kind = np.dtype(dtype)
-    data = memory.view(kind)
-    if len(values) == 1:
-        data[at // kind.itemsize] = values[0]
-    else:
-        rows = np.stack([full(lanes, value) for value in values], 1)
-        data.reshape(-1, len(values))[at // (kind.itemsize * len(values))] = rows
-
-
-def as_bytes(lanes: Lanes, values: tuple[Any, ...], dtype: str) -> Vector:
-    """The bytes each lane stores, one row per lane."""
-    columns = [full(lanes, value).astype(dtype, copy=False) for value in values]
-    return np.stack(columns, 1).view(np.uint8).reshape(lanes.count, -1)
-
-
-def spread(count: int, good: Vector, values: tuple[Vector, ...]) -> tuple[Vector, ...]:
-    """Results of the good lanes among all lanes; the others read all ones."""
-    result = []
-    for value in values:
-        wide = np.full(count * value.itemsize, 0xFF, np.uint8).view(value.dtype)
-        wide[good] = value
-        result.append(wide)
-    return tuple(result)
-
-
+# --- accesses ----------------------------------------------------------------------------------
 def load(
     machine: Machine, lanes: Lanes, address: Any, dtype: str, count: int, space: str, position: int
 ) -> tuple[Vector, ...]:

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polygen.machine.arithmetic import EIGHT_TO_SINGLE, from_bf16
+from polygen.machine.data import spread
 from polygen.machine.lanes import Lanes, Vector, full
-from polygen.machine.memory import locate_shared, spread
+from polygen.machine.memory import locate_shared
 from polygen.machine.report import Stop
 from polygen.machine.rounding import fused_wide
 
@@ -34,7 +35,7 @@ BITS = {"f16": 16, "bf16": 16, "tf32": 32, "f32": 32, "e4m3": 8, "e5m2": 8, "s8"
 
 @cache
 def operand_table(side: str, rows: int, columns: int, bits: int) -> Vector:
-    """Where each element of A (rows × k) or B (k × columns) lies: lane × register × element."""
+    """Where each element of A (rows × k) or B (k × columns) lies: register × lane × element."""
     per = 32 // bits
     registers = rows * columns * bits // 32 // 32
     table = np.empty((rows, columns), np.intp)
@@ -46,7 +47,7 @@ def operand_table(side: str, rows: int, columns: int, bits: int) -> Vector:
                     place = g + 8 * (v & 1), per * t + w + 4 * per * (v >> 1)
                 else:
                     place = per * t + w + 4 * per * v, g
-                table[place] = (lane * registers + v) * per + w
+                table[place] = (v * 32 + lane) * per + w
     return table.ravel()
 
 
@@ -90,6 +91,11 @@ def require_complete(machine: Machine, lanes: Lanes, position: int) -> None:
         raise Stop
 
 
+def words_of(lanes: Lanes, registers: Any) -> Vector:
+    """Registers of whole warps -> (warps, 32 × registers), a register after the other."""
+    return np.concatenate([full(lanes, one).reshape(-1, 32) for one in registers], 1)
+
+
 def pack_operand(machine: Machine, lanes: Lanes, *rest: Any) -> Vector:
     """Registers of all lanes -> (warps, rows, columns) float32.
 
@@ -98,8 +104,7 @@ def pack_operand(machine: Machine, lanes: Lanes, *rest: Any) -> Vector:
     *registers, side, rows, columns, kind, position = rest
     require_complete(machine, lanes, position)
     warps = lanes.count // 32
-    words = np.stack([full(lanes, register) for register in registers], 1)
-    elements = widen(words.reshape(warps, -1), kind)
+    elements = widen(words_of(lanes, registers), kind)
     table = operand_table(side, rows, columns, BITS[kind])
     return elements.take(table, axis=1).reshape(warps, rows, columns)
 
@@ -107,7 +112,8 @@ def pack_operand(machine: Machine, lanes: Lanes, *rest: Any) -> Vector:
 def pack_accumulator(machine: Machine, lanes: Lanes, *registers: Any) -> Vector:
     """Four registers of f32 or s32, or two of packed f16, -> (warps, 16, 8); two of s32: 8 rows."""
     warps = lanes.count // 32
-    stacked = np.stack([full(lanes, register).reshape(warps, 32) for register in registers], 1)
+    rows = [full(lanes, register).reshape(warps, 1, 32) for register in registers]
+    stacked = np.concatenate(rows, 1)
     if len(registers) == 2 and stacked.dtype.kind == "i":
         return stacked.reshape(warps, 64).take(inverse_accumulator(2), axis=1).reshape(warps, 8, 8)
     if len(registers) == 2:  # (warps, 2, 32) words -> (warps, 4, 32) halves
@@ -230,18 +236,16 @@ def load_matrix(
             machine.shadow.read(sources, at, 16, position)
         else:
             machine.shadow.read(sources.pick(good), at[good], 16, position)
-    rows = machine.shared.view("u4").reshape(-1, 4)
-    if good is None:
-        words = rows[at // 16]
+    memory, warps = machine.shared.view("c16"), lanes.count // 32
+    if good is None:  # row by row of all first matrices, then of the second ones
+        rows = memory.take(at.reshape(warps, matrices, 8).transpose(1, 0, 2).ravel() >> 4)
     else:
-        words = np.stack(spread(len(at), good, tuple(rows[at[good] // 16].T)), 1)
-    warps = lanes.count // 32
+        (rows,) = spread(len(at), good, (memory.take(at[good] >> 4),))
+        rows = rows.reshape(warps, matrices, 8).transpose(1, 0, 2).ravel()
     if transposed:
-        halves = words.view("u2").reshape(warps, matrices, 8, 8).transpose(1, 0, 3, 2)
-        result = np.ascontiguousarray(halves).view("u4")
-    else:
-        result = np.ascontiguousarray(words.reshape(warps, matrices, 32).transpose(1, 0, 2))
-    return tuple(result.reshape(matrices, warps * 32))
+        halves = rows.view("u2").reshape(matrices, warps, 8, 8).transpose(0, 1, 3, 2)
+        return tuple(np.ascontiguousarray(halves).view("u4").reshape(matrices, warps * 32))
+    return tuple(rows.view("u4").reshape(matrices, warps * 32))
 
 
 def store_matrix(machine: Machine, lanes: Lanes, address: Any, *rest: Any) -> None:

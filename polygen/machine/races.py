@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from polygen.machine.cells import Reads, fill, put
 from polygen.machine.clocks import CODE, Clocks
 from polygen.machine.lane_clocks import ACTOR, ACTORS
 from polygen.machine.lanes import Geometry, Lanes, Vector
@@ -48,11 +49,16 @@ class Shadow(Clocks):
         self.bytes = shared_bytes
         cells = len(geometry.ctas) * shared_bytes // granule
         self.written = np.full(cells, NEVER)
-        self.read_at = np.zeros((self.actors, cells), np.int64)
+        self.reads = Reads(self.actors, cells)
         # epochs of the last read and write; `LATER`: look at the records
         self.read_in, self.written_in = np.zeros(cells, np.int32), np.full(cells, LATER)
         self.reading = np.zeros(cells, np.int32)  # wgmma or bulk reads in flight
         self.readers = 0  # such operations
+
+    def cell_rows(self, at: Vector, size: int) -> tuple[Vector, int]:
+        """The same cells as rows of so many each: see `polygen.machine.cells`."""
+        count = max(size >> self.shift, 1)
+        return at >> (self.shift + count.bit_length() - 1), count
 
     def cells(self, at: Vector, size: int) -> Vector:
         """Cells of accesses of `size` bytes at absolute byte positions; one row per access."""
@@ -62,23 +68,28 @@ class Shadow(Clocks):
             return first[:, None]
         return first[:, None] + np.arange(count)
 
-    def read(
-        self, lanes: Lanes, at: Vector, size: int, position: int, rows: Vector | None = None
-    ) -> None:
+    def read(self, lanes: Lanes, at: Vector, size: int, position: int) -> None:
         """Check and record reads of `size` bytes at absolute byte positions, one per lane."""
-        rows = self.rows(lanes) if rows is None else rows
-        cells = self.cells(at, size)
-        mark = self.mark(lanes, rows, position)
-        if not (self.written_in[cells] <= self.met[rows][:, None]).all():
-            last = self.written[cells]
-            wrong = last > self.seen(rows, last)
-            wrong = self.single.excuse(wrong, lanes.index, last)
-            wrong |= self.beside(last, mark)
-            if wrong.any():
-                self._report_read(lanes, cells, wrong, position)
-        column = self.column_of if rows is self.row_of else self.column[rows]
-        self.read_at.reshape(-1)[column[:, None] * len(self.written) + cells] = mark
-        self.read_in[cells] = self.epoch
+        if not lanes.count:
+            return
+        warps, (rows, count) = self.rows(lanes), self.cell_rows(at, size)
+        last = self.written_in.reshape(-1, count).take(rows, 0)
+        if last.max() > self.behind and not (last <= self.met[warps][:, None]).all():
+            self._check_writes(lanes, self.cells(at, size), warps, position)
+        columns = self.column_of if lanes.everyone else self.column[warps]
+        now = self.stamps(lanes), position, warps, columns, rows, count, self.epoch
+        if self.reads.put_off(*now):
+            self.reads.settled(self.met)
+        fill(self.read_in, rows, count, self.epoch)
+
+    def _check_writes(self, lanes: Lanes, cells: Vector, warps: Vector, position: int) -> None:
+        """Check that the writes of cells are ordered before what lanes read now."""
+        last = self.written[cells]
+        wrong = last > self.seen(warps, last)
+        wrong = self.single.excuse(wrong, lanes.index, last)
+        wrong |= self.beside(last, self.mark(lanes, position))
+        if wrong.any():
+            self._report_read(lanes, cells, wrong, position)
 
     def write(
         self,
@@ -98,51 +109,66 @@ class Shadow(Clocks):
         Returns:
             Whether lanes of one warp have met in a cell: their values decide whether that matters.
         """
+        if not lanes.count:
+            return False
         rows = self.rows(lanes) if rows is None else rows
-        cells = self.cells(at, size)
-        warps = actor < 0
+        (places, count), warps = self.cell_rows(at, size), actor < 0
         mark = (
-            self.mark(lanes, rows, position)
-            if warps
-            else self.now(np.full(len(rows), actor), position)
+            self.mark(lanes, position) if warps else self.now(np.full(len(rows), actor), position)
         )
+        last = self.written_in.reshape(-1, count).take(places, 0)
         met = self.met[rows][:, None]
-        if not (self.written_in[cells] <= met).all():
-            last = self.written[cells]
-            wrong = (last > self.seen(rows, last)) & (last < NEVER)
-            wrong = self.single.excuse(wrong, lanes.index, last)
-            wrong |= self.beside(last, mark)
+        if last.max() > self.behind and not (last <= met).all():
+            cells = self.cells(at, size)
+            before = self.written[cells]
+            wrong = (before > self.seen(rows, before)) & (before < NEVER)
+            wrong = self.single.excuse(wrong, lanes.index, before)
+            wrong |= self.beside(before, mark)
             if wrong.any():
                 self._report_write(lanes, cells, wrong, position)
-        if lanes.count and (self.readers or not (self.read_in[cells] <= met).all()):
-            self._check_reads(lanes, cells, rows, mark, position)
+        last = self.read_in.reshape(-1, count).take(places, 0)
+        if self.readers or (last.max() > self.behind and not (last <= met).all()):
+            self._check_reads(lanes, self.cells(at, size), rows, mark, position)
         if warps and self.fences:
             self.unfenced[rows, self.lane_of[lanes.index]] = True
         if flight:
             mark = mark | FLIGHT
-        self.written[cells] = mark
-        self.written_in[cells] = self.epoch if warps and not flight else LATER
-        change = self.written[cells] ^ mark
+        put(self.written, places, count, mark[:, 0])
+        fill(self.written_in, places, count, self.epoch if warps and not flight else LATER)
+        change = self.written.take(places * count) ^ mark[:, 0]
         if not change.any():
             return False
         lost = change >= 1 << ACTOR
         if lost.any():  # two warps wrote the same cell with this very instruction
-            self._report_write(lanes, cells, lost, position)
+            cells = self.cells(at, size)
+            self._report_write(lanes, cells, np.repeat(lost[:, None], count, 1), position)
             return False
         return True
+
+    def _all_met(self, rows: Vector) -> None:
+        """Likewise; reads that are behind everybody need no records."""
+        before = self.behind
+        super()._all_met(rows)
+        if self.behind > before:
+            self.reads.forget(self.behind)
 
     def _check_reads(
         self, lanes: Lanes, cells: Vector, rows: Vector, mark: Vector, position: int
     ) -> None:
         """Check that the reads of cells are over which lanes are about to write."""
-        reads = self.read_at[:, cells]  # actors, lanes, cells of a lane
+        records = self.reads.settled(self.met)
+        if records is None:  # what is read asynchronously has records when it is over
+            if self.readers and self.reading[cells].any():
+                self._report_overwrite(lanes, cells, np.zeros((*cells.shape, 1), bool), position)
+            return
+        reads = records[:, cells]  # actors, lanes, cells of a lane
         known = self.clock[rows, : self.actors].T[:, :, None]
         late = np.moveaxis(reads > known, 0, 2)
         if self.single.own:
             late = self.single.excuse(late, lanes.index, np.moveaxis(reads, 0, 2))
         own = (mark[:, 0] >> ACTOR) & ACTORS
         if own[0] < self.actors:  # of other lanes' reads, those of the same warp are in one column
-            near = self.beside(self.read_at[own[:, None], cells], mark)
+            near = self.beside(records[own[:, None], cells], mark)
             if near.any():
                 lane, place = np.nonzero(near)
                 late[lane, place, own[lane]] = True
@@ -151,9 +177,10 @@ class Shadow(Clocks):
 
     def land(self, rows: Vector, at: Vector, size: int, position: int, lane: Any = 0) -> None:
         """Copies issued earlier have landed, and the actors of `rows` know it."""
-        cells = self.cells(at, size)
-        self.written[cells] = self.now(rows, position, lane)
-        self.written_in[cells] = self.epoch if rows[0] < len(self.unfenced) else LATER
+        places, count = self.cell_rows(at, size)
+        put(self.written, places, count, self.now(rows, position, lane)[:, 0])
+        epoch = self.epoch if rows[0] < len(self.unfenced) else LATER
+        fill(self.written_in, places, count, epoch)
 
     def check_read(
         self,
@@ -239,7 +266,7 @@ class Shadow(Clocks):
         self.reading[cells] -= 1
         rows = np.array([row])
         self.tick(rows)
-        self.read_at[self.column[row], cells] = self.now(rows, position)[0, 0]
+        self.reads.records[self.column[row], cells] = self.now(rows, position)[0, 0]
         self.read_in[cells] = LATER
 
     def offset(self, cell: int) -> int:
@@ -317,7 +344,7 @@ class Shadow(Clocks):
             )
         for column in np.flatnonzero(late.any((0, 1))):
             wrong = late[:, :, column]
-            for lane, place, record, count in self._pairs(wrong, self.read_at[column, cells]):
+            for lane, place, record, count in self._pairs(wrong, self.reads.records[column, cells]):
                 other = record & CODE
                 if position in self.atomic and other in self.atomic:
                     continue

@@ -38,6 +38,8 @@ def fused(a: Array, b: Array, c: Array) -> Array:
         places = np.flatnonzero(tie)
         some = total[places]
         _, error = two_sum(*(_at(one, places) for one in (product, c)))
+        if not error.any():
+            return (total if np.ndim(tie) else total[0]).astype(_SINGLE)
         total[places] = np.where(error != 0, np.nextafter(some, np.copysign(np.inf, error)), some)
         total = total if np.ndim(tie) else total[0]
     return total.astype(_SINGLE)

@@ -26,6 +26,7 @@ from polygen.machine import alignment
 from polygen.machine.blocks import analyse
 from polygen.machine.calls import flattened
 from polygen.machine.grids import Behind, Grids
+from polygen.machine.leaving import gate
 from polygen.machine.memory import OWN, SLOT
 from polygen.machine.module import Kernel, Module
 from polygen.machine.parse import parse
@@ -247,6 +248,7 @@ def run(
         (first, end, launch.shared_bytes),
         Options(completion, seed, checks, Profiler() if profile else None),
         max_steps,
+        gate(_TRANSLATIONS[key]),
     )
     found, placed = run_waves(task, place, workers, progress)
     arrays = tuple(placed.memory.view(buffer).copy() for buffer in placed.buffers)

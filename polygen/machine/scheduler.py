@@ -22,6 +22,7 @@ from polygen.machine import (
     cluster,
     mbarrier_waits,
     registers,
+    unwritten,
     wgmma,
 )
 from polygen.machine.blocks import width
@@ -48,6 +49,8 @@ class Scheduler:
         self.since: dict[int, int] = {}  # step since which a block has been ready
         self.patience = PATIENCE
         self.steps = 0
+        if machine.shadow is not None:
+            machine.unwritten = dict.fromkeys(translation.doubt.registers, unwritten.EVERYWHERE)
 
     def run(self) -> None:
         """Execute until every thread has left.

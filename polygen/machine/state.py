@@ -111,7 +111,9 @@ class Machine:
         findings: Findings,
         shared: tuple[int, int, int],
         options: Options,
+        stored: frozenset[str] | None = None,
     ) -> None:
+        """`stored`: the registers that get storage; None: all that need it."""
         self.program, self.geometry, self.findings = program, geometry, findings
         self.memory, self.tensor_maps = placed.memory, placed.maps
         self.alignment = placed.alignment
@@ -148,8 +150,8 @@ class Machine:
         self.mapped = program.facts.mapped or geometry.cluster > 1
         self.exited = ~geometry.exists
         self.everyone = Lanes(geometry, np.arange(geometry.total), bool(geometry.exists.all()))
-        self.registers = self._storage()
-        self.unwritten: dict[str, Any] = {}  # by register, per thread or False: see `unwritten`
+        self.registers = self._storage(stored)
+        self.unwritten: dict[str, Any] = {}  # by register, flags per thread: see `unwritten`
         self.instructions = 0
         self.special = Specials(self).value
 
@@ -179,9 +181,11 @@ class Machine:
         self.local = np.full(self.geometry.total * self.local_bytes, 0xFF, np.uint8)
         return symbols
 
-    def _storage(self) -> list[Any]:
+    def _storage(self, wanted: frozenset[str] | None) -> list[Any]:
         registers: list[Any] = [None] * len(self.program.stored)
         for name, slot in self.program.stored.items():
+            if wanted is not None and name not in wanted:
+                continue
             kind = self.program.kernel.registers[name]
             dtype = {"pred": "?", "f32": "f4", "f64": "f8"}.get(kind) or f"u{type_bytes(kind)}"
             if name in self.program.uniform:

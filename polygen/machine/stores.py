@@ -95,11 +95,11 @@ class GlobalStores:
         touched = self._buffers(at)
         self.stored[touched] = True
         self._watch()
-        rows, cells = shadow.rows(lanes), self.cells(at, size)
+        cells = self.cells(at, size)
         if position in machine.program.facts.strong:
             self.update(at, size)
             return
-        mark, mine = self._mark(machine, shadow, lanes, rows, position)
+        mark, mine = self._mark(machine, shadow, lanes, position)
         wrong = self._unordered(machine, shadow, lanes, self.last, cells, mark, mine)
         watched = self.watching[touched].any()
         if watched or wrong.any():
@@ -129,8 +129,8 @@ class GlobalStores:
         if not self.stored[touched].any() and not self.watching[touched].any():
             return
         self._watch()
-        rows, cells = shadow.rows(lanes), self.cells(at, size)
-        mark, mine = self._mark(machine, shadow, lanes, rows, position)
+        cells = self.cells(at, size)
+        mark, mine = self._mark(machine, shadow, lanes, position)
         wrong = self._unordered(machine, shadow, lanes, self.changed, cells, mark, mine)
         self._report(machine, lanes, at, wrong, self.changed, cells, mine, "stored", position)
         if self.loads and not strong:
@@ -153,11 +153,11 @@ class GlobalStores:
             raise Again(self.watched.union(np.flatnonzero(both).tolist()))
 
     def _mark(
-        self, machine: Machine, shadow: Shadow, lanes: Lanes, rows: Vector, position: int
+        self, machine: Machine, shadow: Shadow, lanes: Lanes, position: int
     ) -> tuple[Vector, Vector]:
         first = lanes.cta // machine.geometry.cluster * machine.geometry.cluster
         owner = machine.geometry.ctas[first].astype(np.int32)[:, None]
-        return shadow.mark(lanes, rows, position), owner
+        return shadow.mark(lanes, position), owner
 
     def _unordered(
         self,

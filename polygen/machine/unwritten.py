@@ -29,6 +29,7 @@ _SINKS = frozenset(
     ["st", "ld", "atom", "red", "cp", "mma", "wgmma", "wmma", "ldmatrix", "stmatrix", "bar",
      "barrier", "mbarrier", "bra", "exit", "ret", "trap"]
 )  # fmt: skip
+EVERYWHERE = True  # the flags of a register that no thread has written
 _EXCHANGES = frozenset(["shfl", "vote", "match", "redux", "activemask", "elect"])
 
 
@@ -181,36 +182,35 @@ def watch(w: Writer, one: Instruction, doubt: Doubt) -> None:
         w.position,
         frozenset({*reads, *written, predicate, *either} & followed),
     )
-    w.emit(f"unwritten.step(M, L, {w.constant(doubt)}, {w.constant(step)}, {guard}, {choice})")
+    if w.followed is None:  # only what is followed at the block's begin has flags in it
+        w.followed = set()
+        w.emit(f"U = not M.unwritten.keys().isdisjoint({w.constant(w.followed)})")
+    w.followed.update(step.names)
+    w.emit(f"if U: unwritten.step(M, L, {w.constant(step)}, {guard}, {choice})")
 
 
-def step(machine: Machine, lanes: Lanes, doubt: Doubt, one: Step, guard: Any, choice: Any) -> None:
+def step(machine: Machine, lanes: Lanes, one: Step, guard: Any, choice: Any) -> None:
     """Pass flags on from what an instruction reads to what it writes, and report a bad use.
 
     Args:
         machine: whose flags and findings.
         lanes: that execute the instruction.
-        doubt: what is followed.
         one: the instruction.
         guard: its predicate per lane; None without one.
         choice: the predicate of ``selp``, or of adding to accumulators, per lane; else None.
     """
-    if machine.shadow is None:
-        return
     known = machine.unwritten
-    if not any(known.get(name, name in doubt.registers) is not False for name in one.names):
+    if known.keys().isdisjoint(one.names):
         return
 
     def flags(name: str) -> Vector:
-        found = known.get(name, name in doubt.registers)
-        if isinstance(found, bool):
-            found = known[name] = np.full(machine.geometry.total, found)
+        found = known.get(name)
+        if found is None or found is EVERYWHERE:
+            found = known[name] = np.full(machine.geometry.total, found is EVERYWHERE)
         return found
 
     def now(name: str) -> Any:
-        if known.get(name, name in doubt.registers) is False:
-            return np.bool_(False)
-        return flags(name)[lanes.index]
+        return flags(name)[lanes.index] if name in known else np.bool_(False)
 
     here = np.ones(lanes.count, bool) if guard is None else full(lanes, guard)
     tainted = np.zeros(lanes.count, bool)
@@ -240,7 +240,10 @@ def step(machine: Machine, lanes: Lanes, doubt: Doubt, one: Step, guard: Any, ch
     elif one.predicate:
         tainted = tainted | now(one.predicate)
     for name in one.writes:
+        if lanes.everyone and guard is None and not tainted.any():
+            known.pop(name, None)
+            continue
         column = flags(name)
         column[lanes.index] = np.where(here, tainted, column[lanes.index])
         if not column.any():
-            known[name] = False
+            del known[name]

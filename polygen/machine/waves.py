@@ -24,6 +24,7 @@ from polygen.errors import PolygenError, PtxError
 from polygen.machine.alignment import Alignment
 from polygen.machine.footprint import Footprint, Union, may_be_apart
 from polygen.machine.lanes import Geometry, Vector
+from polygen.machine.leaving import Gate, who_stays
 from polygen.machine.profile import Profiler
 from polygen.machine.report import Findings, Stop
 from polygen.machine.scheduler import Scheduler
@@ -48,6 +49,7 @@ class Task:
     shared: tuple[int, int, int]  # first byte, end, dynamic bytes
     options: Options
     max_steps: int
+    gate: Gate | None = None
 
 
 @dataclass(slots=True)
@@ -190,16 +192,19 @@ def _one_by_one(task: Task, placed: Placed) -> Iterator[Outcome]:
 def _wave(task: Task, placed: Placed, number: int) -> Outcome:
     """Run one wave on the memory of its launch."""
     program, ctas = task.translation.program, task.waves[number]
+    findings = Findings(program.kernel)
+    profiler = Profiler() if task.options.profiler is not None else None
+    options = replace(task.options, seed=task.options.seed + number, profiler=profiler)
+    mine = replace(placed, alignment=replace(placed.alignment, needed=1, position=-1))
+
+    ctas, instructions = _staying(task, mine, ctas)
     geometry = Geometry(task.grid, task.block, ctas, program.kernel.cluster)
     if placed.stores is not None:
         placed.stores.begin(ctas)
     if placed.grids is not None:
         placed.grids.begin(geometry.total)
-    findings = Findings(program.kernel)
-    profiler = Profiler() if task.options.profiler is not None else None
-    options = replace(task.options, seed=task.options.seed + number, profiler=profiler)
-    mine = replace(placed, alignment=replace(placed.alignment, needed=1, position=-1))
     machine = Machine(program, geometry, mine, findings, task.shared, options)
+    machine.instructions = instructions
     error, stopped = None, False
     with np.errstate(all="ignore"):
         try:
@@ -211,6 +216,17 @@ def _wave(task: Task, placed: Placed, number: int) -> Outcome:
     needed = mine.alignment.needed, mine.alignment.position
     rows = profiler.rows if profiler is not None else {}
     return Outcome(findings.found, rows, needed, machine.instructions, stopped, error)
+
+
+def _staying(task: Task, placed: Placed, ctas: Vector) -> tuple[Vector, int]:
+    """The blocks of a wave that do not leave at once, and what the others have executed."""
+    if (gate := task.gate) is None:
+        return ctas, 0
+    geometry = Geometry(task.grid, task.block, ctas, task.translation.program.kernel.cluster)
+    stays = who_stays(task.translation, gate, geometry, placed)
+    if stays is None:
+        return ctas, 0
+    return ctas[stays], gate.instructions * (len(ctas) - len(stays)) * geometry.warps
 
 
 # --- several processes ---------------------------------------------------------------------------

@@ -27,7 +27,7 @@ import numpy as np
 from polygen.machine import accumulators
 from polygen.machine.accumulators import Access, Operands
 from polygen.machine.lanes import Lanes, Vector, full
-from polygen.machine.mma import BITS, operand_table, widen
+from polygen.machine.mma import BITS, operand_table, widen, words_of
 from polygen.machine.report import Stop
 from polygen.machine.special import RESERVED
 from polygen.machine.tensormap import swizzled
@@ -146,8 +146,7 @@ def _operand(
             )
             raise Stop
         chunks.append(cta * machine.shared_bytes + at)
-    memory = machine.shared.view("u4").reshape(-1, 4)
-    words = memory[np.stack(chunks) >> 4]
+    words = machine.shared.view("c16").take(np.stack(chunks) >> 4)[..., None].view("u4")
     if transposed:  # (groups, row chunks, k, 8 rows) -> (groups, rows, k)
         elements = widen(words.reshape(*words.shape[:-2], -1), kind)
         elements = elements.reshape(len(groups), rows // 8, 16, 8).transpose(0, 1, 3, 2)
@@ -159,8 +158,7 @@ def register_operand(machine: Machine, lanes: Lanes, *rest: Any) -> Vector:
     """A from registers: (warpgroups, 64, k); rest: four registers, kind, position."""
     *registers, kind, position = rest
     groups = units(machine, lanes, position)
-    words = np.stack([full(lanes, register) for register in registers], 1)
-    elements = widen(words.reshape(lanes.count // 32, -1), kind)
+    elements = widen(words_of(lanes, registers), kind)
     k = 256 // BITS[kind]
     table = operand_table("a", 16, k, BITS[kind])
     return elements.take(table, axis=1).reshape(len(groups), ROWS, k)

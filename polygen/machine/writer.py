@@ -67,6 +67,7 @@ class Writer:
         self.dirty: dict[str, None] = {}
         self.counter = 0
         self.accesses: dict[Any, Any] | None = None  # to registers of wgmma: see `accumulators`
+        self.followed: set[str] | None = None  # registers of the block: see `unwritten`
 
     # --- text --------------------------------------------------------------------------------
     def emit(self, line: str) -> None:

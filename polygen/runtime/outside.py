@@ -56,7 +56,7 @@ def compile_ptx(path: Path, arch: str) -> str:
         ToolchainBroken: it is, and does not load.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as reason:
         raise CompileError(f"cannot be read: {reason}", where=str(path)) from None
     return compile_text(text, path, arch)

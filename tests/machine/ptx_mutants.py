@@ -24,16 +24,47 @@ class Mutant:
     before: str
     after: str
     text: str
+    nth: int = 1  # of the lines with the same words
 
 
 def _left_out(*patterns: str) -> Change:
-    found = re.compile(r"^\s*(@!?%\w+\s+)?(" + "|".join(patterns) + ")")
+    found = re.compile(r"^\s*(@!?%?\w+\s+)?(" + "|".join(patterns) + ")")
     return lambda line: "" if found.match(line) else None
 
 
 def _replaced(pattern: str, new: str | Callable[[re.Match[str]], str]) -> Change:
     found = re.compile(pattern)
     return lambda line: found.sub(new, line, count=1) if found.search(line) else None
+
+
+def _instead(pattern: str, before: str, operand: str) -> Change:
+    """An operand, the last group of a pattern, is another register that is computed before."""
+    found = re.compile(pattern)
+
+    def change(line: str) -> str | None:
+        match = found.search(line)
+        if match is None:
+            return None
+        last = match.lastindex or 0
+        head = f".reg .b32 changed; {before.format(match[last])}; "
+        return head + line[: match.start(last)] + operand + line[match.end(last) :]
+
+    return change
+
+
+def _not_atomic(match: re.Match[str]) -> str:
+    space, target, place, value = match.groups()
+    return (
+        f".reg .b32 changed; ld.{space}.u32 {target}, [{place}]; "
+        f"add.u32 changed, {target}, {value}; st.{space}.u32 [{place}], changed;"
+    )
+
+
+def _matrices(name: str) -> Change:
+    """A whole row of a matrix further."""
+    return _replaced(
+        rf"({name}\S*\s[^\[]*\[%\w+)(?:\+(\d+))?\]", lambda m: f"{m[1]}+{int(m[2] or 0) + 16}]"
+    )
 
 
 def _more(match: re.Match[str]) -> str:
@@ -61,6 +92,8 @@ def _access(*spaces: str) -> Change:
     return change
 
 
+_OTHER_WAY = {"down": "up", "up": "down", "bfly": "idx"}
+
 # By name, with what a reader of the table should know.
 OPERATORS: dict[str, Change] = {
     "a barrier of the block is left out": _left_out(r"bar\.sync\s", r"barrier\.sync"),
@@ -68,7 +101,8 @@ OPERATORS: dict[str, Change] = {
     "a barrier of a warp is left out": _left_out(r"bar\.warp"),
     "a barrier of the cluster is left out": _left_out(r"barrier\.cluster\.(arrive|wait)"),
     "a barrier becomes one of the warp": _replaced(r"bar\.sync\s+\S+?;", "bar.warp.sync 0xffffffff;"),
-    "a wait does not ask again": _left_out(r"@!?%?\w+\s*bra(\.uni)?\s+\$?L?\w*(WAIT|wait|again)\w*"),
+    "a wait does not ask again": _left_out(r"bra(\.uni)?\s+\$?L?\w*(WAIT|wait|again)\w*"),
+    "a wait asks for the other phase": _instead(r"^\s*\w+:\s*mbarrier\.try_wait\.parity\S*\s+\w+,\s*\[\S+\],\s*(%r\d+)", "xor.b32 changed, {}, 1", "changed"),
     "a wait for copies is left out": _left_out(r"cp\.async\.wait_\w+", r"cp\.async\.bulk\.wait_group"),
     "a wait for copies leaves one more": _replaced(r"(cp\.async(?:\.bulk)?\.wait_group(?:\.read)?\s+)(\d+)", _more),
     "a group of copies is not committed": _left_out(r"cp\.async\.(bulk\.)?commit_group"),
@@ -81,21 +115,25 @@ OPERATORS: dict[str, Change] = {
     "a release is relaxed": _replaced(r"^(\s*(?:@!?%\w+\s+)?(?:st|red|atom|barrier\.cluster)\S*)\.release", r"\1.relaxed"),
     "an acquire is relaxed": _replaced(r"^(\s*(?:@!?%\w+\s+)?(?:ld|atom)\S*)\.acquire", r"\1.relaxed"),
     "a scope is that of the block": _replaced(r"^(\s*(?:@!?%\w+\s+)?(?:ld|st|atom|red)\.\S*)\.gpu", r"\1.cta"),
-    "an atomic is not atomic": _replaced(r"^(\s*(?:@!?%\w+\s+)?)red\.(\S+?)\.add\.u32", r"\1st.\2.u32"),
-    "an mbarrier expects one more": _replaced(r"(mbarrier\.init\S*\s+\[\S+\],\s*)(\d+)", _more),
+    "an atomic is not atomic": _replaced(r"atom\.(global|shared)\.add\.u32\s+(%r\d+),\s*\[(\S+)\],\s*(\S+);", _not_atomic),
+    "an mbarrier expects one more": _instead(r"mbarrier\.init\S*\s+\[\S+\],\s*(%?\w+)", "add.u32 changed, {}, 1", "changed"),
     "an mbarrier is not initialised": _left_out(r"mbarrier\.init"),
     "an arrival is left out": _left_out(r"mbarrier\.arrive"),
-    "more bytes are expected": _replaced(r"(expect_tx\S*\s+\S+\s*\S*\],\s*)(\d+)", lambda m: f"{m[1]}{int(m[2]) + 16}"),
-    "a copy is left out": _left_out(r"cp\.async\.(ca|cg)", r"cp\.async\.bulk\.(tensor|shared|global)"),
+    "more bytes are expected": _instead(r"expect_tx\S*\s+[^\[]*\[\S+\],\s*(%?\w+)", "add.u32 changed, {}, 16", "changed"),
+    "another block of the cluster is meant": _instead(r"mapa\S*\s+\w+,\s*%\w+,\s*(%r\d+)", "xor.b32 changed, {}, 1", "changed"),
+    "registers are not given back": _left_out(r"setmaxnreg\.dec"),
+    "a copy is left out": _left_out(r"cp\.async\.(ca|cg)", r"cp\.async\.bulk\.(tensor|shared|global)", r"st\.async"),
     "a load from shared memory moves": _access("shared"),
     "a store to shared memory moves": _access("shared"),
+    "a load of matrices moves": _matrices("ldmatrix"),
+    "a store of matrices moves": _matrices("stmatrix"),
     "a load from global memory moves": _access("global"),
     "a store to global memory moves": _access("global"),
     "a store is left out": _left_out(r"st\.(shared|global)"),
     "a guard is dropped": _replaced(r"^(\s*)@!?%p\d+\s+bra\s+\S+;", r"\1pmevent 0;"),
     "a guard is turned": _replaced(r"^(\s*)@(%p\d+)\s+bra", r"\1@!\2 bra"),
     "a comparison is off by one": _replaced(r"(setp\.)(lt|gt|le|ge)\.", lambda m: m[1] + {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt"}[m[2]] + "."),
-    "an exchange takes another lane": _replaced(r"(shfl\.sync\.\w+\.b32\s+\S+,\s*\S+,\s*)(\d+)", _more),
+    "an exchange goes the other way": _replaced(r"shfl\.sync\.(down|up|bfly)\.", lambda m: f"shfl.sync.{_OTHER_WAY[m[1]]}."),
 }  # fmt: skip
 _LOADS = ("a load from shared memory moves", "a load from global memory moves")
 _STORES = ("a store to shared memory moves", "a store to global memory moves")
@@ -113,11 +151,25 @@ def mutants(ptx: str) -> Iterator[Mutant]:
                 name in _STORES and " st." not in f" {line.strip()}"
             ):
                 continue
-            after = change(line)
-            if after is not None and after != line:
-                changed = [*lines[:number], after, *lines[number + 1 :]]
-                text = "\n".join(changed)
-                yield Mutant(name, number + 1, line.strip(), after.strip(), text)
+            for after in _changed(change, line):
+                text = "\n".join([*lines[:number], after, *lines[number + 1 :]])
+                nth = sum(one.strip() == line.strip() for one in lines[: number + 1])
+                yield Mutant(name, number + 1, line.strip(), after.strip(), text, nth)
+
+
+def _changed(change: Change, line: str) -> Iterator[str]:
+    """A line with one of its instructions changed; several stand in the braces of inline PTX."""
+    if not line.lstrip().startswith("{"):
+        after = change(line)
+        if after is not None and after != line:
+            yield after
+        return
+    inner = [part.strip() for part in line.strip().strip("{}").split(";") if part.strip()]
+    inner = [part if part.endswith(":") else f"{part};" for part in inner]
+    for at, part in enumerate(inner):
+        after = change(part)
+        if after is not None and after != part:
+            yield f"{{ {' '.join([*inner[:at], after, *inner[at + 1 :]])} }}"
 
 
 def sample(ptx: str, most: int) -> list[Mutant]:

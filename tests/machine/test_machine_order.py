@@ -276,3 +276,32 @@ def test_a_lane_that_fences_itself_needs_no_others(compile_ptx, fence, found):
   __syncthreads(); {OUT} __syncthreads(); out[32 + t % 32] = data[32 + t % 32];
 """
     assert codes(compile_ptx, body) == ({"missing-proxy-fence"} if found else set())
+
+
+FLAG = """
+extern "C" __global__ void k(const int* x, int* y) {
+  __shared__ int flag, data[32]; const int t = threadIdx.x;
+  const unsigned at = (unsigned)__cvta_generic_to_shared(&flag); int seen = 0, old;
+  if (t == 0) flag = 0;
+  __syncthreads();
+  if (t < 32) {
+    data[t] = x[t]; __syncwarp();
+    if (t == 0) asm volatile("atom.add.RELEASE.cta.shared.u32 %0, [%1], 1;" : "=r"(old) : "r"(at) : "memory");
+  } else {
+    while (!seen) asm volatile("ld.ACQUIRE.cta.shared.u32 %0, [%1];" : "=r"(seen) : "r"(at) : "memory");
+    y[t - 32] = data[63 - t];
+  }
+}"""
+
+
+@pytest.mark.parametrize(
+    ("acquire", "release", "ordered"),
+    [("acquire", "release", True), ("relaxed", "release", False), ("acquire", "relaxed", False)],
+)
+def test_strong_loads_may_meet_atomics_in_shared_memory(compile_ptx, acquire, release, ordered):
+    """A flag is no race; what it does not order is one."""
+    x = np.arange(32, dtype=np.int32)
+    ptx = compile_ptx(FLAG.replace("ACQUIRE", acquire).replace("RELEASE", release))
+    report = run(ptx, Launch((1, 1, 1), (64, 1, 1), 0, (x, np.zeros_like(x))))
+    assert [one.code for one in report.findings] == ([] if ordered else ["race-write-read"])
+    assert all("`ld.shared" in one.where for one in report.findings), "of the data alone"

@@ -116,6 +116,15 @@ def test_load_every_rank(compile_ptx, rank, completion):
     np.testing.assert_array_equal(raw.view(np.float32).reshape(box), window(array, corner, box))
 
 
+def test_a_box_of_every_second_row(compile_ptx):
+    """A map that leaves nothing out loads other rows."""
+    array = np.arange(40 * 16, dtype=np.float16).reshape(40, 16)
+    for every, wanted in (((2, 1), array[3:19:2]), ((1, 1), array[3:11])):
+        report, raw = load(compile_ptx, array, (8, 16), (3, 0), every=every)
+        assert report.ok, str(report)
+        np.testing.assert_array_equal(raw.view(np.float16).reshape(8, 16), wanted)
+
+
 @pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
 @pytest.mark.parametrize("dtype", [np.float16, np.uint8, np.float32])
 def test_load_swizzles(compile_ptx, swizzle, dtype):

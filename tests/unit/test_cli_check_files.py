@@ -415,6 +415,18 @@ def test_a_launch_file_is_drafted(tmp_path, capsys):
     assert len(launch.arguments[0].shape) == 3 and launch.arguments[2].fill == "nan"
 
 
+def test_a_draft_launches_a_whole_cluster(tmp_path, capsys):
+    """And a mark of the byte order, as some editors write it, is no text."""
+    kernel = (
+        'extern "C" __global__ void __cluster_dims__(2, 1, 1) k(int* x) { x[threadIdx.x] = 1; }'
+    )
+    file = written(tmp_path, "k.cu", "\ufeff" + kernel)
+    assert main(["check", file, "--arch", "sm_90a"]) == 0
+    launch = written(tmp_path, "k.toml", capsys.readouterr().out)
+    assert load_launch(Path(launch)).grid == (2, 1, 1)
+    assert main(["check", file, launch]) == 0
+
+
 def test_the_block_may_be_that_of_the_launch_bounds(tmp_path, capsys):
     text = 'extern "C" __global__ BOUNDS void k(int* x) { x[threadIdx.x] = blockDim.x; }'
     launch = written(tmp_path, "k.toml", ONE.replace("block = [32]\n", "") + ARRAY)
