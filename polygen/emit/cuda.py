@@ -40,6 +40,7 @@ from polygen.lower.fragments import Make
 from polygen.lower.plan import Buffer, KernelPlan
 from polygen.lower.work import Locate, Placed
 from polygen.poly.key_tiles import FIRST, PART, KeyTiles
+from polygen.poly.raster import block_tile, rows_of_range
 from polygen.schedule.load import dumps
 from polygen.schedule.sums import reproducible
 
@@ -169,12 +170,15 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
         counts = " * ".join(size_name(count) for _, count in plan.match.sums)
         depth = f"{counts} * (({depth} + {own - 1}) / {own} * {own})"
     step = plan.tiles.cta[2] * plan.tiles.split  # blocks that share sums have a range of k each
+    own_along, own_across = block_tile(plan.launch.group, "blockIdx.x", "blockIdx.y")
     record = {
         "lanes": plan.device.warp_size,
         "min_blocks": plan.schedule.min_blocks,
         "shared_alignment": max([SHARED_ALIGNMENT, *(b.alignment for b in plan.buffers)]),
         "along": along,
         "across": "n" if along == "m" else "m",
+        "own_along": own_along,
+        "own_across": own_across,
         "k_extent": depth,
         "tile_k": step,
         "tile_k_less_1": step - 1,
@@ -212,6 +216,7 @@ def _one_range(plan: KernelPlan, visited: KeyTiles) -> dict[str, Any]:
         "frame": ["one_range", "barriers", "start_block", "places"],
         "attributes": "",
         "matrix": matrix_coordinates(plan.batches),
+        "own_rows": rows_of_range("blockIdx.y", "gridDim.y"),
         "group_warps": plan.device.warpgroup_warps,
         "key_bounds": key_bounds(plan),
         "part_of_keys": PART if visited.part else "",

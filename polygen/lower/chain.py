@@ -34,7 +34,7 @@ from polygen.poly.chain_match import ChainMatch
 from polygen.poly.key_tiles import prove_key_tiles
 from polygen.poly.legality import Proof
 from polygen.poly.mapping import ScheduleTree
-from polygen.poly.raster import prove_linear_raster, prove_raster
+from polygen.poly.raster import prove_linear_raster, prove_ranges
 from polygen.rewrite.parts import parts_combine
 from polygen.schedule.model import Schedule
 
@@ -120,7 +120,7 @@ def lower_chain(
         frame=sync.frame,
         proofs=(
             *tree.proofs, carried_proof(atom), *more,
-            *(prove_linear_raster(1) if visited is None else (prove_raster(1),)),
+            *(prove_linear_raster(1) if visited is None else (prove_ranges(),)),
         ),
         resources=taken,
         sums=tree.sums,

@@ -7,16 +7,58 @@ counts (across, place in the group), y counts groups.
     along  = group*y + x mod group          across = floor(x/group)
 
 Persistent blocks take work items from one sequence instead: groups one after the other, the last
-one as narrow as what is left, so that no item is empty.
+one as narrow as what is left, so that no item is empty. Blocks that go through a range of keys each
+begin with the last rows, which have the most of them where masks are triangles.
+
+The formulas are written here, as C has them, for the code and for the proofs.
 """
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 from polygen import isl
 from polygen.errors import VerifyError
 from polygen.poly.legality import Proof
+
+_WHERE = "raster"
+
+
+def block_tile(group: int, x: str, y: str) -> tuple[str, str]:
+    """Where the tile of a block of a grid is, along and across."""
+    return f"{y} * {group} + {x} % {group}", f"{x} / {group}"
+
+
+def rows_of_range(y: str, count: str) -> str:
+    """Which tile of rows a block has that goes through a range of keys, of so many."""
+    return f"{count} - 1 - {y}"
+
+
+def width_of(group: int, band: str, along: str) -> str:
+    """Tiles along of a group, by its number."""
+    return f"min({group}, {along} - {band} * {group})"
+
+
+def item_tile(group: int, band: str, item: str, width: str) -> tuple[str, str]:
+    """Where the tile of an item of a group is, along and across."""
+    return f"{band} * {group} + {item} % {width}", f"{item} / {width}"
+
+
+def run_place(run: int, tile: str) -> tuple[str, str]:
+    """Which of its runs a block's tile is of, and at which place of it."""
+    return f"{tile} / {run}", f"{tile} % {run}"
+
+
+def run_column(run: int, column: str, place: str) -> str:
+    """The column of a tile, of its run's and its place in it."""
+    return f"{column} * {run} + {place}"
+
+
+def _in_isl(text: str) -> str:
+    """A formula of names that are not negative."""
+    text = re.sub(r"(\w+) % (\w+)", r"(\1 mod \2)", text)
+    return re.sub(r"(\w+) / (\w+)", r"floor(\1/\2)", text)
 
 
 @lru_cache(maxsize=64)
@@ -27,11 +69,12 @@ def prove_raster(group: int) -> Proof:
         VerifyError: never for positive groups; the check guards the formula.
     """
     grid = f"0 <= x < {group}*across and 0 <= y and {group}*y <= along - 1"
-    place = f"a = {group}*y + x mod {group} and c = floor(x/{group}) and a < along"
+    own_along, own_across = map(_in_isl, block_tile(group, "x", "y"))
+    place = f"a = {own_along} and c = {own_across} and a < along"
     relation = isl.Map(f"[along, across] -> {{ [x,y] -> [a,c] : {grid} and {place} }}")
     tiles = isl.Set("[along, across] -> { [a,c] : 0 <= a < along and 0 <= c < across }")
     if not (relation.is_injective() and relation.range().is_equal(tiles)):
-        raise VerifyError("the raster does not visit every tile exactly once", where="raster")
+        raise VerifyError("the raster does not visit every tile exactly once", where=_WHERE)
     return Proof("every output tile is computed by exactly one thread block", f"groups of {group}")
 
 
@@ -46,14 +89,36 @@ def prove_linear_raster(group: int) -> tuple[Proof, ...]:
     Raises:
         VerifyError: never for positive groups; the check guards the formula.
     """
-    for width in range(1, group + 1):
-        place = f"a = x mod {width} and c = floor(x/{width})"
-        relation = isl.Map(f"[across] -> {{ [x] -> [a,c] : 0 <= x < {width}*across and {place} }}")
-        tiles = isl.Set(f"[across] -> {{ [a,c] : 0 <= a < {width} and 0 <= c < across }}")
+    width = width_of(group, "y", "along")
+    inside = f"0 <= y and {group}*y < along and {group}*y <= a < {group}*y + {width}"
+    groups = isl.Map(f"[along] -> {{ [y] -> [a] : {inside} }}")
+    rows = isl.Set("[along] -> { [a] : 0 <= a < along }")
+    if not (groups.is_injective() and groups.range().is_equal(rows)):
+        raise VerifyError("groups do not have every row of tiles exactly once", where=_WHERE)
+    for wide in range(1, group + 1):
+        own_along, own_across = map(_in_isl, item_tile(group, "y", "x", str(wide)))
+        place = f"a = {own_along} and c = {own_across}"
+        relation = isl.Map(f"[across,y] -> {{ [x] -> [a,c] : 0 <= x < {wide}*across and {place} }}")
+        tiles = isl.Set(
+            f"[across,y] -> {{ [a,c] : {group}*y <= a < {group}*y + {wide} and 0 <= c < across }}"
+        )
         if not (relation.is_bijective() and relation.range().is_equal(tiles)):
-            raise VerifyError("the raster does not visit every tile exactly once", where="raster")
+            raise VerifyError("the raster does not visit every tile exactly once", where=_WHERE)
     subject = f"groups of {group}, the last one of any width"
     return (Proof("every output tile is exactly one work item", subject),)
+
+
+@lru_cache(maxsize=1)
+def prove_ranges() -> Proof:
+    """Prove that every tile of rows is one block's, where blocks go through ranges of keys.
+
+    Raises:
+        VerifyError: never; the check guards the formula.
+    """
+    made = isl.Map(f"[rows] -> {{ [y] -> [{rows_of_range('y', 'rows')}] : 0 <= y < rows }}")
+    if not (made.is_bijective() and made.range().is_equal(made.domain())):
+        raise VerifyError("the raster does not visit every tile exactly once", where=_WHERE)
+    return Proof("every output tile is computed by exactly one thread block", "the last rows first")
 
 
 @lru_cache(maxsize=64)
@@ -66,10 +131,11 @@ def prove_runs(run: int) -> tuple[Proof, ...]:
     Raises:
         VerifyError: never for positive numbers; the check guards the formula.
     """
-    place = f"j = floor(i/{run}) and p = i mod {run}"
-    tiles = isl.Map(f"{{ [i] -> [j,p] : 0 <= i and {place} }}")
+    own, at = map(_in_isl, run_place(run, "i"))
+    tiles = isl.Map(f"{{ [i] -> [j,p] : 0 <= i and j = {own} and p = {at} }}")
     places = isl.Set(f"{{ [j,p] : 0 <= j and 0 <= p < {run} }}")
-    columns = isl.Map(f"{{ [c,p] -> [n] : 0 <= c and 0 <= p < {run} and n = c*{run} + p }}")
+    column = run_column(run, "c", "p")
+    columns = isl.Map(f"{{ [c,p] -> [n] : 0 <= c and 0 <= p < {run} and n = {column} }}")
     every = isl.Set("{ [n] : 0 <= n }")
     if not (
         tiles.is_bijective()
@@ -77,6 +143,6 @@ def prove_runs(run: int) -> tuple[Proof, ...]:
         and columns.is_bijective()
         and columns.range().is_equal(every)
     ):
-        raise VerifyError("runs do not have every tile exactly once", where="raster")
+        raise VerifyError("runs do not have every tile exactly once", where=_WHERE)
     claim = "every tile is in one run, whose tiles are of one row and follow each other"
     return (Proof(claim, f"runs of {run}"),)

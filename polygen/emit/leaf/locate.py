@@ -9,6 +9,7 @@ from polygen.emit.leaves import matrix_coordinates
 from polygen.emit.row_groups import declared, find, of_group
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import Locate, Nothing
+from polygen.poly.raster import run_column, run_place
 
 
 @leaf("locate", "threads", Locate, ("i",))
@@ -17,15 +18,15 @@ def _(plan: KernelPlan, one: Leaf, work: Locate) -> Text:
         return located(plan, one, work)
     along, across, group, (rows, _) = work.along, work.across, work.group, work.cluster
     per_matrix = f"(tiles_{along} * tiles_{across})"
-    run = f" / {work.run}" if work.run > 1 else ""
-    lines = [f"const int item = first + i{run} * stride;"]
+    own_run, place = run_place(work.run, "i") if work.run > 1 else ("i", "0")
+    lines = [f"const int item = first + {own_run} * stride;"]
     names, walk = ["b_m", "b_n", *(name for name, _ in work.batches)], []
     if work.walk is not None:
         walk = [f"TileWalk {tile_domain.WALK};"]
         lines = tile_domain.found(along, across, group, matrix_coordinates(work.batches))
     elif work.batches:
         lines = [
-            f"const int work = first + i{run} * stride, matrix = work / {per_matrix};",
+            f"const int work = first + {own_run} * stride, matrix = work / {per_matrix};",
             f"const int item = work - matrix * {per_matrix};",
             f"{', '.join(matrix_coordinates(work.batches, work.sides))};",
         ]
@@ -40,7 +41,7 @@ def _(plan: KernelPlan, one: Leaf, work: Locate) -> Text:
         ]
     lines += in_raster(work) if work.walk is None else in_cluster(work)
     if work.run > 1:
-        lines.append(f"b_n = b_n * {work.run} + i % {work.run};")
+        lines.append(f"b_n = {run_column(work.run, 'b_n', place)};")
     comment = (
         f"{one.statement}[i]: the i-th output tile of this block. Groups of {group} along {along}."
     )

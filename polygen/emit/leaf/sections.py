@@ -15,6 +15,7 @@ from polygen.emit.leaves import matrix_coordinates, size_name
 from polygen.errors import VerifyError
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import Locate, SectionTiles
+from polygen.poly.raster import item_tile, width_of
 
 
 # --- whose tile ----------------------------------------------------------------------------------
@@ -22,10 +23,11 @@ def in_raster(work: Locate) -> list[str]:
     """From the number of an item of one matrix to the block's tile."""
     along, across, group = work.along, work.across, work.group
     band = f"({group} * tiles_{across})"
+    own_along, own_across = item_tile(group, "band", "in_band", "width")
     lines = [
         f"const int band = item / {band}, in_band = item - band * {band};",
-        f"const int width = min({group}, tiles_{along} - band * {group});",
-        f"b_{along} = band * {group} + in_band % width, b_{across} = in_band / width;",
+        f"const int width = {width_of(group, 'band', f'tiles_{along}')};",
+        f"b_{along} = {own_along}, b_{across} = {own_across};",
     ]
     return [*lines, *in_cluster(work)]
 
