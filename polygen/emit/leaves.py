@@ -228,12 +228,13 @@ def scaled(variable: str, stride: str) -> str:
 
 def coordinates(of: Boxes, number: int, piece: int = 0) -> list[str]:
     """The position of one of the boxes, or of a piece of it, in the tensor map, innermost first."""
-    inner, *others = reversed(of.corner)
+    corner = of.others[number - 1] if of.others and number else of.corner
+    inner, *others = reversed(corner)
     if piece:
         at = next(n for n, axis in enumerate(reversed(of.axes[:-1])) if axis.box > 1)
         every = of.axes[-2 - at].every
         others[at] = f"{others[at]} + {piece * of.box[0] * every}"
-    return [f"{inner} + {number * of.box[1]}", *others]
+    return [inner if of.others else f"{inner} + {number * of.box[1]}", *others]
 
 
 def plus(text: str, offset: int) -> str:

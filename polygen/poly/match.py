@@ -83,11 +83,17 @@ class Operand:
         return not isinstance(extent, int) or extent * self.tensor.dtype.bytes % self.alignment != 0
 
     @property
+    def run(self) -> int:
+        """Of sums over axes that are joined, neighbours that follow each other; 0: all of a row."""
+        return self.inner.modulo if self.inner.dim == "k" else 0
+
+    @property
     def alignment(self) -> int:
-        """Bytes that divide the address of every row that is read."""
+        """Bytes that divide the address of every row, or run, that is read."""
         start = 1 if self.inner.group else self.inner.offset
         for one in self.inner.more:
             start |= one.scale
+        start |= self.run
         bits = self.tensor.alignment | start * self.tensor.dtype.bytes
         return bits & -bits
 
@@ -168,6 +174,21 @@ class RestMatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Joined:
+    """Sums over several axes that are one: `polygen.poly.joined`.
+
+    Attributes:
+        dims: that were summed, outermost first, the innermost last, and their extents.
+        run: indices of k from one tuple of the others to the next.
+        indices: per operand what indexed its axes over these dims.
+    """
+
+    dims: tuple[tuple[str, int], ...]
+    run: int
+    indices: tuple[tuple[str, tuple[Along, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Match:
     """Products in the terms of a matrix instruction."""
 
@@ -187,6 +208,7 @@ class Match:
     # Half planes a*m + b*n + c >= 0, as (a, b, c): sums are read in all of them; () everywhere.
     domain: tuple[tuple[int, int, int], ...] = ()
     box: PixelBox = ONE_LINE  # of a tile's rows, where these run along several axes
+    joined: Joined | None = None  # sums of several axes that are one; `sums` has then none
 
     @property
     def counted(self) -> tuple[tuple[str, Dim], ...]:
@@ -207,7 +229,7 @@ class Match:
     @property
     def lengths(self) -> tuple[Dim, ...]:
         """The lengths of the sums as isl knows them."""
-        return (self.length,) if self.sums else self.depths
+        return (self.length,) if self.sums or self.joined else self.depths
 
     def operand(self, name: str) -> Operand:
         """The operand called `name`."""

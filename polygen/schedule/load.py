@@ -63,7 +63,7 @@ _MAY_BE_ZERO = (
 # Fields that a file has only where they are not the default; inner tables before their owner.
 _OMITTED: tuple[tuple[type, tuple[str, ...]], ...] = (
     (Roles, ("computes",)),
-    (Tile, ("pixels", "part")),
+    (Tile, ("pixels", "part", "joined")),
     (Raster, ("run",)),
     (Epilogue, ("rows",)),
     (Schedule, ("launch", "exchange", "functions")),
@@ -116,7 +116,7 @@ def dumps(schedule: Schedule) -> str:
     """The TOML text of a schedule, in the record's order; `loads` gives it back.
 
     It has every field, but `launch`, `exchange`, `functions`, `epilogue.rows`, `roles.computes`,
-    `raster.run`, `tile.pixels` and `tile.part` only where they are not the default.
+    `raster.run`, `tile.pixels`, `tile.joined` and `tile.part` only where they are not the default.
     """
     table = converter().unstructure(schedule)
     text = tomli_w.dumps({"format": FORMAT, **table})

@@ -84,11 +84,11 @@ def invariant_of(text: str, dims: Sequence[Sequence[str | int]]) -> tuple[str, .
 def candidate_key(schedule: Schedule) -> str:
     """What tells schedules apart: all decisions, but not the name.
 
-    Usual launches and rows along one axis are left out, so that records from before there were
-    others keep their keys.
+    Usual launches, rows along one axis and sums as they are, are left out, so that records from
+    before there were others keep their keys.
     """
     text = repr(replace(schedule, name="")).replace(f", launch={Launches()!r}", "")
-    text = text.replace(", pixels=()", "")
+    text = text.replace(", pixels=()", "").replace(", joined=False", "")
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
