@@ -32,6 +32,7 @@ from polygen.invariance import LADDER, in_k_tiles, of_class, shared
 from polygen.lower.cover import check_rows
 from polygen.lower.legal import (
     check_copies,
+    check_folded,
     check_folds,
     check_groups,
     check_launch,
@@ -95,6 +96,8 @@ def decide(
     matched = prospect.matched
     check_operands([one.matched for one in prospect.each], device)
     check_rest_device(prospect.matched, device)
+    for one in prospect.each:
+        check_folded(one.work)
     forced = knobs.current().schedule
     if schedule == "auto" and forced is not None:
         schedule = forced

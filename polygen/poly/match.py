@@ -5,7 +5,7 @@ one iterator k, which both operands read. Of the output's axes, n is one that on
 reads, m one that only the other reads, or none; all further ones count matrices: they are batch
 dims, whoever reads them. Where several axes could be n it is the one that is contiguous in the
 first output, so that a row of results can be stored with wide instructions; where several could be
-m, the last that has more than one index.
+m, the last that has more than one index, and that folds of results fold, where they leave n.
 
 All products of a kernel have the same m, n and batch dims. Transposition, column-major storage and
 slices only change where an operand's elements lie; operands that are read alike are one operand.
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import DType
-from polygen.frontend.program import Access, Contraction, Dim, Program, Tensor
+from polygen.frontend.program import Access, Contraction, Dim, Fold, Program, Tensor
 from polygen.poly.depth import Sums
 from polygen.poly.elements import ROLES, Compute, Element
 from polygen.poly.elements import Along as Along
@@ -283,6 +283,7 @@ def match(
     computed: Prologues | None = None,
     arguments: tuple[Tensor, ...] = (),
     sums: Sums | None = None,
+    folds: tuple[Fold, ...] = (),
 ) -> Match:
     """Name the roles of the iterators of the program's products.
 
@@ -292,11 +293,12 @@ def match(
         computed: the statements behind those of these arrays that are computed.
         arguments: what these statements read.
         sums: of products that sum over several axes, of which `program` has one made.
+        folds: of results, in parts.
 
     Raises:
         UnsupportedProgram: the accesses are not those of matrix products over one domain.
     """
-    axes = axes_of(program, fusion)
+    axes = axes_of(program, fusion, folds)
     extents = extents_of(program, fusion, axes)
     one_of = next(iter((sums or {}).values()), None)
     outer = (
