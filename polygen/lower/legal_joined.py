@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from polygen.errors import ScheduleError
 from polygen.hardware.device import Device
+from polygen.hardware.matrix_layout import GROUP_ROWS
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.poly.fills import by_threads
+from polygen.poly.joined import axis_of_run
 from polygen.poly.match import Match, Operand
 from polygen.poly.pointwise import Pointwork
 from polygen.poly.results import copies_staged
@@ -39,7 +43,13 @@ def check_joined(schedule: Schedule, match: Match, work: Pointwork, device: Devi
                     f"a thread holds {chunk} bytes of a row on their way, which are of one tap",
                 )
             continue
-        if operand.k_contiguous and operand.in_rows and _whole(operand, match):
+        rows = not operand.k_contiguous
+        patterns = math.gcd(schedule.tile.cta.k, operand.run) % GROUP_ROWS == 0
+        if rows and (schedule.cluster.tiles > 1 or not patterns):
+            why = (
+                f"its rows are of taps: boxes of one have multiples of {GROUP_ROWS}, for one block"
+            )
+        elif operand.in_rows and _whole(operand, match):
             if not by_threads(operand):
                 continue
             why = (
@@ -48,18 +58,20 @@ def check_joined(schedule: Schedule, match: Match, work: Pointwork, device: Devi
             )
         else:
             why = (
-                "a box of the copy engine has whole chunks of one tap, innermost; behind its last "
-                "channel are zeros only where the array ends with it"
+                "a box of the copy engine has whole chunks of one tap; behind its last channel are "
+                "zeros only where the array ends with it"
             )
         raise _refused(schedule, str(operand), why)
 
 
 def _whole(operand: Operand, match: Match) -> bool:
-    """Whether runs are what is summed along the innermost axis, or what lies behind is outside."""
+    """Whether runs are what is summed along their axis, or what lies behind is outside."""
     assert match.joined is not None
-    (_, depth), inner = match.joined.dims[-1], operand.inner
-    extent = operand.tensor.dims[operand.tensor.order[-1]]
-    return match.joined.run == depth or (inner.offset, inner.more, extent) == (0, (), depth)
+    _, depth = match.joined.dims[-1]
+    axis = axis_of_run(operand.index)
+    own = operand.index[axis]
+    whole = (own.offset, own.more, operand.tensor.dims[axis]) == (0, (), depth)
+    return match.joined.run == depth or whole
 
 
 def _refused(schedule: Schedule, what: str, why: str) -> ScheduleError:

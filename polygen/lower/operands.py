@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from polygen.errors import ScheduleError, UnsupportedProgram
@@ -161,7 +162,13 @@ def operand_layout(
     field = "tile.cta.k" if operand.k_contiguous else ("tile.cta.m", "tile.warp.n")[side]
     step = atom.k // operand.packed  # stored elements of an instruction along k
     layout = matrix_layout(
-        major(operand), *extents, size, step, own, f"{where}, {field}", operand.run * size
+        major(operand),
+        *extents,
+        size,
+        step,
+        own,
+        f"{where}, {field}",
+        operand.run * size if operand.k_contiguous else 0,
     )
     parts = _parts(operand, schedule)
     if layout.rows % (GROUP_ROWS * parts):
@@ -192,6 +199,8 @@ def boxes(given: Given, name: str, operand: Operand, layout: MatrixLayout) -> Bo
     parts, left = _parts(operand, schedule), operand.role == "m"
     pixels = given.match.box if left else ONE_LINE
     pieces = 1 if pixels else _pieces(operand, layout, parts)
+    if operand.run and not operand.k_contiguous:  # rows of one tap each
+        pieces = layout.rows // math.gcd(layout.rows, operand.run)
     box = (layout.rows // (parts * pieces), layout.span // operand.tensor.dtype.bytes)
     rows, columns = (operand.role, "k") if operand.k_contiguous else ("k", operand.role)
     k = k_place(given)
@@ -212,7 +221,8 @@ def boxes(given: Given, name: str, operand: Operand, layout: MatrixLayout) -> Bo
     corners = row_starts(operand.index, corners)
     axes, dims = map_axes(operand.tensor, operand.index, dict(operand.extents), sides)
     first, *others = (
-        box_corner(given, operand, dims, corners, j * box[1]) for j in range(_each(operand, layout))
+        _box_corner(given, operand, dims, corners, ahead)
+        for ahead in _ahead(operand, layout.boxes, pieces, box)
     )
     # Blocks share sums, and operands are exchanged, where rows are few: what one row of tiles
     # needs, nobody reads again.
@@ -232,15 +242,19 @@ def boxes(given: Given, name: str, operand: Operand, layout: MatrixLayout) -> Bo
     return Boxes(
         operand.tensor, f"map_{name}", f"ring_{name}", axes, layout.boxes, layout.span,
         layout.box_bytes, first, note, part, parts, mask, once, pieces, tuple(others),
+        bool(others) and not operand.k_contiguous,
     )  # fmt: skip
 
 
-def _each(operand: Operand, layout: MatrixLayout) -> int:
-    """Boxes that have corners of their own: all of taps, else the first."""
-    return layout.boxes if operand.run else 1
+def _ahead(operand: Operand, count: int, pieces: int, box: tuple[int, int]) -> range:
+    """Where boxes that have corners of their own begin in a k tile: all of taps, else the first."""
+    if not operand.run:
+        return range(1)
+    number, width = (count, box[1]) if operand.k_contiguous else (pieces, box[0])
+    return range(0, number * width, width)
 
 
-def box_corner(
+def _box_corner(
     given: Given,
     operand: Operand,
     dims: tuple[Along | Sliding, ...],
@@ -250,7 +264,7 @@ def box_corner(
     """Where the box lies that begins so many indices of k behind the k tile.
 
     Of taps that are joined, what lies behind the last one is moved outside of the innermost axis,
-    where zeros are read: other axes go on there.
+    where zeros are read: others, of images, go on there. Those of rows end with the last tap.
     """
     if not operand.run:
         return corner(dims, corners)
@@ -258,7 +272,7 @@ def box_corner(
     *outer, inner = corner(dims, corners | {"k": k})
     length, tiles = operand.extent("k"), given.tiles
     assert isinstance(length, int)  # as digits have it
-    if length % (tiles.cta[2] * tiles.split):
+    if operand.k_contiguous and length % (tiles.cta[2] * tiles.split):
         inner = f"{inner} + {operand.run} * (({k}) / {length})"
     return (*outer, inner)
 

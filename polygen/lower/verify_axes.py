@@ -81,25 +81,26 @@ def check_taps(plan: KernelPlan, of: Boxes) -> None:
     if plan.match.joined is None or not of.buffer.startswith("ring_"):
         return
     operand, tile, split = plan.match.operand(name), plan.tiles.cta[2], plan.tiles.split
-    (length,), width = plan.match.depths, of.box[1]
+    (length,), rows = plan.match.depths, not operand.k_contiguous
+    width, count = (of.box[0], of.pieces) if rows else (of.box[1], of.count)
     corners = (of.corner, *of.others)
-    if not isinstance(length, int) or len(corners) != of.count or operand.run % width:
+    whole = len(corners) == count and operand.run % width == 0 and count * width == tile
+    if not isinstance(length, int) or not whole or (rows and of.others and not of.by_rows):
         raise VerifyError(
             f"{len(corners)} boxes of {width} of {operand.run} elements", where=f"{of.map}"
         )
     own = -(-length // (tile * split))
     fixed = {dim for dim, _ in plan.batches} | {"b_m", "b_n", ROWS_BEFORE}
     names = dict.fromkeys(("group", "owner", "p", *fixed), 0) | {"k_tiles": own}
-    for rank, k, number in itertools.product(range(split), range(own), range(of.count)):
+    for rank, k, number in itertools.product(range(split), range(own), range(count)):
         first = ((rank * own if split > 1 else 0) + k) * tile + number * width
         found = [0] * len(operand.index)
         at = names | {"k": k, "rank": rank if split > 1 else 0}
         for axis, text in zip(of.axes, corners[number], strict=True):
             if axis.axis is not None:
                 found[axis.axis] += axis.start + axis.step * value(text, at)
-        extent, place = of.axes[-1].extent, value(corners[number][-1], at)
         if first >= length:
-            right = isinstance(extent, int) and place >= extent
+            right = _outside(of, corners[number], at)
         else:
             right = found == [position(one, {"k": first}) for one in operand.index]
         if not right:
@@ -107,3 +108,11 @@ def check_taps(plan: KernelPlan, of: Boxes) -> None:
                 f"box {number} of k tile {k} of {operand.tensor.name} begins at {found}",
                 where=f"{plan.entry}: {', '.join(corners[number])}",
             )
+
+
+def _outside(of: Boxes, corner: tuple[str, ...], at: dict[str, int]) -> bool:
+    """Whether a box lies outside of an axis of its map, whatever else is."""
+    return any(
+        isinstance(axis.extent, int) and value(text, at) >= axis.extent
+        for axis, text in zip(of.axes, corner, strict=True)
+    )

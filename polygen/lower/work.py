@@ -247,8 +247,10 @@ class Boxes:
     mask: str = ""  # the blocks that receive it
     once: str = ""  # when every element is read once, so that the L2 cache need not keep any
     pieces: int = 1  # of each box, one behind the other along its rows: more than one moves at once
-    # Where boxes behind the first lie, if they are not side by side: those of other taps.
+    # Where boxes behind the first lie, if they are not side by side: those of other taps; or where
+    # pieces do, if rows are of taps.
     others: tuple[tuple[str, ...], ...] = ()
+    by_rows: bool = False
 
     @property
     def box(self) -> tuple[int, int]:

@@ -8,7 +8,7 @@
    operands are read at digits of one k, and a k tile goes on with the next tap (`joined`).
 2. With roles a box has neighbours of one tap. Where channels are no whole chunks, a run of
    neighbours is as many as chunks hold: what lies behind the last channel is outside of every
-   operand's innermost axis, where zeros are read.
+   operand's axis of channels, where zeros are read.
 3. That the digits walk the tuples in their order, each once, and that operands are read at the same
    elements, is proved (`prove_joined`).
 """
@@ -29,6 +29,15 @@ from polygen.schedule.joined import run_of
 from polygen.schedule.model import Schedule
 
 K = "k"
+
+
+def axis_of_run(index: tuple[Along, ...]) -> int:
+    """The axis along which an operand has the elements of one tap."""
+    return next(
+        axis
+        for axis, one in enumerate(index)
+        if any(term.dim == K and term.per == 1 for term in one.terms)
+    )
 
 
 def joinable(match: Match) -> bool:
@@ -187,7 +196,7 @@ def _prove_outside(
         outside: of these dims, what no sum has.
         names: of the other dims, and of these.
     """
-    axis = operand.tensor.order[-1]
+    axis = axis_of_run(operand.index)
     extent = operand.tensor.dims[axis]
     if outside.is_empty():
         return

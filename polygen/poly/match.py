@@ -84,8 +84,9 @@ class Operand:
 
     @property
     def run(self) -> int:
-        """Of sums over axes that are joined, neighbours that follow each other; 0: all of a row."""
-        return self.inner.modulo if self.inner.dim == "k" else 0
+        """Of sums over axes that are joined, neighbours along k that are on one axis; 0: all."""
+        terms = (term for one in self.index for term in one.terms)
+        return next((term.modulo for term in terms if (term.dim, term.per) == ("k", 1)), 0)
 
     @property
     def alignment(self) -> int:
@@ -93,7 +94,7 @@ class Operand:
         start = 1 if self.inner.group else self.inner.offset
         for one in self.inner.more:
             start |= one.scale
-        start |= self.run
+        start |= self.run if self.inner.dim == "k" else 0
         bits = self.tensor.alignment | start * self.tensor.dtype.bytes
         return bits & -bits
 

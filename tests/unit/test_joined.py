@@ -105,6 +105,13 @@ SLOW = {
         convolution(7, stride=2, pad=3), ("bf16[N,15,14,3]", "bf16[64,7,7,3]"),
         roles(80, launch=COPIED), {"N": 2},
     ),
+    "weights by rows, with roles": (
+        convolution(order="rsck", pad=1), ("f16[B,7,9,24]", "f16[3,3,24,72]"), roles(64), {"B": 2},
+    ),
+    "weights by rows, copied first": (
+        convolution(order="rsck", pad=1), ("f16[B,7,9,3]", "f16[3,3,3,72]"),
+        roles(80, launch=COPIED), {"B": 2},
+    ),
     "8 channels, every third": (
         convolution(stride=3, pad=1), ("f16[3,11,10,8]", "f16[64,3,3,8]"), roles(80, (8, 4, 4)), {},
     ),
@@ -291,8 +298,9 @@ REFUSED = {
         lambda x, w: convolution()(x[..., :4], w), (IMAGE, "f16[40,3,3,4]"),
         roles(32, launch=COPIED), "where the array ends with it",
     ),
-    "weights by rows, with roles": (
-        convolution(order="rsck"), (IMAGE, "f16[3,3,24,40]"), roles(48), "innermost",
+    "weights by rows, shared": (
+        convolution(order="rsck"), (IMAGE, "f16[3,3,24,40]"), roles(48, cluster=Cluster(m=2)),
+        "its rows are of taps",
     ),
     "threads that fill rings": (
         heads, ("f16[S,3,20]", "f16[E,3,20]"), roles(32, ()), "do not look for taps",
