@@ -161,15 +161,8 @@ def operand_layout(
     size = tensor.dtype.bytes
     field = "tile.cta.k" if operand.k_contiguous else ("tile.cta.m", "tile.warp.n")[side]
     step = atom.k // operand.packed  # stored elements of an instruction along k
-    layout = matrix_layout(
-        major(operand),
-        *extents,
-        size,
-        step,
-        own,
-        f"{where}, {field}",
-        operand.run * size if operand.k_contiguous else 0,
-    )
+    run = operand.run * size if operand.k_contiguous else 0  # bytes of a row that are of one tap
+    layout = matrix_layout(major(operand), *extents, size, step, own, f"{where}, {field}", run)
     parts = _parts(operand, schedule)
     if layout.rows % (GROUP_ROWS * parts):
         raise ScheduleError(
