@@ -143,7 +143,13 @@ def test_kernels_join_axes_of_every_kind(name):
     checked(*SLOW[name])
 
 
-@pytest.mark.parametrize("chosen", [warps(64), roles(64)], ids=["warps", "roles"])
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        pytest.param(warps(64), marks=pytest.mark.slow, id="warps"),
+        pytest.param(roles(64), id="roles"),
+    ],
+)
 def test_nothing_behind_the_last_tap_is_multiplied(chosen):
     """Behind the ninth tap of a window is the next line of the image: infinities would be seen."""
     arch = "sm_90a" if chosen.specialised else "sm_80"

@@ -130,6 +130,7 @@ def test_rows_run_along_an_axis_that_is_folded(axes, rows):
     assert analysed(program).prospect.matched.m == rows
 
 
+@pytest.mark.slow
 def test_columns_of_pixels_are_folded():
     fused = pg.fuse(lambda x, w: pg.max(convolution(pad=1)(x, w), axis=1), name="slid")
     kernel = fused.compile("f16[B,5,6,3]", "f16[40,3,3,3]", arch="sm_80", sizes={"B": 3})
