@@ -122,7 +122,7 @@ def analysed(program: Program, *, in_tile: bool = False) -> Analysed:
     statements = with_rows(linear(products, several))
     model = scop(statements, passes=times)
     fusion = fuse(statements, model, times)
-    matched = match(statements, fusion, computed, program.inputs, several)
+    matched = match(statements, fusion, computed, program.inputs, several, split.folds)
     matched = with_rest_of(matched, products)
     more = matched.rest is not None or matched.block  # whose statements run in every tile
     planes = () if more else read_domain(statements, matched, fusion)

@@ -369,6 +369,7 @@ def _shape(found: ChainMatch, atom: Atom, schedule: Schedule) -> ChainShape:
             f"keys of a part, a multiple of tile.cta.k = {cta.k}, or 0",
         ),
         "tile.pixels": (not schedule.tile.pixels, "rows along one axis: leave it out"),
+        "tile.joined": (not schedule.tile.joined, "false"),
         "pipeline.in_flight": (schedule.pipeline.in_flight == 1, "1"),
         "roles.form": (schedule.specialised, '"cooperative" or "pingpong"'),
         "epilogue.through": (schedule.epilogue.through == "registers", '"registers"'),

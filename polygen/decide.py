@@ -32,6 +32,7 @@ from polygen.invariance import LADDER, in_k_tiles, of_class, shared
 from polygen.lower.cover import check_rows
 from polygen.lower.legal import (
     check_copies,
+    check_folded,
     check_folds,
     check_groups,
     check_launch,
@@ -41,6 +42,7 @@ from polygen.lower.legal import (
     check_wide,
 )
 from polygen.lower.legal_blocks import check_blocks, check_promoting
+from polygen.lower.legal_joined import check_joined
 from polygen.lower.pixels import check_pixels
 from polygen.lower.rest_legal import check_rest, check_rest_device, check_rest_layout
 from polygen.poly.match import Match
@@ -55,6 +57,7 @@ from polygen.schedule.sums import SumClass
 from polygen.schedule.tuned import tuned
 from polygen.tune import lookup
 from polygen.tune.choose import Offer, choose
+from polygen.tune.cost import predict_all
 from polygen.tune.cost.chains import longest_run
 
 
@@ -93,6 +96,8 @@ def decide(
     matched = prospect.matched
     check_operands([one.matched for one in prospect.each], device)
     check_rest_device(prospect.matched, device)
+    for one in prospect.each:
+        check_folded(one.work)
     forced = knobs.current().schedule
     if schedule == "auto" and forced is not None:
         schedule = forced
@@ -116,7 +121,9 @@ def decide(
         careful = _fitting(prospect, device, careful=True)
         fit = _in_pixels(_remembering(careful, _fitted(program, device)), problem)
         measured = _fitting(prospect, device, careful=False)
-        if program.invariant:
+        if not program.invariant:
+            fit = _in_one_sum(fit, problem, device)
+        else:
             wanted = sums or sum_class(program, device, sizes)
             own = of_class(fit, wanted, matched, device, in_other_k_tiles=False)
             offers = tuple(one for one in offers if isinstance(own(one.schedule), Fitted))
@@ -166,6 +173,7 @@ def decide(
     for one in as_run.each:
         behind_it = behind_copy(one.matched, decided)
         check_pixels(decided, behind_it, one.work)
+        check_joined(decided, behind_it, one.work, device)
         check_rest(decided, behind_it)
         check_roles(decided, behind_it, instruction, one.work)
         check_rest_layout(decided, one.matched, instruction)
@@ -297,7 +305,8 @@ def candidates(
     fit = _in_pixels(_fitting(found, device, careful=False), problem)
     if program.invariant:
         fit = of_class(fit, sum_class(program, device, sizes), found.matched, device)
-    return problem, fit
+        return problem, fit
+    return problem, _in_one_sum(fit, problem, device)
 
 
 def _fitting(
@@ -321,6 +330,25 @@ def _in_pixels(
         return fit(candidate) if isinstance(found, str) and boxed != candidate else found
 
     return fitted if problem.pixels else fit
+
+
+def _in_one_sum(
+    fit: Callable[[Schedule], Fitted | str], problem: Problem, device: Device
+) -> Callable[[Schedule], Fitted | str]:
+    """Fits schedules with sums over several axes as one where that is predicted to be faster.
+
+    Kernels with invariant dims have sums of one class, whose k tiles are those of every axis.
+    """
+
+    def fitted(candidate: Schedule) -> Fitted | str:
+        found = fit(candidate)
+        joined = fit(replace(candidate, tile=replace(candidate.tile, joined=True)))
+        if isinstance(joined, str) or isinstance(found, str):
+            return found if isinstance(joined, str) else joined
+        own, other = predict_all(device, [found, joined], problem)
+        return joined if other < own else found
+
+    return fitted if problem.joinable else fit
 
 
 @functools.lru_cache(maxsize=MOST_PROSPECTS)

@@ -39,6 +39,7 @@ from polygen.lower.legal import (
     check_roles,
     check_sums,
 )
+from polygen.lower.legal_joined import check_joined
 from polygen.lower.memory import memory, needed, workers
 from polygen.lower.pixels import check_pixels
 from polygen.lower.resources import filling_roles, registers_available, resources
@@ -198,6 +199,7 @@ def fitting(
             check_rows(candidate, found, out)
             behind = behind_copy(found, candidate)
             check_pixels(candidate, behind, out)
+            check_joined(candidate, behind, out, device)
             check_rest(candidate, behind)
             instruction = instruction_for(found, device, candidate)
             if candidate.specialised:

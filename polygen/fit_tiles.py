@@ -40,6 +40,8 @@ def with_short_tile(candidate: Schedule, matched: Match, instruction: Atom) -> S
         k = max(cta.k * _USUAL_BYTES // size, instruction.k)
     if depth:  # few channels
         k = min(k, -(-depth // instruction.k) * instruction.k)
+    if matched.joined is not None:
+        k = _fullest(matched, k, instruction.k, instruction)
     if k == cta.k:
         return candidate
     return _with_steps(candidate, k, instruction)
@@ -74,6 +76,31 @@ def _innermost(matched: Match) -> int:
     return depth if matched.sums and isinstance(depth, int) else 0
 
 
+def _fullest(matched: Match, most: int, step: int, instruction: Atom) -> int:
+    """The k tile, of multiples of a step, that leaves little of the last one empty; the longest.
+
+    A tile is taken to cost half an instruction besides, for its waits and addresses.
+    """
+    (length,) = matched.depths
+    assert isinstance(length, int)  # as digits have it
+    tiles, beside = range(step, max(most, step) + 1, step), instruction.k // 2
+    return min(tiles, key=lambda k: (-(-length // k) * (k + beside), -k))
+
+
+def _with_taps(candidate: Schedule, matched: Match, size: int, atom: Atom) -> Schedule:
+    """The schedule with k tiles of several taps, of boxes that are of one, and as much on its way.
+
+    Sums that one tile of twice the length has are in one.
+    """
+    run = math.gcd(matched.joined.run * size if matched.joined else 0, spans()[0])
+    step = max(run, spans()[-1]) // size  # an instruction reads as much as the narrowest span has
+    own = candidate.tile.cta.k * min(size, _USUAL_BYTES) // size
+    (length,) = matched.depths
+    most = 2 * own if isinstance(length, int) and length <= 2 * own else own
+    k = _fullest(matched, most, step, atom)
+    return _with_short_rows(candidate, k, max(1, own // k))
+
+
 def _with_short_rows(candidate: Schedule, k: int, times: int) -> Schedule:
     """The schedule with so short k tiles, and so many times the stages, which hold as much."""
     cta, pipeline = replace(candidate.tile.cta, k=k), candidate.pipeline
@@ -102,6 +129,8 @@ def with_k_tile(candidate: Schedule, matched: Match, device: Device, atom: Atom)
     narrow weights, longer k tiles have more on its way, and cost fewer waits.
     """
     size = matched.a.multiplied.bytes
+    if matched.joined is not None:
+        return _with_taps(candidate, matched, size, atom)
     few = _innermost(matched) * size  # of channels, whose tiles are no longer than they are many
     if 0 < few <= spans()[1]:
         least = min(one for one in spans() if one >= few)

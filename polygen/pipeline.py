@@ -32,6 +32,7 @@ from polygen.lower.sections import join
 from polygen.lower.verify import verify
 from polygen.poly.depth import prove_walk
 from polygen.poly.derive_syncs import Synchronised, derive
+from polygen.poly.joined import prove_joined
 from polygen.poly.mapping import ScheduleTree, map_program
 from polygen.poly.prologue_proofs import prove_prologues
 from polygen.poly.realign import program_behind, realign, realign_all
@@ -211,7 +212,7 @@ def _mapped(
         tallies=tallies,
         domain=None if in_all else tile_domain(matched, decided, tiles),
     )
-    walks = (prove_walk(len(matched.sums) + 1),) if matched.sums else ()
+    walks = (prove_walk(len(matched.sums) + 1),) if matched.sums else prove_joined(matched)
     return replace(tree, proofs=(*prove_prologues(program), *walks, *tree.proofs))
 
 

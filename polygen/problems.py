@@ -16,6 +16,7 @@ from polygen.hardware.atom import products_of
 from polygen.hardware.device import common_facts
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.poly.fills import by_threads, held
+from polygen.poly.joined import joinable
 from polygen.poly.match import Match, Operand
 from polygen.poly.pixel_axes import first_axis, row_axes
 from polygen.poly.pointwise import Pointwork
@@ -85,6 +86,7 @@ def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[st
         folds=_folds(work),
         **_rows(matched, size),
         depth=size(matched.depths[0]) if matched.sums else 0,
+        joinable=joinable(matched),
         stored=(_stored(lefts, size), _stored(rights, size)),
         beside=0 if matched.rest is None else matched.rest.padded,
         terms=products_of(matched.a.multiplied, matched.b.multiplied),

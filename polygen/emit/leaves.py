@@ -228,12 +228,14 @@ def scaled(variable: str, stride: str) -> str:
 
 def coordinates(of: Boxes, number: int, piece: int = 0) -> list[str]:
     """The position of one of the boxes, or of a piece of it, in the tensor map, innermost first."""
-    inner, *others = reversed(of.corner)
-    if piece:
+    tap = piece if of.by_rows else number
+    inner, *others = reversed((of.corner, *of.others)[tap if of.others else 0])
+    if piece and not (of.others and of.by_rows):
         at = next(n for n, axis in enumerate(reversed(of.axes[:-1])) if axis.box > 1)
         every = of.axes[-2 - at].every
         others[at] = f"{others[at]} + {piece * of.box[0] * every}"
-    return [f"{inner} + {number * of.box[1]}", *others]
+    aside = of.others and not of.by_rows
+    return [inner if aside else f"{inner} + {number * of.box[1]}", *others]
 
 
 def plus(text: str, offset: int) -> str:

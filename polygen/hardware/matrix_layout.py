@@ -1,7 +1,8 @@
 """How an operand tile of a warpgroup instruction lies in shared memory: boxes, swizzle, descriptor.
 
 1. The innermost dim is cut into spans of 128, 64 or 32 bytes, the row of a swizzle; the copy engine
-   writes one box per span.
+   writes one box per span. Where no more than a chunk of 16 bytes is of one tap of a window, a span
+   is a chunk, without a swizzle.
 2. A matrix descriptor tells the instruction where groups of 8 rows, and the next span, begin.
 3. Both sides are formulas in ``data/matrix_layouts.toml``. For every instruction of the tile they
    are evaluated on all its elements and must agree: what the copy wrote is what is multiplied.
@@ -18,7 +19,7 @@ import numpy as np
 from polygen.errors import ScheduleError, VerifyError
 from polygen.hardware.data_file import Integers, evaluate, read, take
 from polygen.hardware.device import common_facts
-from polygen.hardware.swizzle import Swizzle, swizzle
+from polygen.hardware.swizzle import Swizzle, chunk_bytes, swizzle
 
 FILE = "matrix_layouts.toml"
 ADDRESS_MASK = (1 << read(FILE)["descriptor"]["address_bits"]) * read(FILE)["descriptor"][
@@ -69,7 +70,8 @@ class MatrixLayout:
 
     def __str__(self) -> str:
         inner = "k" if self.major == "k" else "m or n"
-        return f"{inner} innermost, {self.boxes} box(es) of {self.rows} x {self.span} B, swizzled"
+        how = "swizzled" if swizzle_bytes(self.span) else "each chunk of a row by itself"
+        return f"{inner} innermost, {self.boxes} box(es) of {self.rows} x {self.span} B, {how}"
 
 
 def box_rows_most() -> int:
@@ -85,12 +87,23 @@ def pattern_bytes() -> int:
 def spans() -> tuple[int, ...]:
     """The rows of the copy engine's swizzles in bytes, widest first."""
     codes = take(read(FILE)["descriptor"], "swizzle_codes", FILE)
-    return tuple(sorted(map(int, codes), reverse=True))
+    return tuple(sorted((int(span) for span, code in codes.items() if code), reverse=True))
 
 
-def span_of(part_bytes: int) -> int | None:
-    """The widest row of a swizzle that divides `part_bytes`; None if none does."""
-    return next((span for span in spans() if part_bytes % span == 0), None)
+def swizzle_bytes(span: int) -> int:
+    """The row of the swizzle that boxes of a span have; 0: rows of one chunk have none."""
+    return span if span in spans() else 0
+
+
+def span_of(part_bytes: int, *, plain: bool = False) -> int | None:
+    """The widest row of a swizzle that divides `part_bytes`; None if none does.
+
+    Args:
+        part_bytes: of a row.
+        plain: whether it may be a chunk, without a swizzle.
+    """
+    known = (*spans(), chunk_bytes()) if plain else spans()
+    return next((span for span in known if part_bytes % span == 0), None)
 
 
 def span_swizzle(span: int) -> Swizzle:
@@ -99,7 +112,14 @@ def span_swizzle(span: int) -> Swizzle:
 
 
 def matrix_layout(
-    major: str, tile: int, tile_k: int, element: int, atom_k: int, block: int, where: str
+    major: str,
+    tile: int,
+    tile_k: int,
+    element: int,
+    atom_k: int,
+    block: int,
+    where: str,
+    run: int = 0,
 ) -> MatrixLayout:
     """The layout of an operand tile, proved.
 
@@ -111,6 +131,7 @@ def matrix_layout(
         atom_k: elements along k of one instruction.
         block: elements along m or n of one instruction.
         where: what to call it in messages.
+        run: bytes of a row that boxes do not go beyond: of one tap; 0: all.
 
     Raises:
         ScheduleError: the tile has no span the swizzles know.
@@ -119,9 +140,12 @@ def matrix_layout(
     rows, row_bytes = (tile, tile_k * element) if major == "k" else (tile_k, tile * element)
     # With m or n innermost, every instruction's part of a row is whole spans too.
     part_bytes = row_bytes if major == "k" else math.gcd(row_bytes, block * element)
-    span = span_of(part_bytes)
+    own = block * element
+    if run:
+        part_bytes, own = math.gcd(part_bytes, run), run
+    span = span_of(part_bytes, plain=bool(run) and major == "k")
     if span is None:
-        parts = "" if part_bytes == row_bytes else f", in parts of {block * element}"
+        parts = "" if part_bytes == row_bytes else f", in parts of {own}"
         raise ScheduleError(
             f"rows of {row_bytes} bytes in shared memory{parts}",
             where=where,
@@ -141,7 +165,7 @@ def matrix_layout(
     if major == "k":
         starts = [s * atom_k * element for s in steps]
         k_steps = tuple(start // span * box + start % span for start in starts)
-        next_block, leading = block * span, 0
+        next_block, leading = block * span, 0 if swizzle_bytes(span) else box
     else:
         k_steps = tuple(s * atom_k * span for s in steps)
         next_block, leading = block * element // span * box, box

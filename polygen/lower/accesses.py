@@ -115,7 +115,11 @@ def map_axes(
         for term in terms:
             box = boxes.get(term.dim, 1) if term.per == 1 else 1
             start = one.offset if term is terms[-1] else 0
-            axes.append(MapAxis(axis, _count(term, extents), box, start, term.scale))
+            count = _count(term, extents)
+            own = tensor.dims[axis]
+            if len(terms) == 1 and term.modulo and isinstance(own, int):
+                count = min(term.modulo, own)  # runs may be longer, and have zeros behind it
+            axes.append(MapAxis(axis, count, box, start, term.scale))
             dims.append(term)
     return _in_order(axes, dims, list(boxes))
 
@@ -157,7 +161,8 @@ def _plus(text: str, offset: int) -> str:
 
 def _row_term(one: Along, boxes: Mapping[str, int]) -> Along | None:
     """The term along which rows of a tile follow each other on an axis of windows."""
-    inside = [term for term in one.terms if term.dim in ROLES or boxes.get(term.dim, 1) > 1]
+    sides = (term for term in one.terms if term.dim != "k")  # whose digits are those of taps
+    inside = [term for term in sides if term.dim in ROLES or boxes.get(term.dim, 1) > 1]
     return inside[0] if inside else None
 
 
@@ -174,37 +179,42 @@ def map_rank(index: tuple[Along, ...]) -> int:
     return sum(1 if one.together else max(1, len(one.terms)) for one in index)
 
 
-def paddings(tensor: Tensor, index: tuple[Along, ...], row: str) -> tuple[Padding, ...]:
+def paddings(
+    tensor: Tensor, index: tuple[Along, ...], dims: tuple[str, str]
+) -> tuple[Padding, ...]:
     """What keeps the rows of a copy inside of axes that have zeros around them.
 
     Args:
         tensor: the array.
         index: what indexes each of its axes.
-        row: the dim along stored rows.
+        dims: along stored rows, and along elements of one.
     """
+    row, column = dims
     found = []
     for axis, one in enumerate(index):
         if one.padded:
-            terms = [(t, Step("", t.per, t.modulo)) for t in one.terms]
-            rest = [f"{t.scale} * {step.of(t.dim)}" for t, step in terms if t.dim != row]
+            terms = [(t, Step(str(t.scale), t.per, t.modulo)) for t in one.terms]
+            rest = [f"{t.scale} * {step.of(t.dim)}" for t, step in terms if t.dim not in dims]
             scale = sum(t.scale for t, _ in terms if t.dim == row)
-            found.append(
-                Padding(scale, _plus(" + ".join(rest) or "0", one.offset), tensor.dims[axis])
-            )
+            taps = tuple(step for t, step in terms if t.dim == column)
+            text = _plus(" + ".join(rest) or "0", one.offset)
+            found.append(Padding(scale, text, tensor.dims[axis], taps))
     return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """A row is inside of an axis where ``0 <= scale * row + rest < extent``."""
+    """A row is inside of an axis where ``0 <= scale * row + rest < extent``, with `taps` added."""
 
     scale: int
     rest: str  # over dims that are the same for a tile
     extent: Dim
+    taps: tuple[Step, ...] = ()  # over elements of the row
 
-    def place(self, row: str) -> str:
-        """The element of the axis that a stored row is of, as C."""
-        return f"{self.scale} * {row} + {self.rest}" if self.scale else self.rest
+    def place(self, row: str, column: str) -> str:
+        """The element of the axis that an element of a stored row is of, as C."""
+        terms = [f"{self.scale} * {row}"] if self.scale else []
+        return " + ".join([*terms, *steps_text(column, self.taps), self.rest])
 
 
 def _count(term: Along, extents: dict[str, Dim]) -> Dim:

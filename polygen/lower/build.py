@@ -14,6 +14,7 @@ from polygen.errors import ScheduleError, SignatureError
 from polygen.frontend.program import Program, Tensor
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
+from polygen.hardware.matrix_layout import swizzle_bytes
 from polygen.lower import dots, warpgroups, warps
 from polygen.lower.carried import carried_proof
 from polygen.lower.epilogue import epilogue
@@ -175,7 +176,8 @@ def _map_arguments(leaves: tuple[Leaf, ...]) -> tuple[Argument, ...]:
         elif isinstance(leaf.work, Store):
             found += [boxes for _, boxes in leaf.work.panels]
     return tuple(
-        Argument(b.map, "map", tensor=b.tensor.name, axes=b.axes, swizzle=b.span) for b in found
+        Argument(b.map, "map", tensor=b.tensor.name, axes=b.axes, swizzle=swizzle_bytes(b.span))
+        for b in found
     )
 
 

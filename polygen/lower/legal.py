@@ -291,7 +291,6 @@ def check_folds(schedule: Schedule, work: Pointwork) -> None:
         ScheduleError: blocks share sums beside a fold of an operand; operands are exchanged,
             multiplied by lanes or copied first, the launch is dependent, or results leave through a
             scratch area or in panels of which there are none.
-        UnsupportedProgram: a fold leaves the rows and columns of a tile as they are.
     """
     others = {
         "exchange": (schedule.exchange, "false"),
@@ -347,10 +346,19 @@ def check_folds(schedule: Schedule, work: Pointwork) -> None:
                 else "panels are of matrices that are stored, and only folds leave",
                 nearest='Use epilogue.through = "registers"',
             )
-        if fold not in within and not {"m", "n"} & set(fold.folded):
+
+
+def check_folded(work: Pointwork) -> None:
+    """Refuse folds that tiles have no parts of, whatever the schedule.
+
+    Raises:
+        UnsupportedProgram: a fold leaves the rows and columns of a tile as they are.
+    """
+    for fold in work.folds:
+        if not {"m", "n"} & set(fold.folded):
             raise UnsupportedProgram(
                 f"{fold.value}, a {fold.monoid}, folds no axis of a tile",
-                where=f"{schedule.name}: it folds {', '.join(fold.folded)} and keeps m and n",
+                where=f"it folds {', '.join(fold.folded)} and keeps m and n",
                 why="its parts would be as many as the product has elements",
                 nearest="Fold rows or columns as well, or fold outside",
             )

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from polygen.errors import ScheduleError, UnsupportedProgram
@@ -24,13 +25,14 @@ from polygen.hardware.matrix_layout import (
 )
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.accesses import (
+    Sliding,
     base,
     corner,
-    elements_along,
     map_axes,
     paddings,
     row_starts,
     row_step,
+    steps_along,
 )
 from polygen.lower.computed import computed
 from polygen.lower.given import Given
@@ -38,7 +40,7 @@ from polygen.lower.pixels import part_of, starts
 from polygen.lower.work import Boxes, Copy, Load
 from polygen.poly.by_warps import copy_parts, staging
 from polygen.poly.depth import digits
-from polygen.poly.match import Match, Operand
+from polygen.poly.match import Along, Match, Operand
 from polygen.poly.pixel_boxes import ONE_LINE
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
@@ -66,9 +68,8 @@ def copy(
     size = tensor.dtype.bytes
     dims = (operand.role, "k") if operand.k_contiguous else ("k", operand.role)
     made = computed(operand)
-    rows = columns = "0"  # of what is computed, every array that is read has steps of its own
-    if made is None:
-        rows, columns = (elements_along(tensor, operand.index, dim) for dim in dims)
+    # Of what is computed, every array that is read has steps of its own.
+    rows, columns = (() if made else steps_along(tensor, operand.index, dim) for dim in dims)
     found = Copy(
         operand=name,
         tensor=tensor,
@@ -83,12 +84,11 @@ def copy(
         parts=copy_parts(given.tiles, given.schedule),
         ragged=operand.ragged,
         extents=(operand.extent(dims[0]), operand.extent(dims[1])),
-        stride=rows,
-        spread=columns,
+        lie=(rows, columns),
         base=() if made else base(tensor, operand.index),
         computed=made,
         staging=staging(name) if staged and made is None else "",
-        padded=() if made else paddings(tensor, operand.index, dims[0]),
+        padded=() if made else paddings(tensor, operand.index, dims),
     )
     if found.columns * size % chunk_bytes():
         dim = "tile.cta.k" if operand.k_contiguous else f"tile.cta.{operand.role}"
@@ -161,7 +161,8 @@ def operand_layout(
     size = tensor.dtype.bytes
     field = "tile.cta.k" if operand.k_contiguous else ("tile.cta.m", "tile.warp.n")[side]
     step = atom.k // operand.packed  # stored elements of an instruction along k
-    layout = matrix_layout(major(operand), *extents, size, step, own, f"{where}, {field}")
+    run = operand.run * size if operand.k_contiguous else 0  # bytes of a row that are of one tap
+    layout = matrix_layout(major(operand), *extents, size, step, own, f"{where}, {field}", run)
     parts = _parts(operand, schedule)
     if layout.rows % (GROUP_ROWS * parts):
         raise ScheduleError(
@@ -191,11 +192,13 @@ def boxes(given: Given, name: str, operand: Operand, layout: MatrixLayout) -> Bo
     parts, left = _parts(operand, schedule), operand.role == "m"
     pixels = given.match.box if left else ONE_LINE
     pieces = 1 if pixels else _pieces(operand, layout, parts)
+    if operand.run and not operand.k_contiguous:  # rows of one tap each
+        pieces = layout.rows // math.gcd(layout.rows, operand.run)
     box = (layout.rows // (parts * pieces), layout.span // operand.tensor.dtype.bytes)
     rows, columns = (operand.role, "k") if operand.k_contiguous else ("k", operand.role)
     k = k_place(given)
-    first = "0" if operand.whole else f"b_{operand.role} * {tile}"
-    corners = {operand.role: first, "k": f"{k} * {tile_k}"}
+    begin = "0" if operand.whole else f"b_{operand.role} * {tile}"
+    corners = {operand.role: begin, "k": f"{k} * {tile_k}"}
     part = mask = ""
     sides = {rows: box[0], columns: box[1]}
     if pixels:
@@ -210,6 +213,10 @@ def boxes(given: Given, name: str, operand: Operand, layout: MatrixLayout) -> Bo
             corners[rows] += f" + {part} * {box[0]}"
     corners = row_starts(operand.index, corners)
     axes, dims = map_axes(operand.tensor, operand.index, dict(operand.extents), sides)
+    first, *others = (
+        _box_corner(given, operand, dims, corners, ahead)
+        for ahead in _ahead(operand, layout.boxes, pieces, box)
+    )
     # Blocks share sums, and operands are exchanged, where rows are few: what one row of tiles
     # needs, nobody reads again.
     own = all(dim in dict(operand.extents) for dim, _ in given.match.batches)
@@ -227,8 +234,40 @@ def boxes(given: Given, name: str, operand: Operand, layout: MatrixLayout) -> Bo
     )
     return Boxes(
         operand.tensor, f"map_{name}", f"ring_{name}", axes, layout.boxes, layout.span,
-        layout.box_bytes, corner(dims, corners), note, part, parts, mask, once, pieces,
+        layout.box_bytes, first, note, part, parts, mask, once, pieces, tuple(others),
+        bool(others) and not operand.k_contiguous,
     )  # fmt: skip
+
+
+def _ahead(operand: Operand, count: int, pieces: int, box: tuple[int, int]) -> range:
+    """Where boxes that have corners of their own begin in a k tile: all of taps, else the first."""
+    if not operand.run:
+        return range(1)
+    number, width = (count, box[1]) if operand.k_contiguous else (pieces, box[0])
+    return range(0, number * width, width)
+
+
+def _box_corner(
+    given: Given,
+    operand: Operand,
+    dims: tuple[Along | Sliding, ...],
+    corners: dict[str, str],
+    ahead: int,
+) -> tuple[str, ...]:
+    """Where the box lies that begins so many indices of k behind the k tile.
+
+    Of taps that are joined, what lies behind the last one is moved outside of the innermost axis,
+    where zeros are read: others, of images, go on there. Those of rows end with the last tap.
+    """
+    if not operand.run:
+        return corner(dims, corners)
+    k = f"{corners['k']} + {ahead}" if ahead else corners["k"]
+    *outer, inner = corner(dims, corners | {"k": k})
+    length, tiles = operand.extent("k"), given.tiles
+    assert isinstance(length, int)  # as digits have it
+    if operand.k_contiguous and length % (tiles.cta[2] * tiles.split):
+        inner = f"{inner} + {operand.run} * (({k}) / {length})"
+    return (*outer, inner)
 
 
 def _pieces(operand: Operand, layout: MatrixLayout, parts: int) -> int:

@@ -40,7 +40,7 @@ from polygen.lower.result_work import (
     Write,
 )
 from polygen.lower.tallies import check_shared
-from polygen.lower.verify_axes import check_padding, check_walk
+from polygen.lower.verify_axes import check_padding, check_taps, check_walk
 from polygen.lower.verify_cells import check_cells, check_shares, check_sums
 from polygen.lower.verify_chain import check_scans
 from polygen.lower.verify_computed import check_computed, check_rows, check_stored_rows
@@ -80,6 +80,7 @@ def check_accesses(plan: KernelPlan) -> None:
         elif isinstance(leaf.work, Move):
             for boxes in leaf.work.boxes:
                 _check_boxes(plan, boxes, leaf)
+                check_taps(plan, boxes)
         elif isinstance(leaf.work, Lines):
             _check_lines(plan, leaf.work)
         elif isinstance(leaf.work, Store):
@@ -139,11 +140,12 @@ def _check_copy(plan: KernelPlan, c: Copy) -> None:
     if c.tensor != operand.tensor:
         raise VerifyError(f"copy_{c.operand} reads {c.tensor.name}", where=plan.entry)
     dims = (operand.role, "k") if c.k_contiguous else ("k", operand.role)
-    text = " + ".join([*c.base, f"row * {c.stride}", f"column * {c.spread}"])
+    steps = [*steps_text("row", c.lie[0]), *steps_text("column", c.lie[1])]
+    text = " + ".join([*c.base, *steps] or ["0"])
     _check_address(
         plan, c.tensor, operand.index, text, dict(zip(dims, ("row", "column"), strict=True))
     )
-    check_padding(plan, c, operand.index, dims[0])
+    check_padding(plan, c, operand.index, dims)
     if c.extents != tuple(operand.extent(dim) for dim in dims):
         raise VerifyError(f"copy_{c.operand} ends at {c.extents}", where=plan.entry)
 
@@ -274,7 +276,10 @@ def _check_boxes(plan: KernelPlan, of: Boxes, leaf: Leaf) -> None:
     over = [dim for dim, _ in plan.match.sums]
     tile_of_k = K_INSIDE if over else "k"
     places = [*batches, *over, "b_m", "b_n", tile_of_k, ROWS_BEFORE]
+    joined = plan.match.joined is not None  # of which `check_taps` goes through all k tiles
     for at in (one | own for one in units(places) for own in ranges):
+        if joined and (at["k"] or at["rank"]):
+            continue
         # Of sums over several axes `_check_walk` says which tile of which.
         k = at[tile_of_k] + (0 if over else at["rank"] * at["k_tiles"])
         first = at["rank"] * plan.tiles.columns if not of.buffer.startswith("ring_") else 0

@@ -19,6 +19,8 @@ from polygen.lower.result_work import Store
 from polygen.lower.work import Boxes, Locate, Move
 from polygen.poly.elements import Along
 
+_AT_ZERO = ("group", "owner", "p", "rank", "k", "k_tiles", "b_n", K_INSIDE)
+
 
 def check_boxes_of_pixels(plan: KernelPlan) -> None:
     """Check the boxes of the operands with m, of panels in and out, and where tiles begin.
@@ -90,7 +92,7 @@ def _check_rows(
     box, (own, first) = plan.match.box, part
     outer = [dim for dim, _ in (*plan.batches, *plan.match.sums)]
     for at in units([*outer, "b_m"]):
-        others = dict.fromkeys(("group", "owner", "p", "rank", "k", "b_n", K_INSIDE), 0)
+        others = dict.fromkeys(_AT_ZERO, 0)
         names = others | at | own
         corner = [value(text, names) for text in boxes.corner]
         steps = [range(axis.box) for axis in boxes.axes[:-1]]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from polygen.frontend.program import Dim, Tensor
 from polygen.hardware.fragment_load import FragmentLoad
 from polygen.hardware.swizzle import chunk_bytes
-from polygen.lower.accesses import Padding
+from polygen.lower.accesses import Padding, Step
 from polygen.lower.computed import Computed
 from polygen.lower.launch import MapAxis
 from polygen.poly.match import RowGroups
@@ -161,12 +161,28 @@ class Copy:
     parts: int  # the tile is copied in this many calls
     ragged: bool  # a row may end inside one copy
     extents: tuple[Dim, Dim]  # of the operand: its stored rows, and elements of one
-    stride: str  # elements between stored rows
-    spread: str  # elements between neighbours of a stored row: "1" where they are adjacent
+    # elements up to a stored row, by digits of its number, and inside it; () where all are one
+    lie: tuple[tuple[Step, ...], tuple[Step, ...]]
     base: tuple[str, ...]  # terms that lead to the block's matrix
     computed: Computed | None = None  # how its elements are made, which nobody stores
     staging: str = ""  # the registers in which threads hold their chunks of a tile; "": none
     padded: tuple[Padding, ...] = ()  # what keeps rows inside of axes with zeros around them
+
+    @property
+    def stride(self) -> str:
+        """Elements between stored rows; "0" where all are one."""
+        return _neighbours(self.lie[0])
+
+    @property
+    def spread(self) -> str:
+        """Elements between neighbours of a stored row: "1" where they are adjacent."""
+        return _neighbours(self.lie[1])
+
+    @property
+    def in_runs(self) -> tuple[bool, bool]:
+        """Whether rows, and elements of one, lie where digits of their numbers say."""
+        rows, columns = (any(one != Step(one.stride) for one in of) for of in self.lie)
+        return rows, columns
 
     @property
     def rows(self) -> int:
@@ -177,6 +193,11 @@ class Copy:
     def columns(self) -> int:
         """Elements of a stored row."""
         return self.tile_k if self.k_contiguous else self.tile
+
+
+def _neighbours(steps: tuple[Step, ...]) -> str:
+    """Elements from an index to the next of its run."""
+    return next((one.stride for one in steps if one.per == 1), "0")
 
 
 def chunk_passes(c: Copy, threads: int) -> int:
@@ -227,6 +248,10 @@ class Boxes:
     mask: str = ""  # the blocks that receive it
     once: str = ""  # when every element is read once, so that the L2 cache need not keep any
     pieces: int = 1  # of each box, one behind the other along its rows: more than one moves at once
+    # Where boxes behind the first lie, if they are not side by side: those of other taps; or where
+    # pieces do, if rows are of taps.
+    others: tuple[tuple[str, ...], ...] = ()
+    by_rows: bool = False
 
     @property
     def box(self) -> tuple[int, int]:

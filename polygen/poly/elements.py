@@ -73,8 +73,10 @@ class Along:
         Then they overlap, and an axis of a tensor map has all of them. Else each dim has an axis of
         its own, whose end is the dim's.
         """
-        over = any(one.dim.startswith(OVER) for one in self.terms)
-        return self.padded or (over and all(one.dim != "k" for one in self.terms))
+        terms = self.terms
+        over = any(one.dim.startswith(OVER) for one in terms)
+        taps = len(terms) > 1 and any(one.dim == "k" and one.per > 1 for one in terms)
+        return self.padded or taps or (over and all(one.dim != "k" for one in terms))
 
     @property
     def plain(self) -> bool:

@@ -5,7 +5,7 @@ one iterator k, which both operands read. Of the output's axes, n is one that on
 reads, m one that only the other reads, or none; all further ones count matrices: they are batch
 dims, whoever reads them. Where several axes could be n it is the one that is contiguous in the
 first output, so that a row of results can be stored with wide instructions; where several could be
-m, the last that has more than one index.
+m, the last that has more than one index, and that folds of results fold, where they leave n.
 
 All products of a kernel have the same m, n and batch dims. Transposition, column-major storage and
 slices only change where an operand's elements lie; operands that are read alike are one operand.
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import DType
-from polygen.frontend.program import Access, Contraction, Dim, Program, Tensor
+from polygen.frontend.program import Access, Contraction, Dim, Fold, Program, Tensor
 from polygen.poly.depth import Sums
 from polygen.poly.elements import ROLES, Compute, Element
 from polygen.poly.elements import Along as Along
@@ -83,11 +83,18 @@ class Operand:
         return not isinstance(extent, int) or extent * self.tensor.dtype.bytes % self.alignment != 0
 
     @property
+    def run(self) -> int:
+        """Of sums over axes that are joined, neighbours along k that are on one axis; 0: all."""
+        terms = (term for one in self.index for term in one.terms)
+        return next((term.modulo for term in terms if (term.dim, term.per) == ("k", 1)), 0)
+
+    @property
     def alignment(self) -> int:
-        """Bytes that divide the address of every row that is read."""
+        """Bytes that divide the address of every row, or run, that is read."""
         start = 1 if self.inner.group else self.inner.offset
         for one in self.inner.more:
             start |= one.scale
+        start |= self.run if self.inner.dim == "k" else 0
         bits = self.tensor.alignment | start * self.tensor.dtype.bytes
         return bits & -bits
 
@@ -168,6 +175,21 @@ class RestMatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Joined:
+    """Sums over several axes that are one: `polygen.poly.joined`.
+
+    Attributes:
+        dims: that were summed, outermost first, the innermost last, and their extents.
+        run: indices of k from one tuple of the others to the next.
+        indices: per operand what indexed its axes over these dims.
+    """
+
+    dims: tuple[tuple[str, int], ...]
+    run: int
+    indices: tuple[tuple[str, tuple[Along, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Match:
     """Products in the terms of a matrix instruction."""
 
@@ -187,6 +209,7 @@ class Match:
     # Half planes a*m + b*n + c >= 0, as (a, b, c): sums are read in all of them; () everywhere.
     domain: tuple[tuple[int, int, int], ...] = ()
     box: PixelBox = ONE_LINE  # of a tile's rows, where these run along several axes
+    joined: Joined | None = None  # sums of several axes that are one; `sums` has then none
 
     @property
     def counted(self) -> tuple[tuple[str, Dim], ...]:
@@ -207,7 +230,7 @@ class Match:
     @property
     def lengths(self) -> tuple[Dim, ...]:
         """The lengths of the sums as isl knows them."""
-        return (self.length,) if self.sums else self.depths
+        return (self.length,) if self.sums or self.joined else self.depths
 
     def operand(self, name: str) -> Operand:
         """The operand called `name`."""
@@ -261,6 +284,7 @@ def match(
     computed: Prologues | None = None,
     arguments: tuple[Tensor, ...] = (),
     sums: Sums | None = None,
+    folds: tuple[Fold, ...] = (),
 ) -> Match:
     """Name the roles of the iterators of the program's products.
 
@@ -270,11 +294,12 @@ def match(
         computed: the statements behind those of these arrays that are computed.
         arguments: what these statements read.
         sums: of products that sum over several axes, of which `program` has one made.
+        folds: of results, in parts.
 
     Raises:
         UnsupportedProgram: the accesses are not those of matrix products over one domain.
     """
-    axes = axes_of(program, fusion)
+    axes = axes_of(program, fusion, folds)
     extents = extents_of(program, fusion, axes)
     one_of = next(iter((sums or {}).values()), None)
     outer = (

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.forms import Form
-from polygen.frontend.program import Affine, Contraction, Dim, Program
+from polygen.frontend.program import Affine, Contraction, Dim, Fold, Program
 from polygen.poly.fusion import Fusion
 
 
-def axes_of(program: Program, fusion: Fusion) -> tuple[str, ...]:
-    """Per axis of the output the dim: "n", "m", or a batch dim."""
+def axes_of(program: Program, fusion: Fusion, folds: Sequence[Fold] = ()) -> tuple[str, ...]:
+    """Per axis of the output the dim: "n", "m", or a batch dim.
+
+    Args:
+        program: its products.
+        fusion: the band of its statements.
+        folds: of results, whose parts are made of tiles: of axes that could be m, one that they
+            fold is.
+    """
     first = program.contractions[0]
     written = fusion.iterators(first.name)
     free = _free(first)
@@ -27,7 +36,9 @@ def axes_of(program: Program, fusion: Fusion) -> tuple[str, ...]:
     if not left:
         raise _no_product(program, first)
     sizes = dict(first.domain)
-    m = next((it for it in reversed(left) if sizes[it] != 1), left[-1])
+    several = [it for it in reversed(left) if sizes[it] != 1] or left[-1:]
+    folded = [_folded(fold, fusion, written) for fold in folds]
+    m = next((it for it in several if all({it, n} & own for own in folded)), several[0])
     dims, batch = [], 0
     for iterator in written:
         if iterator == n:
@@ -38,6 +49,13 @@ def axes_of(program: Program, fusion: Fusion) -> tuple[str, ...]:
             dims.append(f"z{batch}")
             batch += 1
     return tuple(dims)
+
+
+def _folded(fold: Fold, fusion: Fusion, written: tuple[str, ...]) -> set[str]:
+    """The output's iterators that a fold has no axis along."""
+    own = fusion.iterators(f"{fold.name}_0")  # of its terms
+    kept = set(fold.write.iterators)
+    return {it for it, at in zip(written, own, strict=True) if at not in kept}
 
 
 def _free(product: Contraction) -> dict[str, int]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from polygen.poly.joined import joined
 from polygen.poly.match import Along, Match, Operand
 from polygen.poly.pixel_axes import in_boxes, work_in_boxes
 from polygen.poly.pointwise import Element, Pointwork
@@ -25,13 +26,15 @@ _SIDE = {"m": "a", "n": "b"}
 
 def oriented(match: Match, schedule: Schedule) -> Match:
     """The products as a schedule has them run: as they are matched, with rows that are pixels of
-    boxes (`polygen.poly.pixel_axes`), or with operands exchanged.
+    boxes (`polygen.poly.pixel_axes`), or with operands exchanged, and with sums over axes that are
+    one (`polygen.poly.joined`).
 
     Raises:
-        ScheduleError: consumers cannot compute the left operand as the schedule says, or rows have
-            fewer axes than boxes.
+        ScheduleError: consumers cannot compute the left operand as the schedule says, rows have
+            fewer axes than boxes, or there are no axes to join.
     """
     found = exchanged(match) if schedule.exchange else in_boxes(match, schedule)
+    found = joined(found, schedule)
     return in_registers(found, schedule) if schedule.from_registers else found
 
 

@@ -56,7 +56,7 @@ _MAY_BE_ZERO = (
 # Fields that a file has only where they are not the default.
 _OMITTED: dict[type, tuple[str, ...]] = {
     Roles: ("computes",),
-    Tile: ("pixels", "part"),
+    Tile: ("pixels", "part", "joined"),
     Raster: ("run",),
     Epilogue: ("rows", "row_warps"),
     Schedule: ("launch", "exchange", "functions"),
@@ -105,8 +105,8 @@ def dumps(schedule: Schedule) -> str:
     """The TOML text of a schedule, in the record's order; `loads` gives it back.
 
     It has every field, but `launch`, `exchange`, `functions`, `epilogue.rows`,
-    `epilogue.row_warps`, `roles.computes`, `raster.run`, `tile.pixels` and `tile.part` only where
-    they are not the default.
+    `epilogue.row_warps`, `roles.computes`, `raster.run`, `tile.pixels`, `tile.joined` and
+    `tile.part` only where they are not the default.
     """
     table = unstructured(schedule, _OMITTED)
     text = tomli_w.dumps({"format": FORMAT, **table})

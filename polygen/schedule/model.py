@@ -46,6 +46,9 @@ class Tile:
     # of rows along several axes of the result: how many indices of each a block's tile has, of the
     # last axes, outermost first. (): rows follow each other along one axis
     pixels: tuple[int, ...] = ()
+    # of sums over several axes, as the taps and channels of windows: whether k tiles go through all
+    # of them as through one axis; else each is within one index of the outer axes
+    joined: bool = False
 
 
 @dataclass(frozen=True, slots=True)

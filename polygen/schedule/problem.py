@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from polygen.schedule.joined import run_of
 from polygen.schedule.model import Schedule
 
 
@@ -55,6 +56,8 @@ class Problem:
         first: which of these is m where they are.
         depth: of sums over several axes the length of the innermost, which k tiles do not go
             beyond; 0: of one.
+        joinable: whether sums are over several axes that k tiles may go through as through one.
+        run: where they do, indices of k of one tap; 0: they do not.
         stored: of operands that carry m, and that carry n, of which windows are read, the elements
             that there are, of all matrices together; 0: each is read once.
     """
@@ -93,6 +96,8 @@ class Problem:
     pixels: tuple[int, ...] = ()
     first: int = 0
     depth: int = 0
+    joinable: bool = False
+    run: int = 0
     stored: tuple[int, int] = (0, 0)
 
     @property
@@ -111,8 +116,10 @@ class Problem:
 
     def under(self, schedule: Schedule) -> Problem:
         """The same in the terms of a schedule: as it is, with operands exchanged, or with rows that
-        are pixels of boxes; of the last ones whole tiles.
+        are pixels of boxes; of the last ones whole tiles. Sums that are joined have one axis.
         """
+        if schedule.tile.joined and self.joinable:
+            return self._joined(schedule).under(schedule)
         if schedule.tile.pixels and self.pixels:
             return self._in_boxes(schedule.tile.pixels)
         if not schedule.exchange:
@@ -134,6 +141,10 @@ class Problem:
             sections=tuple((n, m, batches) for m, n, batches in self.sections),
             domain=tuple((b, a, c) for a, b, c in self.domain),
         )
+
+    def _joined(self, schedule: Schedule) -> Problem:
+        run = run_of(self.depth, self.element_bytes, schedule)
+        return replace(self, k=self.k // self.depth * run, depth=0, joinable=False, run=run)
 
     def _in_boxes(self, box: tuple[int, ...]) -> Problem:
         sides = (1,) * (len(self.pixels) - len(box)) + box

@@ -97,6 +97,8 @@ def choose(
     )
     if chosen.tile.pixels:
         origin += f"; tiles of {' x '.join(map(str, chosen.tile.pixels))} pixels"
+    if chosen.tile.joined:
+        origin += "; k tiles go through all axes that are summed as through one"
     computed = problem.under(chosen).computed
     by_hand = problem.threaded
     if chosen.launch.realign:

@@ -27,6 +27,8 @@ def schedule_name(schedule: Schedule) -> str:
         parts.append(f"w{warp.m}x{warp.n}")
     if schedule.tile.pixels:
         parts.append(f"pixels{'x'.join(map(str, schedule.tile.pixels))}")
+    if schedule.tile.joined:
+        parts.append("joined")
     if not schedule.by_lanes:
         parts.append(f"s{pipeline.stages}")
     if schedule.cluster.tiles > 1:

@@ -237,6 +237,16 @@ def test_only_batches_are_folded():
     with pytest.raises(UnsupportedProgram, match="folds no axis of a tile") as error:
         function.compile("bf16[B,M,K]", "bf16[B,K,N]", arch="sm_80", schedule=by_pairs())
     assert "Fold rows or columns as well" in str(error.value)
+    with pytest.raises(UnsupportedProgram, match="folds no axis of a tile"):  # by name there, too
+        function.compile("bf16[B,M,K]", "bf16[B,K,N]", arch="sm_80")
+
+
+def test_folds_of_which_no_axis_is_that_of_rows():
+    function = pg.fuse(
+        lambda x, w: tuple(np.max(pg.einsum("npqc,ck->npqk", x, w), axis=axis) for axis in (0, 1))
+    )
+    with pytest.raises(UnsupportedProgram, match="folds no axis of a tile"):
+        function.compile("bf16[4,5,6,K]", "bf16[K,N]", arch="sm_90a")
 
 
 def by_pairs():

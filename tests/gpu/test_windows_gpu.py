@@ -12,7 +12,7 @@ import polygen as pg
 from polygen.hardware.device import device
 from polygen.runtime.environment import current_arch
 from polygen.schedule.load import load_schedule, schedules_folder
-from polygen.schedule.model import Cluster, Schedule
+from polygen.schedule.model import Cluster, Launches, Schedule
 
 pytestmark = pytest.mark.gpu
 
@@ -44,7 +44,15 @@ LAYERS = {
     "every third": ((5, 3, 2), (23, 31, 64), 64, 7),
     "one image": ((3, 1, 1), (14, 14, 512), 512, 1),
     "one pixel": ((7, 1, 0), (7, 7, 128), 128, 130),
+    "3 channels": ((7, 2, 3), (31, 33, 3), 64, 9),
+    "8 channels": ((3, 3, 1), (23, 31, 8), 64, 7),
+    "16 channels": ((3, 1, 1), (28, 28, 16), 72, 5),
+    "24 channels": ((5, 1, 2), (15, 13, 24), 64, 11),
+    "96 channels": ((3, 1, 1), (14, 14, 96), 136, 19),
 }
+
+
+USUAL, COPIED = Launches(), Launches(realign=True)
 
 
 def integers(rng: Any, *shape: int) -> Any:
@@ -94,6 +102,57 @@ def test_layers_are_exact(name: str) -> None:
     kernel = run(name)
     if device(current_arch() or "sm_80").has("wgmma") and name in ("14x14", "7x7"):
         assert kernel.schedule.tile.pixels, kernel.schedule_origin
+
+
+# K tiles that go through taps: with roles by boxes of one tap each, else by threads.
+JOINED: list[tuple[str, str, str, int, tuple[int, ...], Cluster, Launches]] = [
+    ("3 channels", "sm_90a", "cooperative_128x64x64", 80, (2, 8, 8), Cluster(), COPIED),
+    ("3 channels", "sm_80", "64x64x64_w32x32_s4", 32, (), Cluster(), USUAL),
+    ("8 channels", "sm_90a", "cooperative_256x64x64_w128_s2_b2", 80, (4, 8, 8), Cluster(), USUAL),
+    ("8 channels", "sm_80", "64x64x64_w32x32_s4", 32, (), Cluster(), USUAL),
+    ("16 channels", "sm_90a", "cooperative_128x64x64", 48, (1, 8, 16), Cluster(n=2), USUAL),
+    ("16 channels", "sm_90a", "pingpong_64x128x64", 64, (64, 1, 1), Cluster(), USUAL),
+    ("24 channels", "sm_90a", "cooperative_128x64x64", 48, (2, 8, 8), Cluster(), USUAL),
+    ("24 channels", "sm_90a", "cooperative_64x64x64_s11_k2", 48, (1, 8, 8), Cluster(k=2), USUAL),
+    (
+        "96 channels",
+        "sm_90a",
+        "cooperative_128x128x64_w64_s5_e3p2",
+        64,
+        (8, 4, 4),
+        Cluster(),
+        USUAL,
+    ),
+    ("96 channels", "sm_90a", "pingpong_64x64x64_s10", 64, (4, 8, 2), Cluster(m=2), USUAL),
+]
+
+
+@pytest.mark.parametrize(("name", "arch", "base", "k", "sides", "cluster", "launch"), JOINED)
+def test_k_tiles_that_go_through_taps(
+    name: str,
+    arch: str,
+    base: str,
+    k: int,
+    sides: tuple[int, ...],
+    cluster: Cluster,
+    launch: Launches,
+) -> None:
+    if arch == "sm_90a" and not device(current_arch() or "sm_80").has("wgmma"):
+        pytest.skip("needs warpgroup instructions")
+    found = load_schedule(schedules_folder() / arch / f"{base}.toml")
+    cta = replace(found.tile.cta, k=k)
+    found = replace(
+        found,
+        tile=replace(found.tile, cta=cta, pixels=sides, joined=True),
+        cluster=cluster,
+        launch=launch,
+        min_blocks=1,
+    )
+    if arch == "sm_90a":
+        found = replace(found, pipeline=replace(found.pipeline, stages=2))
+    if cluster.k > 1:  # ranges of k, and where taps are, are more than 40 registers of a producer
+        found = replace(found, roles=replace(found.roles, producer_registers=56))
+    assert run(name, found).schedule.tile.joined
 
 
 ASKED: list[tuple[str, str, tuple[int, ...], Cluster]] = [

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import polygen as pg
+from polygen.analysis import analysed
 from polygen.errors import ShapeError, TraceError, UnsupportedProgram, VerifyError
 from polygen.frontend.evaluate import evaluate
 from polygen.hardware.device import device
@@ -120,6 +121,22 @@ def planned(name, way):
     arch, schedule = schedule_of(way)
     program = pg.fuse(function, name="slid").program(*signature)
     return generate(program, device(arch), {}, schedule).plan
+
+
+@pytest.mark.parametrize(("axes", "rows"), [(0, "B"), (1, 5), ((0, 1), 5), ((1, 2), 6), (3, 6)])
+def test_rows_run_along_an_axis_that_is_folded(axes, rows):
+    fused = pg.fuse(lambda x, w: pg.max(convolution(pad=1)(x, w), axis=axes), name="slid")
+    program = fused.program("f16[B,5,6,3]", "f16[40,3,3,3]")
+    assert analysed(program).prospect.matched.m == rows
+
+
+@pytest.mark.slow
+def test_columns_of_pixels_are_folded():
+    fused = pg.fuse(lambda x, w: pg.max(convolution(pad=1)(x, w), axis=1), name="slid")
+    kernel = fused.compile("f16[B,5,6,3]", "f16[40,3,3,3]", arch="sm_80", sizes={"B": 3})
+    report = kernel.check({"B": 3})
+    assert report.ok, str(report)
+    assert report.comparison == "equal to NumPy, bit for bit"
 
 
 def test_boxes_of_windows_begin_outside_of_the_image():

@@ -30,11 +30,12 @@ def _(plan: KernelPlan, one: Leaf, c: Copy) -> Text:
     per_row = c.columns // elements
     # Threads keep their column from pass to pass, and the swizzle repeats: base plus constant.
     threads, period = plan.launch.threads, plan.buffer(c.buffer).rows.swizzle.period
-    if threads % per_row == 0 and threads // per_row % period == 0:
+    regular = threads % per_row == 0 and threads // per_row % period == 0
+    if regular and not c.in_runs[0]:
         prelude, body = _regular(plan, c, elements, per_row)
     else:
         prelude, (position, left) = [], general_position(plan, c, elements, per_row)
-        inside = f"from_row < {left[0]}{row_inside(c, 'from_row')}"
+        inside = f"from_row < {left[0]}{row_inside(c, 'from_row', 'from_column')}"
         body = [
             *position,
             _left(c, elements, left[1]),
@@ -92,18 +93,22 @@ def positions(plan: KernelPlan, c: Copy) -> tuple[str, str, str, str]:
     return *starts, rows, columns
 
 
-def row_inside(c: Copy, row: str) -> str:
-    """Further conditions of a row, as C: that it is inside of axes with zeros around them."""
+def row_inside(c: Copy, row: str, column: str) -> str:
+    """Further conditions of an element of a row, as C: that axes with zeros around them have it."""
     conditions = (
-        f" && (unsigned)({one.place(row)}) < (unsigned){size_name(one.extent)}" for one in c.padded
+        f" && (unsigned)({one.place(row, column)}) < (unsigned){size_name(one.extent)}"
+        for one in c.padded
     )
     return "".join(conditions)
 
 
 def chunk_source(c: Copy, row: str, column: str) -> str:
     """The address of an element of a tile's rows."""
-    steps = ((row, c.stride), (column, c.spread))
-    parts = [scaled(variable, step) for variable, step in steps if step != "0"]
+    parts = [
+        scaled(step.of(variable), step.stride)
+        for variable, steps in zip((row, column), c.lie, strict=True)
+        for step in steps
+    ]
     return " + ".join([c_name(c.tensor.name), *c.base, *parts])
 
 
@@ -119,8 +124,8 @@ def _regular(plan: KernelPlan, c: Copy, elements: int, per_row: int) -> tuple[li
         f"{chunk_source(c, f'({row_base} + row)', f'({column_base} + column)')};",
         f"const unsigned to = slot + place_{c.buffer}(row, column * {c.element_bytes});",
     ]
-    own_row = f"({row_base} + row + i * {rows})"
-    inside = f"i * {rows} < rows_left{row_inside(c, own_row)}"
+    own_row, own_column = f"({row_base} + row + i * {rows})", f"({column_base} + column)"
+    inside = f"i * {rows} < rows_left{row_inside(c, own_row, own_column)}"
     later = "from" if c.stride == "0" else f"from + (long long)(i * {rows}) * {c.stride}"
     body = [f"{copy_function(c)}(to + i * {rows * row_bytes}, {later}, {_amount(c, inside)});"]
     return prelude, body

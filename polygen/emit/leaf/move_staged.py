@@ -21,7 +21,7 @@ def _(plan: KernelPlan, one: Leaf, c: Copy) -> Text:
     elements, size = chunk_bytes() // c.element_bytes, c.element_bytes
     words = f"{c.staging}[i]"
     spaced = f"read_spaced<4, {size}>({words}, from, {_step(c)}, left);"
-    inside = row_inside(c, "from_row")
+    inside = row_inside(c, "from_row", "from_column")
     body = [
         *_piece(plan, c),
         f"const int from_row = {row_base} + row, from_column = {column_base} + column;",

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from polygen.emit.leaf.move_cp_async import general_position, in_passes, row_inside
+from polygen.emit.leaf.move_cp_async import (
+    chunk_source,
+    general_position,
+    in_passes,
+    positions,
+    row_inside,
+)
 from polygen.emit.leaf.table import Text, leaf
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import Copy
@@ -15,12 +21,14 @@ _FEW = " 2"  # passes: where rows lie between zeros an address takes registers o
 def _(plan: KernelPlan, one: Leaf, c: Copy) -> Text:
     elements = max(1, _WORD_BYTES // c.element_bytes)
     position, (rows, left) = general_position(plan, c, elements, c.columns // elements)
-    inside = row_inside(c, "from_row")
+    inside = row_inside(c, "from_row", "from_column")
     body = [
         *position,
         f"const int left = from_row < {rows}{inside} ? {left} : 0;",
         *_word(c, elements),
     ]
+    if c.in_runs[1] and elements > 1:
+        body = [*position[:-2], position[-1], *_scattered(plan, c, elements, rows)]
     few = _FEW if c.padded else ""
     return in_passes(plan, one, c, max(_WORD_BYTES, c.element_bytes), [], body, few)
 
@@ -49,6 +57,25 @@ def _word(c: Copy, elements: int) -> list[str]:
         "#pragma unroll",
         f"for (int e = 0; e < {elements}; ++e)",
         f"  word |= (left > e ? {one} : 0) << e * {bits};",
+        "write_word(to, word);",
+    ]
+
+
+def _scattered(plan: KernelPlan, c: Copy, elements: int, rows: str) -> list[str]:
+    """A word of elements of which each lies where the digits of its own number say."""
+    columns, bits = positions(plan, c)[3], 8 * c.element_bytes
+    inside = row_inside(c, "from_row", "own_column")
+    # Signed elements would smear their sign over the word.
+    kind = "unsigned char" if c.element_bytes == 1 else "unsigned short"
+    return [
+        "unsigned word = 0;",
+        "#pragma unroll",
+        f"for (int e = 0; e < {elements}; ++e) {{",
+        "  const int own_column = from_column + e;",
+        f"  if (from_row < {rows} && own_column < {columns}{inside})",
+        f"    word |= (unsigned)({kind})__ldg({chunk_source(c, 'from_row', 'own_column')}) "
+        f"<< e * {bits};",
+        "}",
         "write_word(to, word);",
     ]
 

@@ -17,11 +17,13 @@ from polygen.schedule.problem import Problem
 def box_rows(schedule: Schedule, problem: Problem, moved: tuple[int, int]) -> int:
     """Rows of the boxes that a block has the copy engine move per k tile.
 
-    Where k is innermost, boxes are as wide as the widest swizzle; else they divide what one
-    instruction reads of a row of the tile.
+    Where k is innermost, boxes are as wide as the widest swizzle, or as what a tap has; else they
+    divide what one instruction reads of a row of the tile.
     """
     cta, cluster, size = schedule.tile.cta, schedule.cluster, problem.element_bytes
     parts = (spans()[0], schedule.tile.warp.n * size)  # of a row, where k is not innermost
+    tap = math.gcd(problem.run * size, cta.k * size)
+    wide = (span_of(tap, plain=True) if tap else None) or spans()[0]
     extents = (
         min(cta.m, rows_there(problem)),
         min(cta.n, problem.n),
@@ -31,7 +33,7 @@ def box_rows(schedule: Schedule, problem: Problem, moved: tuple[int, int]) -> in
         moved, problem.k_inner, extents, parts, (cluster.n, cluster.m), strict=True
     ):
         if inner:
-            rows = extent * -(-cta.k * size // spans()[0])
+            rows = extent * -(-cta.k * size // wide)
         else:
             rows = cta.k * extent * size // (span_of(part) or spans()[-1])
         found += count * rows // shared

@@ -189,9 +189,12 @@ MUTANTS = {
     "a copy into another ring": ("warps", Copy, record(buffer="ring_b"), "works on"),
     "a batch index left out": ("warps", Copy, record(base=()), "is accessed at", 1),
     "a slice that begins at 0": ("warps", Copy, record(base=()), "is accessed at"),
-    "a step that is not the slice's": ("warps", Copy, record(stride="u_stride2"), "accessed at", 1),
+    "a step that is not the slice's": (
+        "warps", Copy, record(lie=((Step("u_stride2"),), (Step("1"),))),
+        "accessed at", 1,
+    ),
     "rows and columns exchanged": (
-        "warps", Copy, lambda c: dataclasses.replace(c, stride=c.spread, spread=c.stride),
+        "warps", Copy, lambda c: dataclasses.replace(c, lie=c.lie[::-1]),
         "is accessed at",
     ),
     "another array": (

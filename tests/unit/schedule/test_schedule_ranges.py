@@ -92,6 +92,7 @@ CASES: dict[str, list[tuple[Schedule, dict[str, Any], bool]]] = {
         (base, {"tile__pixels": sides}, base is R and sides == (128,))
         for base, sides in ((R, (128,)), (R, (64,)), (R, (2, 64)), (R, (0, 128)), (W, (64,)))
     ],
+    "tile.joined": [(W, {"tile__joined": joined}, not joined) for joined in (False, True)],
     "tile.cta.k": [(W, {"tile__cta__k": k}, k % 32 == 0) for k in (32, 40, 64)]
     + [(R, {"tile__cta__k": k}, k % STEP == 0) for k in (16, 24, 48, 128)],
     "tile.warp.m": [(W, {"tile__warp__m": m}, m in (16, 64)) for m in (8, 16, 24, 64)],
