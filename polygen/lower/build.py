@@ -30,6 +30,7 @@ from polygen.lower.work import Boxes, Move
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.pointwise import pointwork
 from polygen.poly.prologue import without_prologues
+from polygen.poly.last_round import prove_last_round
 from polygen.poly.raster import prove_linear_raster, prove_raster, prove_runs
 from polygen.poly.row_groups import prove_row_groups
 from polygen.poly.row_passes import split_for
@@ -84,6 +85,8 @@ def lower(
         raster = prove_numbered(tree.domain, schedule.raster.along, group)
     if tiles.run > 1:
         raster += prove_runs(tiles.run)
+    if tiles.last:
+        raster += prove_last_round(tiles.split)
     if tree.match.groups is not None:
         raster += prove_row_groups(tiles.cta[0] * schedule.cluster.m)
     orders = tally_orders(leaf.work for leaf in inside.leaves if isinstance(leaf.work, Tally))

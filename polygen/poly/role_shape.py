@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from polygen.hardware.device import common_facts
 from polygen.poly.fills import filling_threads, rounds
 from polygen.poly.kernel_parts import MainLoop, Ring
-from polygen.poly.tile_program import INSIDE, Place
-from polygen.poly.tiling import Panels, Tiling
+from polygen.poly.tile_program import INSIDE, PART_TILES, OWN_TILES, Place
+from polygen.poly.tiling import Panels, Tiling, completed
 from polygen.schedule.model import Schedule
 
 
@@ -44,7 +44,7 @@ class RoleShape:
     @property
     def completed(self) -> str:
         """What the sums are called that the epilogue reads."""
-        return "total" if self.tiles.split > 1 else "sum"
+        return completed(self.tiles)
 
     @property
     def in_lines(self) -> bool:
@@ -118,6 +118,17 @@ class RoleShape:
         """Of these, the tiles that have products: all, or the first ones."""
         own = self.own(place)
         return f"{own} and i < {INSIDE}" if self.main.inside else own
+
+    @property
+    def every_k(self) -> str:
+        """The k tiles of a block's tile `i`; isl text."""
+        if not self.tiles.last:
+            return "0 <= k < k_tiles"
+        return f"0 <= k and ((i < {OWN_TILES} and k < k_tiles) or (i >= {OWN_TILES} and k < {PART_TILES}))"
+
+    def shared(self, own: str) -> str:
+        """Of tiles, those whose sums blocks share; isl text."""
+        return f"{own} and i >= {OWN_TILES}" if self.tiles.last else own
 
     @property
     def begins_run(self) -> str:

@@ -33,13 +33,14 @@ from polygen.hardware.atom import atom_names
 from polygen.hardware.device import Device
 from polygen.hardware.swizzle import swizzle_names
 from polygen.schedule import plain
-from polygen.schedule.model import LANES, Epilogue, Raster, Roles, Schedule, Tile
+from polygen.schedule.model import LANES, LAST, Cluster, Epilogue, Raster, Roles, Schedule, Tile
 
 FORMAT = 1
 
 # Dotted path -> the values it may take.
 _CHOICES: dict[str, Callable[[], tuple[str, ...]]] = {
     "atom": lambda: ("auto", LANES, *atom_names()),
+    "cluster.share": lambda: ("all", LAST),
     "loops.k": lambda: ("forward", "backward"),
     "pipeline.copies": lambda: ("whole", "spread"),
     "raster.along": lambda: ("m", "n"),
@@ -58,12 +59,13 @@ _PERMUTATIONS = {
 _SUBSETS = {"loops.grid": ("m", "n", "k")}
 _MAY_BE_ZERO = (
     "pipeline.distance", "pipeline.lookahead", "pipeline.in_flight", "epilogue.columns",
-    "tile.part",
+    "tile.part", "cluster.columns",
 )  # fmt: skip
 # Fields that a file has only where they are not the default; inner tables before their owner.
 _OMITTED: tuple[tuple[type, tuple[str, ...]], ...] = (
     (Roles, ("computes",)),
     (Tile, ("pixels", "part")),
+    (Cluster, ("share", "columns")),
     (Raster, ("run",)),
     (Epilogue, ("rows",)),
     (Schedule, ("launch", "exchange", "functions")),
@@ -116,7 +118,7 @@ def dumps(schedule: Schedule) -> str:
     """The TOML text of a schedule, in the record's order; `loads` gives it back.
 
     It has every field, but `launch`, `exchange`, `functions`, `epilogue.rows`, `roles.computes`,
-    `raster.run`, `tile.pixels` and `tile.part` only where they are not the default.
+    `cluster.share`, `cluster.columns`, `raster.run`, `tile.pixels` and `tile.part` only where they are not the default.
     """
     table = converter().unstructure(schedule)
     text = tomli_w.dumps({"format": FORMAT, **table})
