@@ -41,6 +41,7 @@ from polygen.lower.legal import (
     check_wide,
 )
 from polygen.lower.legal_blocks import check_blocks, check_promoting
+from polygen.lower.legal_last_round import check_last_round
 from polygen.lower.pixels import check_pixels
 from polygen.lower.rest_legal import check_rest, check_rest_device, check_rest_layout
 from polygen.poly.match import Match
@@ -154,6 +155,7 @@ def decide(
         check_groups(decided, one.matched)
         check_sums(decided, one.matched)
         check_folds(decided, one.work)
+        check_last_round(decided, one.matched, one.work)
         check_rows(decided, one.matched, one.work)
     if instruction.scope == "warpgroup" and not decided.specialised:
         raise ScheduleError(

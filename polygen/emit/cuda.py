@@ -238,7 +238,8 @@ def _persistent(plan: KernelPlan) -> dict[str, Any]:
     clustered = blocks > 1
     start = {"none": [], "block": ["start_block"], "cluster": ["start_cluster"]}[plan.frame.begin]
     end = ["end_cluster"] if plan.frame.end == "cluster" else []
-    called, shared = "clusters of tiles" if rows * columns > 1 else "tiles", []
+    called = "clusters of tiles" if rows * columns > 1 else "tiles"
+    shared: list[str] = []
     if plan.tiles.last:
         shared, items = last_round.counted(plan.tiles.split, items)
         called = f"{plan.tiles.split} tiles of a block each, then tiles that clusters share"

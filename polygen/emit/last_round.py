@@ -29,8 +29,8 @@ def counted(split: int, tiles: str) -> tuple[list[str], str]:
     further = f"{split - 1} * stride" if split > 2 else "stride"
     lines = [
         f"const int all_tiles = {tiles};",
-        "// Whole rounds of tiles are the blocks' own; of what is left clusters share the sums, as long as that",
-        "// is no more than blocks have time for in less than a round.",
+        "// Whole rounds of tiles are the blocks' own. Of what is left clusters share the sums,",
+        "// where that takes less than a round.",
         f"int {OWN_ITEMS} = all_tiles / ({split} * stride) * stride;",
         f"if ({left} > {further} && {whole} + all_tiles % {split} <= {OWN_ITEMS} + stride) "
         f"{OWN_ITEMS} = {whole};",

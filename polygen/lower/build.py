@@ -27,10 +27,10 @@ from polygen.lower.result_work import Store
 from polygen.lower.tallies import tally_orders
 from polygen.lower.tally import Tally
 from polygen.lower.work import Boxes, Move
+from polygen.poly.last_round import prove_last_round
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.pointwise import pointwork
 from polygen.poly.prologue import without_prologues
-from polygen.poly.last_round import prove_last_round
 from polygen.poly.raster import prove_linear_raster, prove_raster, prove_runs
 from polygen.poly.row_groups import prove_row_groups
 from polygen.poly.row_passes import split_for

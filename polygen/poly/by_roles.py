@@ -39,7 +39,14 @@ from polygen.poly.rest_parts import first_of_run, rest_parts
 from polygen.poly.ring_tallies import shared_before, tallied
 from polygen.poly.role_filling import Filling, filling_of
 from polygen.poly.role_shape import RoleShape, tile_of
-from polygen.poly.tile_program import INSIDE, PART_TILES, OWN_TILES, Buffer, Place, TileProgram, TileStatement
+from polygen.poly.tile_program import (
+    INSIDE,
+    OWN_TILES,
+    Buffer,
+    Place,
+    TileProgram,
+    TileStatement,
+)
 from polygen.poly.tile_tree import Leaf, Node, Steps, loop, steps
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
@@ -76,7 +83,7 @@ def by_roles(tiles: Tiling, schedule: Schedule, epilogue: Epilogue, main: MainLo
     located = [_locate(place, shape) for place in places]
     begin = [*(Leaf(one.name) for one, _ in located), *(Leaf(s.name) for s in _prepare(shape))]
     begin += [Leaf(f"begin_{ring}") for ring in main.folded]
-    more, known = _counts(shape)
+    more, known = shape.counts
     return TileProgram(
         ("k_tiles", "tiles", *more),
         f"k_tiles >= 1 and tiles >= 0{whole_blocks(shape.block_tiles)}{known}",
@@ -95,15 +102,6 @@ def by_roles(tiles: Tiling, schedule: Schedule, epilogue: Epilogue, main: MainLo
             ("panel", "epilogue.prefetch"),
         ),
     )
-
-
-def _counts(shape: RoleShape) -> tuple[tuple[str, ...], str]:
-    """What else is counted of the tiles of a block, and what is known of it, as isl text."""
-    if shape.main.inside:
-        return (INSIDE,), f" and 0 <= {INSIDE} <= tiles"
-    if shape.tiles.last:
-        return (OWN_TILES, PART_TILES), f" and 0 <= {OWN_TILES} <= tiles and 1 <= {PART_TILES} <= k_tiles"
-    return (), ""
 
 
 def _locate(place: Place, shape: RoleShape) -> tuple[TileStatement, Buffer]:
@@ -381,11 +379,11 @@ def _end(shape: RoleShape) -> Part:
         group="" if shape.in_lines else "store",
     )
     owners, schedule = len(consumer.agents), shape.schedule.epilogue
-    each = (count, count // tiles.split) if tiles.last else (count,)
+    counts = [count, count // tiles.split] if tiles.last else [count]
 
     def panel(name: str, slots: int) -> Buffer:
         # Panels of a tile that fill whole rounds of the slots lie where their number says.
-        whole_rounds = all(one % slots == 0 for one in each)
+        whole_rounds = all(one % slots == 0 for one in counts)
         in_order = not tiles.last or tiles.atoms[0] == 1
         slot = (("i", "p"), f"p mod {slots}") if whole_rounds and in_order else None
         return Buffer(name, "shared", 2, owners, slots, slot=slot)

@@ -7,10 +7,10 @@ up a range. With T tiles in all, item j is
     j < own_items     block r has tile S*j + r
     else              all blocks have tile j + (S - 1)*own_items, block r the r-th range of k
 
-and there are T - (S - 1)*own_items items. Whatever `own_items` is, as long as S*own_items <= T, each
-tile is in one item, which is proved here; so how many it is may be chosen for speed alone: as many
-as fill whole rounds of all blocks. Where what is left keeps more than S - 1 of S blocks busy, a
-round of shared tiles would take as long as one of whole ones: then only tiles that fill no item
+and there are T - (S - 1)*own_items items. Whatever `own_items` is, as long as S*own_items <= T,
+each tile is in one item, which is proved here; so how many it is may be chosen for speed alone: as
+many as fill whole rounds of all blocks. Where what is left keeps more than S - 1 of S blocks busy,
+a round of shared tiles would take as long as one of whole ones: then only tiles that fill no item
 are shared.
 
 A cluster takes every `stride`-th item, in ascending order: those that it has for itself come first.
@@ -46,19 +46,20 @@ class LastRound:
 
     def shared(self, item: str, own_items: str) -> str:
         """The tile whose sums all blocks share."""
-        return f"{item} + {self._further} * {own_items}" if self.split > 2 else f"{item} + {own_items}"
+        return f"{item} + {self._further}{own_items}"
 
     def items(self, tiles: str, own_items: str) -> str:
         """How many items there are."""
-        return f"{tiles} - {self._further} * {own_items}" if self.split > 2 else f"{tiles} - {own_items}"
+        return f"{tiles} - {self._further}{own_items}"
 
     def whole(self, tiles: str, quotient: Quotient) -> str:
         """The most items that are tiles of a block's own."""
         return quotient(tiles, self.split)
 
     @property
-    def _further(self) -> int:
-        return self.split - 1
+    def _further(self) -> str:
+        """How many tiles more an item of whole tiles has, as a factor."""
+        return f"{self.split - 1} * " if self.split > 2 else ""
 
     def choose(self, tiles: int, clusters: int) -> int:
         """How many items are tiles of a block's own; what the kernel computes.
@@ -70,7 +71,7 @@ class LastRound:
         rounds = tiles // (self.split * clusters)
         own = rounds * clusters
         left, whole = tiles - self.split * own, tiles // self.split
-        unshared = left > self._further * clusters
+        unshared = left > (self.split - 1) * clusters
         fits = whole + tiles % self.split <= own + clusters
         return whole if unshared and fits else own
 
@@ -96,9 +97,8 @@ def prove_last_round(split: int) -> tuple[Proof, ...]:
     of = LastRound(split)
     known = f"0 <= own and {split}*own <= tiles"
     prefix = "[tiles, own] -> "
-    own = isl.Map(
-        f"{prefix}{{ [j, r] -> [{of.own('j', 'r')}] : 0 <= j < own and 0 <= r < {split} and {known} }}"
-    )
+    each = f"0 <= j < own and 0 <= r < {split} and {known}"
+    own = isl.Map(f"{prefix}{{ [j, r] -> [{of.own('j', 'r')}] : {each} }}")
     last = f"own <= j < {of.items('tiles', 'own')}"
     shared = isl.Map(f"{prefix}{{ [j] -> [{of.shared('j', 'own')}] : {last} and {known} }}")
     every = isl.Set(f"{prefix}{{ [t] : 0 <= t < tiles and {known} }}")
@@ -123,4 +123,4 @@ def _prove_choices(of: LastRound) -> None:
     chosen = f"own = {of.whole('tiles', in_isl)}"
     either = isl.Set(f"{prefix}{{ : {known} and (({rounds}) or ({chosen})) }}")
     if not either.is_subset(isl.Set(f"{prefix}{{ : 0 <= {of.split}*own <= tiles }}")):
-        raise VerifyError("blocks have more tiles for themselves than there are", where="last round")
+        raise VerifyError("blocks have more tiles than there are", where="last round")

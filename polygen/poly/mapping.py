@@ -174,8 +174,7 @@ def map_program(
         relation = relation.intersect_domain(scop.domain)
         kinds.append(_Kind(one, elements, points, relation, _first(tiles, one)))
     inside = (_check_domain(scop, statements, domain),) if domain else ()
-    for one in kinds:
-        whole = _check_whole(scop, program, one, count, schedule.cluster.m)
+    whole, *_ = [_check_whole(scop, program, kind, count, schedule.cluster.m) for kind in kinds]
     blocks_whole: tuple[Proof, ...] = ()
     if matched.block:
         prefix, each = space((*scop.parameters, "k_tiles")), matched.block // tiles.cta[2]

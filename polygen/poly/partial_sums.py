@@ -102,7 +102,8 @@ def partial_sums(consumer: Place, own: str, products: tuple[Product, ...], tiles
     """
     block, group = consumer.agents
     rows, split, in_place = tiles.atoms[0], tiles.split, tiles.last
-    loops, each = ("i",), own
+    loops: tuple[str, ...] = ("i",)
+    each = own
     if tiles.chunks > 1:
         loops, each = ("i", "chunk"), f"{own} and 0 <= chunk < {tiles.chunks}"
     at = ",".join(loops)
@@ -129,9 +130,7 @@ def partial_sums(consumer: Place, own: str, products: tuple[Product, ...], tiles
     combined = TileStatement("combined", loops, each, (), (), "close", unit("threads"), consumer)
     owners = len(consumer.agents)
     slots = LANDING_SLOTS
-    buffers = tuple(
-        Buffer(p.called("part"), "shared", len(loops), owners, slots) for p in products
-    )
+    buffers = tuple(Buffer(p.called("part"), "shared", len(loops), owners, slots) for p in products)
     if not in_place:
         buffers += tuple(Buffer(p.called("total"), "register", 1, owners) for p in products)
     tree: Node = steps("send", loop("q", "combine"), "combined")

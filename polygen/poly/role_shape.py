@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from polygen.hardware.device import common_facts
 from polygen.poly.fills import filling_threads, rounds
 from polygen.poly.kernel_parts import MainLoop, Ring
-from polygen.poly.tile_program import INSIDE, PART_TILES, OWN_TILES, Place
+from polygen.poly.tile_program import INSIDE, OWN_TILES, PART_TILES, Place
 from polygen.poly.tiling import Panels, Tiling, completed
 from polygen.schedule.model import Schedule
 
@@ -120,11 +120,22 @@ class RoleShape:
         return f"{own} and i < {INSIDE}" if self.main.inside else own
 
     @property
+    def counts(self) -> tuple[tuple[str, ...], str]:
+        """What else is counted of the tiles of a block, and what is known of it, as isl text."""
+        if self.main.inside:
+            return (INSIDE,), f" and 0 <= {INSIDE} <= tiles"
+        if self.tiles.last:
+            known = f"0 <= {OWN_TILES} <= tiles and 1 <= {PART_TILES} <= k_tiles"
+            return (OWN_TILES, PART_TILES), f" and {known}"
+        return (), ""
+
+    @property
     def every_k(self) -> str:
         """The k tiles of a block's tile `i`; isl text."""
         if not self.tiles.last:
             return "0 <= k < k_tiles"
-        return f"0 <= k and ((i < {OWN_TILES} and k < k_tiles) or (i >= {OWN_TILES} and k < {PART_TILES}))"
+        own, shared = f"i < {OWN_TILES} and k < k_tiles", f"i >= {OWN_TILES} and k < {PART_TILES}"
+        return f"0 <= k and (({own}) or ({shared}))"
 
     def shared(self, own: str) -> str:
         """Of tiles, those whose sums blocks share; isl text."""

@@ -22,6 +22,7 @@ one number of k tiles: `k_tiles` stays a parameter.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -116,8 +117,7 @@ def sum_orders(
             if invariant and not each[-1].fixed:
                 raise _refused(each[-1], one.witness or "nothing proves how its parts are added up")
         order, *others = each
-        for other in others:
-            order = order.beside(other)
+        order = functools.reduce(SumOrder.beside, others, order)
         if invariant and not order.alike:
             raise _refused(
                 order, "blocks share the sums of some tiles, and which depends on the sizes"
@@ -125,13 +125,13 @@ def sum_orders(
         if not order.instruction:
             claim = "sums of integers are exact, in any order"
             proofs.append(Proof(claim, role.statement))
-        for one in each if order.instruction else ():
-            if one.fixed:
+        for kind in each if order.instruction else ():
+            if kind.fixed:
                 where = "whatever tile the element is in"
                 if others:
-                    where = "of a tile whose sums blocks share" if one.parts else "of other tiles"
-                claim = f"k enters a sum in one order, {where}: {one.order}"
-                inside = f" in {one.parts}" if one.parts else ""
+                    where = "of a tile whose sums blocks share" if kind.parts else "of other tiles"
+                claim = f"k enters a sum in one order, {where}: {kind.order}"
+                inside = f" in {kind.parts}" if kind.parts else ""
                 proofs.append(Proof(claim, f"{role.statement}, {atom.k} at a time{inside}"))
         found.append(order)
     return tuple(found), tuple(proofs)

@@ -86,7 +86,8 @@ def _named(
         for part in range(count)
     )
     if len(own) == 1:
-        said = isl.Map(f"[{part_tiles}] -> {{ {'; '.join(each)} }}").intersect_domain(taken.domain())
+        said = isl.Map(f"[{part_tiles}] -> {{ {'; '.join(each)} }}")
+        said = said.intersect_domain(taken.domain())
         if taken.is_equal(said):
             return Parts(own, count, ranges(count))
     return Parts(own, count, isl.canonical(taken))
@@ -147,17 +148,17 @@ def _combined(
 ) -> list[tuple[isl.Map, TileStatement, TileStatement]]:
     """Instruction -> what combines its sum with those of others, through the cells in between.
 
-    With who sends it, and who combines it. Where totals come to stand in the place of sums, what
-    combines reads these too: that is nothing it is sent.
+    With who sends it, and who combines it. Cells in between are of another buffer: totals may come
+    to stand in the place of sums, where they are read as well.
     """
     found = []
     for buffer, writers in model.writes.items():
         if product.name not in writers:
             continue
         for sender, reads in model.reads[buffer].items():
-            if program.statement(sender).op == "combine":
-                continue
             for between, sent in model.writes.items():
+                if between == buffer:
+                    continue
                 for reader, landed in model.reads[between].items() if sender in sent else ():
                     if program.statement(reader).op == "combine":
                         chain = writers[product.name].apply_range(reads.reverse())

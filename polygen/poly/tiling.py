@@ -134,7 +134,9 @@ def called(what: str, product: str) -> str:
 
 
 def completed(tiles: Tiling) -> str:
-    """What the sums are called that the epilogue reads: parts of the last round's are added up in place."""
+    """What the sums are called that the epilogue reads: of the last round parts become totals in
+    the place of sums.
+    """
     return "total" if tiles.split > 1 and not tiles.last else "sum"
 
 

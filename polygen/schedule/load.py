@@ -118,7 +118,8 @@ def dumps(schedule: Schedule) -> str:
     """The TOML text of a schedule, in the record's order; `loads` gives it back.
 
     It has every field, but `launch`, `exchange`, `functions`, `epilogue.rows`, `roles.computes`,
-    `cluster.share`, `cluster.columns`, `raster.run`, `tile.pixels` and `tile.part` only where they are not the default.
+    `cluster.share`, `cluster.columns`, `raster.run`, `tile.pixels` and `tile.part` only where they
+    are not the default.
     """
     table = converter().unstructure(schedule)
     text = tomli_w.dumps({"format": FORMAT, **table})

@@ -68,7 +68,7 @@ class SumOrder:
         return self.fixed and not self.last
 
     def beside(self, other: SumOrder) -> SumOrder:
-        """This order of the tiles that blocks have for themselves, another of those they share."""
+        """The order of tiles that blocks have for themselves, with that of those they share."""
         if not self.instruction:
             return self
         parts = other.parts or "one part"
@@ -197,7 +197,7 @@ def reproducible(sums: Sums) -> str:
     if not sums.deterministic:
         return "not deterministic: parts of sums are added up as they come"
     if any(one.last for one in sums.orders):
-        return "deterministic: the same arguments give the same bits where as many blocks run at once"
+        return "deterministic where as many blocks run at once: the same arguments, the same bits"
     if not sums.invariant:
         return "deterministic: the same arguments give the same bits"
     return (

@@ -65,8 +65,7 @@ def _(plan: KernelPlan, one: Leaf, work: Send) -> Text:
     lines.append("}")
     return Text(
         _block(lines),
-        f"{one.statement}[{','.join(one.loops)}]: every block of the cluster gets the sums of its "
-        "columns",
+        f"{_called(one)}: every block of the cluster gets the sums of its columns",
     )
 
 
@@ -84,14 +83,16 @@ def _(plan: KernelPlan, one: Leaf, work: Combine) -> Text:
             f"for (int e = 0; e < 4; ++e) {sums} = q > 0 ? {sums} + v[e] : v[e];",
         ]
         lines += _each(of, added)
-    return Text(
-        _block(lines), f"{one.statement}[{','.join(one.loops)}]: what block q has sent is added"
-    )
+    return Text(_block(lines), f"{_called(one)}: what block q has sent is added")
 
 
 @leaf("close", "threads", Nothing)
 def _(plan: KernelPlan, one: Leaf, work: Nothing) -> Text:
-    return Text("", f"{one.statement}[{','.join(one.loops)}]: the parts have been read", inline=True)
+    return Text("", f"{_called(one)}: the parts have been read", inline=True)
+
+
+def _called(one: Leaf) -> str:
+    return f"{one.statement}[{','.join(one.loops)}]"
 
 
 def _deeper(line: str) -> str:
