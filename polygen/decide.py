@@ -155,7 +155,6 @@ def decide(
         check_groups(decided, one.matched)
         check_sums(decided, one.matched)
         check_folds(decided, one.work)
-        check_last_round(decided, one.matched, one.work)
         check_rows(decided, one.matched, one.work)
     if instruction.scope == "warpgroup" and not decided.specialised:
         raise ScheduleError(
@@ -166,6 +165,7 @@ def decide(
         )
     for one in as_run.each:
         behind_it = behind_copy(one.matched, decided)
+        check_last_round(decided, behind_it, one.work)
         check_pixels(decided, behind_it, one.work)
         check_rest(decided, behind_it)
         check_roles(decided, behind_it, instruction, one.work)
