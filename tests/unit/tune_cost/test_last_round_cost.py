@@ -13,7 +13,7 @@ from polygen.hardware.device import device
 from polygen.schedule.load import shipped
 from polygen.schedule.model import Cluster
 from polygen.schedule.problem import Fitted
-from polygen.tune import choose
+from polygen.tune import choose, space
 from polygen.tune.cost import cost, counts, predict
 from polygen.tune.cost.explain import explain
 
@@ -82,6 +82,24 @@ def test_the_automatic_choice_takes_it_where_it_gains_enough(monkeypatch):
         assert not decision(PROGRAM, H200, sizes)[0].cluster.last
     monkeypatch.setattr(choose, "_WORTH", 0.5)  # and not where it would have to gain more
     assert not decision(PROGRAM, H200, LONG)[0].cluster.last
+
+
+@pytest.mark.parametrize(
+    ("sizes", "found"),
+    [
+        (LONG, {16, 32}),
+        ({"M": 1408, "N": 1536, "K": 8192}, set()),  # whole rounds
+        ({"M": 1792, "N": 3200, "K": 8192}, set()),  # more than half of one is left
+        ({"M": 1792, "N": 1792, "K": 256}, set()),  # short sums
+    ],
+)
+def test_the_search_tries_it_where_the_last_round_is_thin(sizes, found):
+    problem, fit = candidates(PROGRAM, H200, sizes)
+    base = replace(LAST, cluster=Cluster(), pipeline=replace(LAST.pipeline, stages=12))
+    tried = list(space._last_rounds(H200, problem, base, fit))
+    assert {one.schedule.cluster.columns for one in tried} == found
+    assert all(one.schedule.cluster.last for one in tried)
+    assert all("last" in one.schedule.name for one in tried)
 
 
 def test_programs_with_invariant_rows_do_without():
