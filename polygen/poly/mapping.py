@@ -253,7 +253,6 @@ class _Kind:
     elements: str
     points: str
     relation: isl.UnionMap
-
     first: str
 
 

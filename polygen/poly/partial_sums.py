@@ -6,8 +6,8 @@
     combined[i]     the total is complete, and the landing area no longer read
 
 They may do so for all of their tiles, or for those of the last round, which are too few for all
-blocks: then totals come to stand where sums stood that have been sent. In chunks of
-columns, `chunk`, little memory is taken from the ring.
+blocks: then totals come to stand where sums stood that have been sent. Where they send a chunk of
+columns at a time, `send[i,chunk]` and so on, they take less memory from the ring.
 
 The sum is the same but for the order of its terms, so it has to be one that may be reassociated
 (`require_reassociable`): the dependences of a term on those of other blocks are dropped, and those
