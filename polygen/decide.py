@@ -43,6 +43,7 @@ from polygen.lower.legal import (
 )
 from polygen.lower.legal_blocks import check_blocks, check_promoting
 from polygen.lower.legal_joined import check_joined
+from polygen.lower.legal_last_round import check_last_round
 from polygen.lower.pixels import check_pixels
 from polygen.lower.rest_legal import check_rest, check_rest_device, check_rest_layout
 from polygen.poly.match import Match
@@ -172,6 +173,7 @@ def decide(
         )
     for one in as_run.each:
         behind_it = behind_copy(one.matched, decided)
+        check_last_round(decided, behind_it, one.work)
         check_pixels(decided, behind_it, one.work)
         check_joined(decided, behind_it, one.work, device)
         check_rest(decided, behind_it)

@@ -40,6 +40,7 @@ from polygen.lower.legal import (
     check_sums,
 )
 from polygen.lower.legal_joined import check_joined
+from polygen.lower.legal_last_round import check_last_round
 from polygen.lower.memory import memory, needed, workers
 from polygen.lower.pixels import check_pixels
 from polygen.lower.resources import filling_roles, registers_available, resources
@@ -198,6 +199,7 @@ def fitting(
             check_folds(candidate, work)
             check_rows(candidate, found, out)
             behind = behind_copy(found, candidate)
+            check_last_round(candidate, behind, work)
             check_pixels(candidate, behind, out)
             check_joined(candidate, behind, out, device)
             check_rest(candidate, behind)
@@ -276,13 +278,16 @@ def _fit_roles(
         schedule = replace(schedule, epilogue=by_hand)
     check_roles(schedule, matched, instruction, work)
     by_registers = replace(by_hand, through="registers", columns=0)
-    for way in (schedule.epilogue, by_hand, by_registers):
+    ways = [schedule.epilogue, by_hand]
+    if not schedule.cluster.last:  # whose shares of tiles are whole panels
+        ways.append(by_registers)
+    for way in ways:
         schedule = in_runs(replace(schedule, epilogue=way), work)
         try:
             panels(schedule, work)
             break
         except ScheduleError:
-            if way is by_registers:
+            if way is ways[-1]:
                 raise
     schedule, spare = with_registers(schedule, matched, work, tiles, instruction, careful)
     while True:

@@ -17,6 +17,7 @@ from polygen.errors import ScheduleError, UnsupportedProgram
 from polygen.fit import fitting, instruction_for
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
+from polygen.lower.legal_last_round import check_last_round
 from polygen.lower.memory import memory
 from polygen.poly.fills import ring_pieces
 from polygen.poly.kernel_parts import main_loop
@@ -164,6 +165,8 @@ def check_sections(
             why="only persistent blocks go from the tiles of one to those of another",
             nearest='Use roles.form = "cooperative" or "pingpong"',
         )
+    for matched, work in sections:
+        check_last_round(schedule, matched, work, len(sections))
     tiles = tiling(schedule, instruction)
     first, work = sections[0]
     for matched, other in sections[1:]:

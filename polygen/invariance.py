@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -55,20 +56,28 @@ def sums_of(schedule: Schedule, atom: Atom, matched: Match, invariant: Sequence[
         matched: the products.
         invariant: the program's.
     """
-    split = schedule.cluster.k
-    count = group_count(tiling(schedule, atom), matched.depths, split, [n for _, n in matched.sums])
-    parts, combine = (ranges(split), IN_TURN) if split > 1 else ("", "")
+    tiles, over = tiling(schedule, atom), [n for _, n in matched.sums]
+    each = [
+        (
+            group_count(one, matched.depths, one.split, over),
+            *((ranges(one.split), IN_TURN) if one.split > 1 else ("", "")),
+        )
+        for one in tiles.kinds
+    ]
     if matched.block:
-        count = group_count(tiling(schedule, atom), (matched.block,))
-        parts, combine = in_blocks(matched.block), IN_TURN
+        each = [(group_count(tiles, (matched.block,)), in_blocks(matched.block), IN_TURN)]
     begins = FROM_FIRST if schedule.specialised else FROM_ZERO
     instruction = turned(atom.name, schedule.exchange, atom.exchangeable)
 
     def order(product: str) -> SumOrder:
-        return sum_order(
-            product, instruction, atom.c.dtype, atom.k, ASCENDING, count=count, begins=begins,
-            parts=parts, combine=combine,
+        first, *others = (
+            sum_order(
+                product, instruction, atom.c.dtype, atom.k, ASCENDING, count=count, begins=begins,
+                parts=parts, combine=combine,
+            )
+            for count, parts, combine in each
         )  # fmt: skip
+        return functools.reduce(SumOrder.beside, others, first)
 
     orders = tuple(order(one.contraction.name) for one in matched.products)
     return Sums(orders, tuple(invariant))
@@ -90,6 +99,8 @@ def shared(
     """
     classes: dict[str, list[int]] = {}
     for at, one in enumerate(fitted):
+        if one.schedule.cluster.last:
+            continue  # which tiles have which sums depends on the sizes
         classes.setdefault(_text(one.schedule, matched, device), []).append(at)
     if len(classes) < 2:
         return next(iter(classes), "")
@@ -123,6 +134,9 @@ def of_class(
                 refused = refused or found
                 continue
             own = _text(found.schedule, matched, device)
+            if found.schedule.cluster.last:
+                refused = refused or f"blocks share the sums of some tiles: {own}"
+                continue
             if own == text:
                 return found
             refused = refused or f"its sums are of another class: {own}"

@@ -122,7 +122,8 @@ def _grid(plan: KernelPlan) -> str:
     if plan.tiles.beside > 1:
         shared += f" and cover rows of {plan.tiles.row} elements"
     if cluster.k > 1:
-        shared = f", clusters of {cluster.k} share the sums of a tile, each a range of k"
+        whose = "a tile of the last round" if cluster.last else "a tile"
+        shared = f", clusters of {cluster.k} share the sums of {whose}, each a range of k"
     return f"at most {launch.persistent} persistent blocks, {groups}{shared}"
 
 

@@ -35,6 +35,8 @@ def trial_sizes(plan: KernelPlan) -> dict[str, int]:
     # Persistent blocks get several tiles each: see `few_blocks`.
     cluster, box = plan.schedule.cluster, plan.match.box
     rows, columns = (2 * cluster.m if plan.launch.persistent else 1), cluster.n
+    if cluster.last:  # tiles of a block's own, and shared ones
+        rows = max(rows, cluster.k)
     step = max(8, _TRIAL_STEP // min(t.dtype.bytes for t in plan.program.inputs))
     wanted = {
         "m": rows * box.along_m(plan.tiles.cta[0]) + (1 if box else step),

@@ -107,6 +107,12 @@ CASES = (
     Case("cluster of two", "sm_90a/cooperative_128x256x64_c2x1.toml", ("r",)),
     Case("shared sums, residual", "sm_90a/cooperative_64x64x64_s11_k4.toml", ("r",), stages=3),
     Case("shared sums, pair", "sm_90a/cooperative_64x64x64_s11_k4.toml", main=APART, stages=3, k=2),
+    Case(
+        "last round shared, residual",
+        "sm_90a/cooperative_128x128x64_w64_s5_k2x16last.toml",
+        ("r",),
+        stages=3,
+    ),
     Case("ping-pong, folds", "sm_90a/pingpong_64x160x64_s6_registers.toml", folds=True),
     Case("cooperative, folds of panels", "sm_90a/cooperative_128x256x64.toml", ("r",), folds=True),
     Case("warps, shared pair", "sm_80/64x64x64_w32x32_s4.toml", main=SHARED),
@@ -163,7 +169,7 @@ def program(case: Case) -> TileProgram:
     fitting = atoms_for(device("sm_90a"), BF16, BF16, F32)
     tiles = tiling(schedule, next(a for a in fitting if a.scope == scope))
     through = schedule.epilogue.through == "tma"
-    width = tiles.columns
+    width = tiles.share
     columns = schedule.epilogue.columns or next(c for c in (64, 32, 16) if width % c == 0)
     panels = Panels(columns, case.operands, case.outputs) if through else Panels(0, (), ())
     epilogue = Epilogue(RowVectors(8, 2, 32), panels, case.folds)
@@ -554,18 +560,36 @@ def _shared_sums(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
         "parts are added in the wrong order",
         emitted(of, tree=_exchanged(of.tree, outer, adding, (backwards,))),
     )
-    finishing = next(c for c in outer.children if "finish" in leaves(c))
-    wait = Leaf("wait_full_part")
-    for what, order in (
-        ("the epilogue before the parts are added", (finishing, adding)),
-        ("the epilogue before the parts have come", (finishing, wait, adding)),
-        ("parts are added before they have come", (adding, wait, finishing)),
-        ("parts are added before the own ones are sent", (wait, adding, Leaf("send"), finishing)),
+    wait, tile = Leaf("wait_full_part"), _with_both(of.tree, "combine", "finish")
+    exchange = next(c for c in tile.children if "combine" in leaves(c))
+    finishing = next(c for c in tile.children if "finish" in leaves(c))
+    chunks = tile is not outer  # parts are sent and added chunk by chunk, in a loop of their own
+    for what, inside, order in (
+        ("the epilogue before the parts are added", tile, (finishing, exchange)),
+        ("the epilogue before the parts have come", tile, (finishing, wait, exchange)),
+        ("parts are added before they have come", outer, (adding, wait, finishing)),
+        (
+            "parts are added before the own ones are sent",
+            outer,
+            (wait, adding, Leaf("send"), finishing),
+        ),
     ):
-        kept = [c for c in outer.children if c not in order]
-        at = next(n for n, c in enumerate(outer.children) if c in order)
+        order = tuple(c for c in order if c in inside.children)
+        if chunks and inside is tile and wait not in order and what.endswith("come"):
+            continue
+        kept = [c for c in inside.children if c not in order]
+        at = next(n for n, c in enumerate(inside.children) if c in order)
         moved = Steps((*kept[:at], *order, *kept[at:]))
-        yield what, emitted(of, tree=_replaced_node(of.tree, outer, moved))
+        yield what, emitted(of, tree=_replaced_node(of.tree, inside, moved))
+
+
+def _with_both(tree: Node, first: str, second: str) -> Steps:
+    """The innermost steps that hold two leaves in different children."""
+    if isinstance(tree, Loop):
+        return _with_both(tree.child, first, second)
+    assert isinstance(tree, Steps)
+    child = next(c for c in tree.children if first in leaves(c))
+    return _with_both(child, first, second) if second in leaves(child) else tree
 
 
 def _holding(tree: Node, name: str) -> Steps:
@@ -646,12 +670,13 @@ class Equivalent:
 
 _PANELS = (
     "cooperative", "ping-pong, residual", "ping-pong, shared", "ping-pong, one operand",
-    "ping-pong, sums", "cluster", "shared sums",
+    "ping-pong, sums", "cluster", "shared sums", "last round",
 )  # fmt: skip
 _LAGGING = (
     "cooperative, folds",
     "cooperative, residual", "cooperative, two", "cooperative, pair", "cooperative, filled",
     "cooperative, fragments", "cooperative, sums", "ping-pong", "cluster", "shared sums",
+    "last round",
 )  # fmt: skip
 EQUIVALENT = (
     Equivalent(
@@ -793,7 +818,7 @@ EQUIVALENT = (
     ),
     Equivalent(
         ("prepare after wait_full_ring",),
-        ("cooperative", "cluster", "shared sums"),
+        ("cooperative", "cluster", "shared sums", "last round"),
         "it reads operands of the epilogue that no barrier hands over",
     ),
     Equivalent(
@@ -825,6 +850,7 @@ EQUIVALENT = (
             "ping-pong, residual",
             "cluster",
             "shared sums, residual",
+            "last round",
         ),
         "the panel is released later, which is slower and no less ordered",
     ),
@@ -865,6 +891,12 @@ EQUIVALENT = (
         ("shared sums, residual",),
         "with one panel of a tile a ring of one is another right kernel: its barriers have one as "
         "well",
+    ),
+    Equivalent(
+        ("panel_r: one slot fewer",),
+        ("last round",),
+        "slots are counted, as shared tiles have fewer panels: a ring of one is another right "
+        "kernel, whose barriers have one as well",
     ),
     Equivalent(
         ("skip_ring_a before finish", "skip_ring_b before finish"),

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from polygen import isl
 from polygen.poly import ast
 from polygen.poly.emitted import Emitted
-from polygen.poly.tile_program import Place, Sync, SyncStatement, TileStatement
+from polygen.poly.tile_program import Place, Sync, SyncStatement, TileProgram, TileStatement
 from polygen.poly.tile_tree import times
 
 Instance = tuple[int, ...]
@@ -693,6 +693,16 @@ class _Run:
         """Shared memory lives as long as its block: the copy engine has to be done with it."""
         for op in self.queues.get((strand, "tma.store"), ()):
             raise Wrong(f"{strand} ends while {op.name}{op.instance} reads")
+
+
+def numbers(program: TileProgram, known: tuple[dict[str, int], ...]) -> tuple[dict[str, int], ...]:
+    """Sizes, and where blocks share the last round's tiles, how many are a block's own."""
+    if "own_tiles" not in program.parameters:
+        return known
+    each = ((one, own) for one in known for own in {0, one["tiles"] // 2, one["tiles"]})
+    return tuple(
+        one | {"own_tiles": own, "part_tiles": -(-one["k_tiles"] // 2)} for one, own in each
+    )
 
 
 def fault(emitted: Emitted, sizes: tuple[dict[str, int], ...], seeds: range) -> str:

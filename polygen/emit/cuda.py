@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from polygen.emit import tile_domain
+from polygen.emit import last_round, tile_domain
 from polygen.emit.conditions import refusals
 from polygen.emit.environment import environment
 from polygen.emit.following import combining, following
@@ -169,7 +169,8 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
         own = plan.tiles.cta[2]
         counts = " * ".join(size_name(count) for _, count in plan.match.sums)
         depth = f"{counts} * (({depth} + {own - 1}) / {own} * {own})"
-    step = plan.tiles.cta[2] * plan.tiles.split  # blocks that share sums have a range of k each
+    # Blocks that share the sums of all tiles have a range of k each.
+    step = plan.tiles.cta[2] * (1 if plan.tiles.last else plan.tiles.split)
     own_along, own_across = block_tile(plan.launch.group, "blockIdx.x", "blockIdx.y")
     record = {
         "lanes": plan.device.warp_size,
@@ -249,11 +250,17 @@ def _persistent(plan: KernelPlan) -> dict[str, Any]:
     clustered = blocks > 1
     start = {"none": [], "block": ["start_block"], "cluster": ["start_cluster"]}[plan.frame.begin]
     end = ["end_cluster"] if plan.frame.end == "cluster" else []
+    called = "clusters of tiles" if rows * columns > 1 else "tiles"
+    shared: list[str] = []
+    if plan.tiles.last:
+        shared, items = last_round.counted(plan.tiles.split, items)
+        called = f"{plan.tiles.split} tiles of a block each, then tiles that clusters share"
     return {
         "frame": [*_triggered(plan), "persistent", "barriers", *start, "places", *end],
         "attributes": f"__cluster_dims__({blocks}, 1, 1) " if clustered else "",
         "rank": [f"const int rank = blockIdx.x % {blocks};"] if clustered else [],
-        "items": "clusters of tiles" if rows * columns > 1 else "tiles",
+        "items": called,
+        "shared": shared,
         "run": f" * {run}" if run > 1 else "",
         "cluster_blocks": blocks,
         "group_warps": plan.device.warpgroup_warps,

@@ -111,7 +111,9 @@ def _registers(plan: KernelPlan, place: Place) -> list[str]:
         for total in totals
     )
     whole = [
-        f"{kind} {one.completed}[{one.rows}][{one.groups}][{atom.c.registers}];" for one in landings
+        f"{kind} {one.completed}[{one.rows}][{one.groups}][{atom.c.registers}];"
+        for one in landings
+        if one.completed not in totals
     ]
     return [f"{quarter};", f"{kind} {cleared};", *whole]
 

@@ -28,6 +28,7 @@ from polygen.lower.result_work import Store
 from polygen.lower.tallies import tally_orders
 from polygen.lower.tally import Tally
 from polygen.lower.work import Boxes, Move
+from polygen.poly.last_round import prove_last_round
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.pointwise import pointwork
 from polygen.poly.prologue import without_prologues
@@ -85,6 +86,8 @@ def lower(
         raster = prove_walk(given.walk)
     if tiles.run > 1:
         raster += prove_runs(tiles.run)
+    if tiles.last:
+        raster += prove_last_round(tiles.split)
     walk = group_walk(device.warp_size) if tree.match.groups is not None else None
     if walk is not None:
         raster += prove_row_groups(walk, tiles.cta[0] * schedule.cluster.m)

@@ -24,7 +24,7 @@ from polygen.lower.tallies import given_read
 from polygen.lower.work import Boxes
 from polygen.poly.pointwise import Element, Pointwork
 from polygen.poly.results import row_vectors
-from polygen.poly.tiling import Panels, Tiling, in_pass
+from polygen.poly.tiling import Panels, Tiling, completed, in_pass, share_of
 
 _WIDEST = 16  # bytes of one access of a thread
 
@@ -54,7 +54,7 @@ def _of_pass(given: Given, work: Pointwork, suffix: str, before: tuple[Epilogue,
         reads=tuple(given_read(given, one, _read(one, rows.vector)) for one in work.reads),
         statements=work.statements,
         sums=tuple(
-            (one.contraction.write.name, product.called("total" if tiles.split > 1 else "sum"))
+            (one.contraction.write.name, product.called(completed(tiles)))
             for one, product in zip(given.match.products, given.tree.main.products, strict=True)
         ),
         writes=tuple(
@@ -118,7 +118,7 @@ def own_part(tiles: Tiling, axis: int, agent: str, step: int) -> str:
 
 def own_columns(tiles: Tiling) -> str:
     """Where a block's columns of a tile begin that several finish, as a term; "" if one does."""
-    return f" + rank * {tiles.columns}" if tiles.split > 1 else ""
+    return f" + {share_of(tiles)} * {tiles.share}" if tiles.split > 1 else ""
 
 
 def tile_corner(tiles: Tiling, agent: str) -> tuple[str, str]:

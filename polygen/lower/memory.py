@@ -154,11 +154,15 @@ def _panels(schedule: Schedule, work: Pointwork, tiles: Tiling) -> list[Buffer]:
 
 
 def _landings(schedule: Schedule, matched: Match, tiles: Tiling) -> list[Buffer]:
-    """Every block gets a part of its share of the sums from every block: a whole tile of them."""
+    """Every block gets a part of its share of the sums from every block: a whole tile of them.
+
+    Or a chunk of its share, a time after the other.
+    """
     if tiles.split == 1:
         return []
-    size, owners = tiles.warp[0] * tiles.warp[1] * SUM_BYTES, workers(schedule, tiles)
-    note = f"sums of {tiles.columns} columns from each of {tiles.split} blocks"
+    size = tiles.warp[0] * tiles.warp[1] // tiles.chunks * SUM_BYTES
+    owners = workers(schedule, tiles)
+    note = f"sums of {tiles.share // tiles.chunks} columns from each of {tiles.split} blocks"
     return [
         Buffer(
             product.called("part"), "landing", 0, LANDING_SLOTS, size, chunk_bytes(), owners,

@@ -42,7 +42,7 @@ from polygen.poly.by_warps import copy_parts, staging
 from polygen.poly.depth import digits
 from polygen.poly.match import Along, Match, Operand
 from polygen.poly.pixel_boxes import ONE_LINE
-from polygen.poly.tiling import Tiling
+from polygen.poly.tiling import Tiling, share_of
 from polygen.schedule.model import Schedule
 
 K_INSIDE = "k_inside"  # of sums over several axes the k tile of the innermost one
@@ -316,7 +316,9 @@ def walk(
 
 def k_of_all(tiles: Tiling) -> str:
     """Which of all k tiles the block's k-th is: blocks that share sums have a range each."""
-    return "k" if tiles.split == 1 else "(rank * k_tiles + k)"
+    if tiles.split == 1:
+        return "k"
+    return f"({share_of(tiles)} * {tiles.part_tiles} + k)"
 
 
 def _parts(operand: Operand, schedule: Schedule) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.given import Given
 from polygen.lower.work import Landing
+from polygen.poly.tiling import completed
 
 _SUM_BYTES = 4
 
@@ -24,10 +25,11 @@ def landings(given: Given) -> tuple[Landing, ...]:
     return tuple(
         Landing(
             total=product.called("sum"),
-            completed=product.called("total"),
+            completed=product.called(completed(tiles)),
             buffer=product.called("part"),
             rows=tiles.atoms[0],
-            groups=tiles.columns // atom.n,
+            groups=tiles.share // atom.n,
+            sent=tiles.share // tiles.chunks // atom.n,
             access_bytes=access,
             threads=given.device.group_threads,
         )

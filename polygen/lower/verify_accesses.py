@@ -56,6 +56,7 @@ from polygen.poly.match import REST_RING, Along
 from polygen.poly.pointwise import Element, Pointwork
 from polygen.poly.prologue import without_prologues
 from polygen.poly.results import panel_name
+from polygen.poly.tiling import share_of
 
 
 def check_accesses(plan: KernelPlan) -> None:
@@ -271,8 +272,8 @@ def _check_boxes(plan: KernelPlan, of: Boxes, leaf: Leaf) -> None:
     batches = [dim for dim, _ in plan.batches]
     own = {name: 0 for name in ("group", "owner", "p", FIRST)}
     # Of blocks that share sums each has a range of k tiles, and of columns to finish.
-    split = plan.tiles.split
-    ranges = [{"rank": r, "k_tiles": n} for r in range(split) for n in range(2)]
+    split, share, counted = plan.tiles.split, share_of(plan.tiles), plan.tiles.part_tiles
+    ranges = [{"rank": 0, share: r, counted: n} for r in range(split) for n in range(2)]
     over = [dim for dim, _ in plan.match.sums]
     tile_of_k = K_INSIDE if over else "k"
     places = [*batches, *over, "b_m", "b_n", tile_of_k, ROWS_BEFORE]
@@ -281,8 +282,8 @@ def _check_boxes(plan: KernelPlan, of: Boxes, leaf: Leaf) -> None:
         if joined and (at["k"] or at["rank"]):
             continue
         # Of sums over several axes `_check_walk` says which tile of which.
-        k = at[tile_of_k] + (0 if over else at["rank"] * at["k_tiles"])
-        first = at["rank"] * plan.tiles.columns if not of.buffer.startswith("ring_") else 0
+        k = at[tile_of_k] + (0 if over else at[share] * at[counted])
+        first = at[share] * plan.tiles.share if not of.buffer.startswith("ring_") else 0
         rows = plan.match.box.along_m(tile[0])
         place = {"m": at["b_m"] * rows, "n": at["b_n"] * tile[1] + first, "k": k * tile[2]}
         place |= {dim: at[dim] for dim in (*batches, *over, ROWS_BEFORE)}
@@ -313,7 +314,7 @@ def _check_lines(plan: KernelPlan, of: Lines) -> None:
         places = units(["b_m", "b_n", "p", *parts])
         # Of blocks that share sums each finishes columns of its own.
         for at, rank in itertools.product(places, range(plan.tiles.split)):
-            own = dict.fromkeys(("group", "p"), 0) | at | {"rank": rank}
+            own = dict.fromkeys(("group", "p"), 0) | at | {share_of(plan.tiles): rank}
             group = [own["group"] if count > 1 else 0 for count in plan.tiles.warps]
             wanted = (
                 at["b_m"] * plan.tiles.cta[0]
@@ -321,7 +322,7 @@ def _check_lines(plan: KernelPlan, of: Lines) -> None:
                 + own["p"] // per_block * line.panel.rows,
                 at["b_n"] * plan.tiles.cta[1]
                 + group[1] * warp_n
-                + rank * columns
+                + rank * plan.tiles.share
                 + own["p"] % per_block * line.panel.columns,
             )
             found = (value(line.row, own), value(line.column, own))

@@ -14,6 +14,7 @@ from polygen.lower.result_work import Exchange, Finish, Folding, Lines, Meeting,
 from polygen.lower.scan_work import PartStore, RowStore
 from polygen.lower.tally import Tally
 from polygen.lower.work import Clear, Combine, Copy, Fill, Load, Move, Product, Send, Stream
+from polygen.poly.tiling import share_of
 
 
 def check_cells(plan: KernelPlan, leaf: Leaf) -> None:
@@ -115,10 +116,11 @@ def check_sums(plan: KernelPlan) -> None:
 def check_shares(plan: KernelPlan) -> None:
     """Of sums that blocks share: every part has its place, and every block its columns."""
     tiles, atom = plan.tiles, plan.atom
-    shape = (tiles.atoms[0], tiles.columns // atom.n, plan.device.group_threads)
+    groups = tiles.share // atom.n
+    shape = (tiles.atoms[0], groups, groups // tiles.chunks, plan.device.group_threads)
     for send, combine in zip(plan.of(Send), plan.of(Combine), strict=True):
         for one in send.landings:
-            made = (one.rows, one.groups, one.threads)
+            made = (one.rows, one.groups, one.sent, one.threads)
             whole = send.blocks * one.part_bytes
             held = one.access_bytes == atom.c.registers * atom.c.dtype.bytes
             if made != shape or not held or whole != plan.buffer(one.buffer).slot_bytes:
@@ -133,10 +135,10 @@ def check_shares(plan: KernelPlan) -> None:
         columns += [finish.column for finish in plan.of(Finish)]
         columns += [warm.column for warm in plan.of(Warm)]
         for text, rank in itertools.product(columns, range(tiles.split)):
-            at = {"b_n": 0, "w_n": 0, "group": 0, "rank": rank}
-            if value(text, at) != rank * tiles.columns:
+            at = {"b_n": 0, "w_n": 0, "group": 0, share_of(tiles): rank}
+            if value(text, at) != rank * tiles.share:
                 raise VerifyError(
                     f"block {rank} finishes columns from {value(text, at)} on, not from "
-                    f"{rank * tiles.columns}",
+                    f"{rank * tiles.share}",
                     where=f"{plan.entry}: {text}",
                 )

@@ -26,6 +26,7 @@ from polygen.lower.result_work import Epilogue, Finish
 from polygen.lower.work import Boxes, Copy, Load, Locate, Move, Product
 from polygen.poly.by_warps import copy_parts
 from polygen.poly.register_operands import tile_extents
+from polygen.poly.tiling import share_of
 
 
 def check_places(plan: KernelPlan) -> None:
@@ -60,7 +61,9 @@ def _agents(plan: KernelPlan) -> Iterator[tuple[tuple[int, int], dict[str, int]]
         # Warpgroups share rows or columns, and one number tells them apart; those that take turns
         # have whole tiles, whatever their number.
         for group in (max(own),) if max(counts) > 1 else (0, 1):
-            yield own, {"group": group, "w_m": own[0], "w_n": own[1], "rank": 0}
+            yield own, {
+                "group": group, "w_m": own[0], "w_n": own[1], "rank": 0, share_of(plan.tiles): 0
+            }  # fmt: skip
 
 
 def _check_product(plan: KernelPlan, work: Product) -> None:
@@ -173,12 +176,15 @@ def _check_lanes(plan: KernelPlan, one: Epilogue) -> None:
         if not np.array_equal(found, table[:, :, axis]):
             raise VerifyError(f"lanes have their elements at {text}", where=plan.entry)
         quarters = facts["warpgroup_warps"] if axis == 0 and atom.scope == "warpgroup" else 1
-        for (own, names), quarter in itertools.product(_agents(plan), range(quarters)):
+        agents = itertools.product(_agents(plan), range(quarters), range(tiles.split))
+        for (own, names), quarter, share in agents:
             for at in units(("b_m", "b_n")):
                 rows = quarter * (atom.m // quarters)
                 wanted = at[("b_m", "b_n")[axis]] * tiles.cta[axis]
                 wanted += own[axis] * tiles.warp[axis] + rows
-                given = value(base, names | at | {"quarter": rows})
+                wanted += share * tiles.share if axis == 1 and tiles.split > 1 else 0
+                shared = {"quarter": rows, share_of(tiles): share}
+                given = value(base, names | at | shared)
                 if given != wanted:
                     raise VerifyError(
                         f"agent {own} finishes from {given} on, where its part begins at {wanted}",

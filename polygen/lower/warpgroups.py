@@ -148,6 +148,7 @@ class _Leaves:
         locate = Locate(
             raster.along, across, raster.group, blocks, batches, match.groups, sides,
             walk=self.given.walk, run=raster.run,
+            split=cluster.k if cluster.last else 1,
         )  # fmt: skip
         yield Leaf("locate", "locate", "threads", _TILE, locate)
         yield from self._fills()
@@ -280,10 +281,11 @@ class _Leaves:
         full = next(p for p in self.syncs if "send" in dict(p.sync.signals))
         counter = counter_of(tree, "send", met[0].buffer)
         send = Send(met, full, counter, self.given.tiles.split)
-        yield Leaf("send", "send", "st.async", _TILE, send)
+        loops = tree.program.statement("send").loops
+        yield Leaf("send", "send", "st.async", loops, send)
         counter = counter_of(tree, "combine", met[0].buffer)
-        yield Leaf("combine", "combine", "threads", ("i", "q"), Combine(met, counter))
-        yield Leaf("combined", "close", "threads", _TILE, Nothing())
+        yield Leaf("combine", "combine", "threads", (*loops, "q"), Combine(met, counter))
+        yield Leaf("combined", "close", "threads", loops, Nothing())
 
     def _everywhere(self) -> str:
         """Which threads of a warpgroup send an arrival to a block of the cluster each."""

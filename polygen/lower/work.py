@@ -138,6 +138,7 @@ class Locate:
     sections: tuple[SectionTiles, ...] = ()  # whose tiles are numbered through; () of one alone
     walk: TileWalk | None = None  # which tiles have products, and come first; None: all have
     run: int = 1  # tiles of one row that follow each other; work items are runs
+    split: int = 1  # blocks of a cluster that share the sums of the last round's tiles
 
 
 # --- operands ------------------------------------------------------------------------------------
@@ -394,6 +395,7 @@ class Landing:
     buffer: str
     rows: int  # instructions along m
     groups: int  # of columns that one block finishes
+    sent: int  # of these, what is sent at a time
     access_bytes: int  # of a thread: its sums of a group
     threads: int  # of an agent
 
@@ -404,8 +406,8 @@ class Landing:
 
     @property
     def part_bytes(self) -> int:
-        """What one block sends to another."""
-        return self.rows * self.groups * self.group_bytes
+        """What one block sends to another at a time."""
+        return self.rows * self.sent * self.group_bytes
 
 
 @dataclass(frozen=True, slots=True)

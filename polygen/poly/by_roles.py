@@ -13,14 +13,17 @@
                                          what goes on with the sums behind the k tiles
                                          (`rest_parts`)
                send[i] combine[i,q]      with a sum that the blocks of a cluster share: parts
-                                         -> totals (`partial_sums`)
+                                         -> totals (`partial_sums`); or chunk by chunk of columns,
+                                         send[i,chunk] combine[i,chunk,q]
                finish[i,p] store[i,p]    sums -> panel; one thread has the copy engine store it
                fetch_r[i,p] store[i,p]   or all threads fetch and store panels, line by line
 
 Blocks are persistent: `i` counts the output tiles of one. Where some tiles have no products, those
 that have some are the first `inside`: no others are filled and multiplied. Blocks of a cluster
 share operands: each copies its part for all that need it. Or they share the sums of one tile, each
-with a range of k tiles of its own: `k` counts those of a block.
+with a range of k tiles of its own: `k` counts those of a block. Where that is only so in the last
+round, the first `own_tiles` of a block's tiles are its own, with all `k_tiles`, and it has
+`part_tiles` of each of the others.
 """
 
 from __future__ import annotations
@@ -36,7 +39,14 @@ from polygen.poly.rest_parts import first_of_run, rest_parts
 from polygen.poly.ring_tallies import shared_before, tallied
 from polygen.poly.role_filling import Filling, filling_of
 from polygen.poly.role_shape import RoleShape, tile_of
-from polygen.poly.tile_program import INSIDE, Buffer, Place, TileProgram, TileStatement
+from polygen.poly.tile_program import (
+    INSIDE,
+    OWN_TILES,
+    Buffer,
+    Place,
+    TileProgram,
+    TileStatement,
+)
 from polygen.poly.tile_tree import Leaf, Node, Steps, loop, steps
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
@@ -73,10 +83,10 @@ def by_roles(tiles: Tiling, schedule: Schedule, epilogue: Epilogue, main: MainLo
     located = [_locate(place, shape) for place in places]
     begin = [*(Leaf(one.name) for one, _ in located), *(Leaf(s.name) for s in _prepare(shape))]
     begin += [Leaf(f"begin_{ring}") for ring in main.folded]
+    more, known = shape.counts
     return TileProgram(
-        ("k_tiles", "tiles", INSIDE) if main.inside else ("k_tiles", "tiles"),
-        f"k_tiles >= 1 and tiles >= 0{whole_blocks(shape.block_tiles)}"
-        + (f" and 0 <= {INSIDE} <= tiles" if main.inside else ""),
+        ("k_tiles", "tiles", *more),
+        f"k_tiles >= 1 and tiles >= 0{whole_blocks(shape.block_tiles)}{known}",
         (*(b for _, b in located), *(b for part in parts for b in part.buffers)),
         (
             *(s for s, _ in located),
@@ -126,7 +136,7 @@ def _used(shape: RoleShape, ring: Ring) -> str:
 
 def _main(shape: RoleShape) -> Part:
     tiles, consumer, main = shape.tiles, shape.consumer, shape.main
-    k = "0 <= k < k_tiles"
+    k = shape.every_k
     filling = filling_of(shape)
     own = f"{shape.working(consumer)} and {k}"
     rings = {ring.name: ring for ring in main.rings}
@@ -294,8 +304,8 @@ def _parts(shape: RoleShape) -> tuple[Part, ...]:
     tiles, consumer = shape.tiles, shape.consumer
     if tiles.split == 1:
         return ()
-    own = shape.own(consumer)
-    return (partial_sums(consumer, own, shape.main.products, tiles.atoms[0], tiles.split),)
+    own = shape.shared(shape.own(consumer))
+    return (partial_sums(consumer, own, shape.main.products, tiles),)
 
 
 def _completed(shape: RoleShape, m: str) -> tuple[str, ...]:
@@ -304,7 +314,7 @@ def _completed(shape: RoleShape, m: str) -> tuple[str, ...]:
     conditions = [f"m = {m}"] if m != "m" else []
     if shape.main.inside:  # behind the tiles that have products nobody reads sums
         conditions.append(f"i < {INSIDE}")
-    if shape.tiles.split > 1:
+    if shape.completed == "total":
         return tuple(f"{name}[{shape.owner('i')}]" for name in products)
     condition = f" : {' and '.join(conditions)}" if conditions else ""
     return tuple(f"{name}[{shape.owner('i')},m]{condition}" for name in products)
@@ -320,7 +330,10 @@ def _end(shape: RoleShape) -> Part:
         each = loop("m", "store")
         return Part((last,), (), each, each)
     per_block = tiles.columns // panels.columns
-    p = f"0 <= p < {tiles.atoms[0] * per_block}"
+    count = tiles.atoms[0] * per_block
+    p = f"0 <= p < {count}"
+    if tiles.last:  # of a tile whose sums blocks share, a block has some of the columns
+        p += f" and (i < {OWN_TILES} or p mod {per_block} < {per_block // tiles.split})"
     cell = shape.owner("i", "p")
     fetcher, by = shape.loader, unit(_COPY_ENGINE)
     if shape.in_lines:
@@ -366,11 +379,13 @@ def _end(shape: RoleShape) -> Part:
         group="" if shape.in_lines else "store",
     )
     owners, schedule = len(consumer.agents), shape.schedule.epilogue
-    count = tiles.atoms[0] * per_block
+    counts = [count, count // tiles.split] if tiles.last else [count]
 
     def panel(name: str, slots: int) -> Buffer:
         # Panels of a tile that fill whole rounds of the slots lie where their number says.
-        slot = (("i", "p"), f"p mod {slots}") if count % slots == 0 else None
+        whole_rounds = all(one % slots == 0 for one in counts)
+        in_order = not tiles.last or tiles.atoms[0] == 1
+        slot = (("i", "p"), f"p mod {slots}") if whole_rounds and in_order else None
         return Buffer(name, "shared", 2, owners, slots, slot=slot)
 
     buffers = (

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -39,7 +40,7 @@ from polygen.poly.row_passes import between_passes
 from polygen.poly.scop import Scop, space
 from polygen.poly.sum_order import sum_orders
 from polygen.poly.tile_domain import TileDomain, prove_tile_domain
-from polygen.poly.tile_program import INSIDE, TileProgram
+from polygen.poly.tile_program import INSIDE, OWN_TILES, TileProgram
 from polygen.poly.tiling import (
     Panels,
     Roles,
@@ -162,23 +163,24 @@ def map_program(
         boxes = (prove_box(matched.box),)
     epilogue = Epilogue(rows, panels or Panels(0, (), ()), folds, passes.count if passes else 0)
     program = kernel_program(tiles, schedule, epilogue, main, asynchronous=asynchronous)
-    elements = tile_map(statements, tiles, schedule, epilogue.rows, epilogue.panels)
-    points = whole_tile(statements, tiles)
-    if more is not None:
-        elements, points = joined(elements, more.tiles), joined(points, more.whole)
-    relation = isl.UnionMap(space((*scop.parameters, "k_tiles")) + elements)
-    relation = relation.intersect_domain(scop.domain)
     count = isl.Set(tile_count(scop, tiles, matched.lengths, longer=longer))
+    kinds = []
+    for one in tiles.kinds:
+        elements = tile_map(statements, one, schedule, epilogue.rows, epilogue.panels)
+        points = whole_tile(statements, one)
+        if more is not None:
+            elements, points = joined(elements, more.tiles), joined(points, more.whole)
+        relation = isl.UnionMap(space(tiles.counted(scop.parameters)) + elements)
+        relation = relation.intersect_domain(scop.domain)
+        kinds.append(_Kind(one, elements, points, relation, _first(tiles, one)))
     inside = (_check_domain(scop, statements, domain),) if domain else ()
-    whole = _check_whole(
-        scop, program, points, tiles, elements, relation, count, schedule.cluster.m
-    )
+    whole, *_ = [_check_whole(scop, program, kind, count, schedule.cluster.m) for kind in kinds]
     blocks_whole: tuple[Proof, ...] = ()
     if matched.block:
         prefix, each = space((*scop.parameters, "k_tiles")), matched.block // tiles.cta[2]
         blocks_whole = (prove_whole_blocks(count, prefix, each),)
     products = [product.called("multiply") for product in main.products]
-    carried = _carried(scop, needs, relation, count, products if tiles.split > 1 else [])
+    carried = "; ".join(_carried(scop, needs, kind, count, products) for kind in kinds)
     synchronised = derived(program)
     trees = place_trees(program, synchronised.tree, synchronised.leaves)
     emitted = Emitted(
@@ -194,8 +196,7 @@ def map_program(
     orders, sums = sum_orders(
         emitted,
         statements if more is None else (*statements, *more.roles),
-        relation,
-        tiles,
+        [(one.relation, one.tiles) for one in kinds],
         atom,
         matched.depths,
         invariant=bool(invariant),
@@ -209,7 +210,7 @@ def map_program(
         matched,
         tiles,
         main,
-        elements,
+        functools.reduce(joined, [one.elements for one in kinds]),
         synchronised,
         trees,
         (apart, *parts, *boxes, whole, *blocks_whole, *inside, *sums, *refine(emitted)),
@@ -236,22 +237,50 @@ def _rows_in_tiles(match: Match, tiles: Tiling) -> str:
     return f"{match.n} <= {tiles.row}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Tiles that blocks execute alike: all of them, or those of a block's own, or shared ones.
+
+    Attributes:
+        tiles: their hierarchy.
+        elements: element instance -> its tile statement in a block's first tile, isl text.
+        points: the element instances of a whole one, isl text.
+        relation: `elements`, of the program's instances.
+        first: what says that a block's first tile is one of them, isl text; "": it always is.
+    """
+
+    tiles: Tiling
+    elements: str
+    points: str
+    relation: isl.UnionMap
+    first: str
+
+
+def _first(tiles: Tiling, kind: Tiling) -> str:
+    """What says that a block's first tile is of a kind, as isl text."""
+    if not tiles.last:
+        return ""
+    return f"{OWN_TILES} = 0" if kind.last else f"{OWN_TILES} >= 1"
+
+
 def _carried(
-    scop: Scop, needs: isl.UnionMap, relation: isl.UnionMap, count: isl.Set, shared: list[str]
+    scop: Scop, needs: isl.UnionMap, kind: _Kind, count: isl.Set, products: list[str]
 ) -> str:
     """The program's dependences between the tile statements of one output tile, as isl text.
 
     Args:
         scop: the program.
         needs: its dependences.
-        relation: element instance -> tile statement.
+        kind: of tiles.
         count: what `k_tiles` is.
-        shared: products whose sums several blocks share: each keeps the order of its own terms.
+        products: whose sums several blocks may share: each keeps the order of its own terms.
     """
-    image = needs.apply_domain(relation).apply_range(relation)
+    image = needs.apply_domain(kind.relation).apply_range(kind.relation)
     image = image.intersect_params(count).subtract(image.domain().identity())
-    if shared:
-        image = within_blocks(image, shared)
+    if kind.first:
+        image = image.intersect_params(isl.Set(f"[{OWN_TILES}] -> {{ : {kind.first} }}"))
+    if kind.tiles.split > 1:
+        image = within_blocks(image, products)
     for name in scop.parameters:  # what is left are numbers of tiles
         image = image.project_out(isl.dim_type.param, _position(image, name), 1)
     return "; ".join(isl.pieces(image))
@@ -264,14 +293,14 @@ def _position(relation: isl.UnionMap, parameter: str) -> int:
 def _check_whole(
     scop: Scop,
     program: TileProgram,
-    first: str,
-    tiles: Tiling,
-    elements: str,
-    relation: isl.UnionMap,
+    kind: _Kind,
     count: isl.Set,
     below: int,
 ) -> Proof:
     """Prove that every element has one tile statement, and that those are a whole tile's.
+
+    Where blocks have tiles for themselves and share others, of either kind: an element has one,
+    whichever kind its tile is of.
 
     The tile is the first block's; of blocks that cover a row, those of the first row of the
     cluster, whose numbers are multiples of `below`.
@@ -280,11 +309,12 @@ def _check_whole(
         VerifyError: an element has no tile statement or several, or a tile statement that computes
             has no element or is none of the program's; with an instance where there is one.
     """
+    tiles, relation = kind.tiles, kind.relation
     counted = scop.domain.intersect_params(count)
     if not relation.is_single_valued() or not counted.is_subset(relation.domain()):
         raise VerifyError("the tiles do not execute every instance exactly once", where="tiling")
-    points = isl.UnionSet(program.prefix + first)
-    wanted = points.apply(isl.UnionMap(program.prefix + elements))
+    points = isl.UnionSet(program.prefix + kind.points)
+    wanted = points.apply(isl.UnionMap(program.prefix + kind.elements))
     each = wanted.get_set_list()
     for position in range(each.n_set()):
         tile = each.get_at(position)
@@ -293,6 +323,8 @@ def _check_whole(
         context = program.context.replace("tiles >= 0", f"tiles >= {tiles.run}")
         if INSIDE in program.parameters:
             context += f" and {INSIDE} >= 1"
+        if kind.first:
+            context += f" and {kind.first}"
         domain = domain.intersect_params(isl.Set(f"{program.prefix}{{ : {context} }}"))
         for n in range(len(statement.place.agents) + len(statement.loops)):
             name = (*statement.place.agents, *statement.loops)[n]

@@ -5,6 +5,10 @@
     combine[i,q]    what block q has sent is added to the total, block after block
     combined[i]     the total is complete, and the landing area no longer read
 
+They may do so for all of their tiles, or for those of the last round, which are too few for all
+blocks: then totals come to stand where sums stood that have been sent. Where they send a chunk of
+columns at a time, `send[i,chunk]` and so on, they take less memory from the ring.
+
 The sum is the same but for the order of its terms, so it has to be one that may be reassociated
 (`require_reassociable`): the dependences of a term on those of other blocks are dropped, and those
 of whoever reads the sum hold for the parts of all blocks (`within_blocks`, `refine`). In one block
@@ -27,7 +31,8 @@ from polygen.hardware.units import unit
 from polygen.poly.kernel_parts import Part, Product
 from polygen.poly.legality import Proof
 from polygen.poly.tile_program import Buffer, Place, TileStatement
-from polygen.poly.tile_tree import loop, steps
+from polygen.poly.tile_tree import Node, loop, steps
+from polygen.poly.tiling import Tiling
 from polygen.poly.versions import maps_of
 
 LANDING_SLOTS = 2
@@ -86,43 +91,49 @@ def within_blocks(carried: isl.UnionMap, products: Iterable[str]) -> isl.UnionMa
     return found
 
 
-def partial_sums(
-    consumer: Place, own: str, products: tuple[Product, ...], rows: int, split: int
-) -> Part:
+def partial_sums(consumer: Place, own: str, products: tuple[Product, ...], tiles: Tiling) -> Part:
     """The statements between the main loop and the epilogue.
 
     Args:
         consumer: who has the sums; its agents are a block and a consumer of it.
-        own: its tiles, as isl text over ``i``.
+        own: its tiles whose sums are shared, as isl text over ``i``.
         products: whose sums.
-        rows: instructions along m of a consumer's tile.
-        split: blocks of a cluster.
+        tiles: how many blocks share them, and how many columns they send at a time.
     """
     block, group = consumer.agents
-    sums = (f"{p.called('sum')}[i,{block},{group},m] : 0 <= m < {rows}" for p in products)
-    sent = (f"{p.called('part')}[i,d,{group},{block}] : 0 <= d < {split}" for p in products)
-    landed = (f"{p.called('part')}[i,{block},{group},q]" for p in products)
+    rows, split, in_place = tiles.atoms[0], tiles.split, tiles.last
+    loops: tuple[str, ...] = ("i",)
+    each = own
+    if tiles.chunks > 1:
+        loops, each = ("i", "chunk"), f"{own} and 0 <= chunk < {tiles.chunks}"
+    at = ",".join(loops)
+    every = f"0 <= m < {rows}"
+    sums = tuple(f"{p.called('sum')}[i,{block},{group},m] : {every}" for p in products)
+    sent = (f"{p.called('part')}[{at},d,{group},{block}] : 0 <= d < {split}" for p in products)
+    landed = (f"{p.called('part')}[{at},{block},{group},q]" for p in products)
     totals = tuple(f"{p.called('total')}[i,{block},{group}]" for p in products)
-    send = TileStatement(
-        "send", ("i",), own, tuple(sums), tuple(sent), "move", unit("st.async"), consumer
-    )
+    begun = tuple(f"{total} : {'q + chunk' if tiles.chunks > 1 else 'q'} > 0" for total in totals)
+    if in_place:  # sums that have been sent make room for totals
+        totals = begun = sums
+    send = TileStatement("send", loops, each, sums, tuple(sent), "move", unit("st.async"), consumer)
     combine = TileStatement(
         "combine",
-        ("i", "q"),
-        f"{own} and 0 <= q < {split}",
-        (*landed, *(f"{total} : q > 0" for total in totals)),
+        (*loops, "q"),
+        f"{each} and 0 <= q < {split}",
+        (*landed, *begun),
         totals,
         "combine",
         unit("threads"),
         consumer,
         group="combined",
     )
-    combined = TileStatement("combined", ("i",), own, (), (), "close", unit("threads"), consumer)
+    combined = TileStatement("combined", loops, each, (), (), "close", unit("threads"), consumer)
     owners = len(consumer.agents)
     slots = LANDING_SLOTS
-    buffers = (
-        *(Buffer(p.called("part"), "shared", 1, owners, slots) for p in products),
-        *(Buffer(p.called("total"), "register", 1, owners) for p in products),
-    )
-    tree = steps("send", loop("q", "combine"), "combined")
+    buffers = tuple(Buffer(p.called("part"), "shared", len(loops), owners, slots) for p in products)
+    if not in_place:
+        buffers += tuple(Buffer(p.called("total"), "register", 1, owners) for p in products)
+    tree: Node = steps("send", loop("q", "combine"), "combined")
+    if tiles.chunks > 1:
+        tree = loop("chunk", tree, "unroll[x]")
     return Part((send, combine, combined), buffers, tree, tree)

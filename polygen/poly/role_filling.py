@@ -51,7 +51,7 @@ class Filling:
 def filling_of(shape: RoleShape) -> Filling:
     """The statements of the producer, in the loop over k tiles."""
     place = shape.producer
-    bounds = f"{shape.working(place)} and 0 <= k < k_tiles"
+    bounds = f"{shape.working(place)} and {shape.every_k}"
     statements, buffers, early = [], [], {}
     order: list[Node] = []
     schedule: list[Node] = []

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from polygen.hardware.device import common_facts
 from polygen.poly.fills import filling_threads, rounds
 from polygen.poly.kernel_parts import MainLoop, Ring
-from polygen.poly.tile_program import INSIDE, Place
-from polygen.poly.tiling import Panels, Tiling
+from polygen.poly.tile_program import INSIDE, OWN_TILES, PART_TILES, Place
+from polygen.poly.tiling import Panels, Tiling, completed
 from polygen.schedule.model import Schedule
 
 
@@ -44,7 +44,7 @@ class RoleShape:
     @property
     def completed(self) -> str:
         """What the sums are called that the epilogue reads."""
-        return "total" if self.tiles.split > 1 else "sum"
+        return completed(self.tiles)
 
     @property
     def in_lines(self) -> bool:
@@ -118,6 +118,28 @@ class RoleShape:
         """Of these, the tiles that have products: all, or the first ones."""
         own = self.own(place)
         return f"{own} and i < {INSIDE}" if self.main.inside else own
+
+    @property
+    def counts(self) -> tuple[tuple[str, ...], str]:
+        """What else is counted of the tiles of a block, and what is known of it, as isl text."""
+        if self.main.inside:
+            return (INSIDE,), f" and 0 <= {INSIDE} <= tiles"
+        if self.tiles.last:
+            known = f"0 <= {OWN_TILES} <= tiles and 1 <= {PART_TILES} <= k_tiles"
+            return (OWN_TILES, PART_TILES), f" and {known}"
+        return (), ""
+
+    @property
+    def every_k(self) -> str:
+        """The k tiles of a block's tile `i`; isl text."""
+        if not self.tiles.last:
+            return "0 <= k < k_tiles"
+        own, shared = f"i < {OWN_TILES} and k < k_tiles", f"i >= {OWN_TILES} and k < {PART_TILES}"
+        return f"0 <= k and (({own}) or ({shared}))"
+
+    def shared(self, own: str) -> str:
+        """Of tiles, those whose sums blocks share; isl text."""
+        return f"{own} and i >= {OWN_TILES}" if self.tiles.last else own
 
     @property
     def begins_run(self) -> str:

@@ -22,6 +22,7 @@ one number of k tiles: `k_tiles` stays a parameter.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -62,8 +63,7 @@ _NAMED = {
 def sum_orders(
     emitted: Emitted,
     roles: Sequence[Roles],
-    relation: isl.UnionMap,
-    tiles: Tiling,
+    kinds: Sequence[tuple[isl.UnionMap, Tiling]],
     atom: Atom,
     depths: Sequence[Dim],
     *,
@@ -77,8 +77,8 @@ def sum_orders(
     Args:
         emitted: the trees.
         roles: of the element statements.
-        relation: element instance -> its tile statement in a block's first tile.
-        tiles: the tile hierarchy.
+        kinds: of each kind of tiles element instance -> its tile statement in a block's first tile,
+            and the hierarchy: of all, or of those that are a block's own and of those it shares.
         atom: the instruction.
         depths: lengths of the sums.
         invariant: refuse what depends on anything but k; else it is called `VARIES`.
@@ -91,40 +91,57 @@ def sum_orders(
     """
     model = TileModel(emitted.program)
     times = read_trees(emitted, model.context)
-    pieces = relation.get_map_list()
-    placed = {
-        str(one.get_tuple_name(_IN)): one
-        for one in (pieces.get_at(at) for at in range(pieces.n_map()))
-    }
     found, proofs = [], []
     for role in roles:
         if role.does != "product":
             continue
-        elements = placed[role.statement]
-        one = _Product(model, emitted.program, times, elements, role, tiles, block)
-        split = one.parts()
-        order = sum_order(
-            role.statement,
-            turned(atom.name, exchanged, atom.exchangeable),
-            atom.c.dtype,
-            atom.k,
-            one.order(split),
-            count=group_count(tiles, (block,) if block else depths, split.count, over),
-            begins=one.begins(),
-            parts=split.name,
-            combine=one.combined(split),
-        )
-        if invariant and not order.fixed:
-            raise _refused(order, one.witness or "nothing proves how its parts are added up")
+        each = []
+        for relation, tiles in kinds:
+            elements = _of_statement(relation, role.statement)
+            one = _Product(model, emitted.program, times, elements, role, tiles, block)
+            split = one.parts()
+            count = group_count(tiles, (block,) if block else depths, split.count, over)
+            each.append(
+                sum_order(
+                    role.statement,
+                    turned(atom.name, exchanged, atom.exchangeable),
+                    atom.c.dtype,
+                    atom.k,
+                    one.order(split),
+                    count=count,
+                    begins=one.begins(),
+                    parts=split.name,
+                    combine=one.combined(split),
+                )
+            )
+            if invariant and not each[-1].fixed:
+                raise _refused(each[-1], one.witness or "nothing proves how its parts are added up")
+        order, *others = each
+        order = functools.reduce(SumOrder.beside, others, order)
+        if invariant and not order.alike:
+            raise _refused(
+                order, "blocks share the sums of some tiles, and which depends on the sizes"
+            )
         if not order.instruction:
             claim = "sums of integers are exact, in any order"
             proofs.append(Proof(claim, role.statement))
-        elif order.fixed:
-            claim = f"k enters a sum in one order, whatever tile the element is in: {order.order}"
-            inside = f" in {order.parts}" if order.parts else ""
-            proofs.append(Proof(claim, f"{role.statement}, {atom.k} at a time{inside}"))
+        for kind in each if order.instruction else ():
+            if kind.fixed:
+                where = "whatever tile the element is in"
+                if others:
+                    where = "of a tile whose sums blocks share" if kind.parts else "of other tiles"
+                claim = f"k enters a sum in one order, {where}: {kind.order}"
+                inside = f" in {kind.parts}" if kind.parts else ""
+                proofs.append(Proof(claim, f"{role.statement}, {atom.k} at a time{inside}"))
         found.append(order)
     return tuple(found), tuple(proofs)
+
+
+def _of_statement(relation: isl.UnionMap, statement: str) -> isl.Map:
+    """The part of a relation that leads from the instances of one statement."""
+    pieces = relation.get_map_list()
+    every = (pieces.get_at(at) for at in range(pieces.n_map()))
+    return next(one for one in every if str(one.get_tuple_name(_IN)) == statement)
 
 
 def group_count(
@@ -199,7 +216,8 @@ class _Product:
             return found
         sums = [self.model.writes[buffer][self.statement.name] for buffer in self._sums()]
         tile, parameters = self.tiles.cta[2], self.program.parameters
-        found = parts(self.elements, self.k, self.group, sums, tile, parameters)
+        own = self.tiles.part_tiles
+        found = parts(self.elements, self.k, self.group, sums, tile, parameters, own)
         for name in self._sums():
             if self.program.buffer(name).space != "register":
                 witness = f"{name} is memory that others may add to"

@@ -43,6 +43,7 @@ def parts(
     sums: Sequence[isl.Map],
     tile: int,
     parameters: Sequence[str],
+    part_tiles: str = "k_tiles",
 ) -> Parts:
     """The parts of the sums of one product.
 
@@ -53,11 +54,12 @@ def parts(
         sums: instruction -> the cells that it adds to, for each buffer.
         tile: elements of k in a k tile.
         parameters: of the tile program.
+        part_tiles: the one that counts the k tiles of a part.
     """
     others = [at for at in range(elements.dim(_OUT)) if at not in group]
     somewhere = elements.project_out(_IN, k, 1)
     own = tuple(at for at in others if not only(somewhere, _OUT, [at]).is_single_valued())
-    found = _named(elements, k, own, tile, parameters) if own else Parts()
+    found = _named(elements, k, own, tile, parameters, part_tiles) if own else Parts()
     for cells in sums:
         if not (_one_cell(elements, k, own, cells) and _same_cell(cells, group)):
             name = found.name or isl.canonical(elements.apply_range(cells))
@@ -66,7 +68,12 @@ def parts(
 
 
 def _named(
-    elements: isl.Map, k: int, own: tuple[int, ...], tile: int, parameters: Sequence[str]
+    elements: isl.Map,
+    k: int,
+    own: tuple[int, ...],
+    tile: int,
+    parameters: Sequence[str],
+    part_tiles: str,
 ) -> Parts:
     taken = function_of(elements, k, own, parameters)
     if taken is None:
@@ -75,11 +82,12 @@ def _named(
     values = taken.range()
     count = isl.count(values.project_out(_PARAM, 0, values.dim(_PARAM)))
     each = (
-        f"[k] -> [{part}] : {part}*k_tiles*{tile} <= k < {part + 1}*k_tiles*{tile}"
+        f"[k] -> [{part}] : {part}*{part_tiles}*{tile} <= k < {part + 1}*{part_tiles}*{tile}"
         for part in range(count)
     )
     if len(own) == 1:
-        said = isl.Map(f"[k_tiles] -> {{ {'; '.join(each)} }}").intersect_domain(taken.domain())
+        said = isl.Map(f"[{part_tiles}] -> {{ {'; '.join(each)} }}")
+        said = said.intersect_domain(taken.domain())
         if taken.is_equal(said):
             return Parts(own, count, ranges(count))
     return Parts(own, count, isl.canonical(taken))
@@ -115,11 +123,12 @@ def added_up(
         product: the statement that adds to the parts.
         split: its parts.
     """
-    for chain, last in _combined(model, program, product):
+    for chain, sender, last in _combined(model, program, product):
+        # Chunks, in which sums are sent, are of other elements.
         inner = [
             len(last.place.agents) + at
             for at, name in enumerate(last.loops)
-            if name not in product.loops
+            if name not in (*product.loops, *sender.loops)
         ]
         before = order_of(times[last.name], inner)
         reached = only(only(chain, _IN, split.coordinates), _OUT, inner)
@@ -136,19 +145,25 @@ def added_up(
 
 def _combined(
     model: TileModel, program: TileProgram, product: TileStatement
-) -> list[tuple[isl.Map, TileStatement]]:
-    """Instruction -> what combines its sum with those of others, through the cells in between."""
+) -> list[tuple[isl.Map, TileStatement, TileStatement]]:
+    """Instruction -> what combines its sum with those of others, through the cells in between.
+
+    With who sends it, and who combines it. Cells in between are of another buffer: totals may come
+    to stand in the place of sums, where they are read as well.
+    """
     found = []
     for buffer, writers in model.writes.items():
         if product.name not in writers:
             continue
         for sender, reads in model.reads[buffer].items():
             for between, sent in model.writes.items():
+                if between == buffer:
+                    continue
                 for reader, landed in model.reads[between].items() if sender in sent else ():
                     if program.statement(reader).op == "combine":
                         chain = writers[product.name].apply_range(reads.reverse())
                         chain = chain.apply_range(sent[sender]).apply_range(landed.reverse())
-                        found.append((chain, program.statement(reader)))
+                        found.append((chain, program.statement(sender), program.statement(reader)))
     return found
 
 

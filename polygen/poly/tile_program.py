@@ -22,6 +22,9 @@ from polygen.poly.tile_tree import Node
 
 # A parameter: how many tiles of a block have products; they come before those that have none.
 INSIDE = "inside"
+# Parameters: how many tiles a block has for itself, before those whose sums it shares, and how many
+# k tiles it adds up of each of these.
+OWN_TILES, PART_TILES = "own_tiles", "part_tiles"
 
 
 @dataclass(frozen=True, slots=True)

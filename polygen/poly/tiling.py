@@ -12,13 +12,14 @@ relations from an element instance to the thread block, and to the tile statemen
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from polygen.frontend.program import Contraction, Dim
 from polygen.hardware.atom import Atom
 from polygen.poly.fusion import Fusion
 from polygen.poly.match import Match
 from polygen.poly.scop import Scop, clear_name, in_blocks, space
+from polygen.poly.tile_program import PART_TILES
 from polygen.poly.whole_rows import RowPasses
 from polygen.schedule.model import Schedule
 
@@ -33,6 +34,8 @@ class Tiling:
     split: int = 1  # blocks that share the sums of a tile: each adds up a range of its k tiles
     run: int = 1  # tiles of one row of them that a block takes one after another
     beside: int = 1  # blocks of a cluster that cover a row: each has a range of its columns
+    last: bool = False  # whether they share those of the last round only
+    sent: int = 0  # columns of a share that are sent at a time; 0: all of them
 
     @property
     def warps(self) -> tuple[int, int]:
@@ -61,8 +64,34 @@ class Tiling:
 
     @property
     def columns(self) -> int:
-        """Columns of a warp tile that one block finishes."""
+        """Columns of a warp tile that one block finishes, of a tile that it has for itself."""
+        return self.warp[1] if self.last else self.share
+
+    @property
+    def share(self) -> int:
+        """Columns of a warp tile that one block finishes, of a tile whose sums blocks share."""
         return self.warp[1] // self.split
+
+    @property
+    def part_tiles(self) -> str:
+        """The parameter that counts a block's k tiles of a tile whose sums blocks share."""
+        return PART_TILES if self.last else "k_tiles"
+
+    def counted(self, parameters: tuple[str, ...]) -> tuple[str, ...]:
+        """Parameters of a program, and those that count its k tiles."""
+        return (*parameters, *dict.fromkeys(("k_tiles", self.part_tiles)))
+
+    @property
+    def kinds(self) -> tuple[Tiling, ...]:
+        """The tile hierarchy of each kind of tile: of those that are a block's own, and shared."""
+        if not self.last:
+            return (self,)
+        return (replace(self, split=1, last=False, sent=0), self)
+
+    @property
+    def chunks(self) -> int:
+        """Times that blocks send each other sums of a tile."""
+        return self.share // self.sent if self.sent else 1
 
     def expressions(self, m: str, n: str, k: str = "k") -> dict[str, str]:
         """Every tile coordinate as isl text over the given iterator names."""
@@ -93,12 +122,27 @@ def tiling(schedule: Schedule, atom: Atom) -> Tiling:
     own = (atom.m, atom.n, atom.k)
     cluster, run = schedule.cluster, schedule.raster.run
     beside = cluster.n if schedule.covers_rows else 1
-    return Tiling((cta.m, cta.n, cta.k), (warp.m, warp.n), own, cluster.k, run, beside)
+    return Tiling(
+        (cta.m, cta.n, cta.k), (warp.m, warp.n), own, cluster.k, run, beside, cluster.last,
+        cluster.columns,
+    )  # fmt: skip
 
 
 def called(what: str, product: str) -> str:
     """``multiply``, or ``multiply_1`` where there are several products."""
     return f"{what}_{product}" if product else what
+
+
+def completed(tiles: Tiling) -> str:
+    """What the sums are called that the epilogue reads: of the last round parts become totals in
+    the place of sums.
+    """
+    return "total" if tiles.split > 1 and not tiles.last else "sum"
+
+
+def share_of(tiles: Tiling) -> str:
+    """Which share of a tile is a block's, as a variable of the kernel: 0 of a tile of its own."""
+    return "share" if tiles.last else "rank"
 
 
 def in_pass(what: str, number: int) -> str:
@@ -287,14 +331,14 @@ def _by_roles(
         group = "0" if tiles.run == 1 else f"({e['i']}) mod 2"
     multiply = called("multiply", s.product)
     if s.does == "product" and tiles.split > 1:
-        k, rest = e["k_tile"], f"{e['k_step']},{e['a_m']}"
+        k, rest, own = e["k_tile"], f"{e['k_step']},{e['a_m']}", tiles.part_tiles
         return [
-            f"{s.instance} -> {multiply}[{r},{group},{e['i']},{k} - {r}*k_tiles,{rest}]"
-            f" : {r}*k_tiles <= {k} < {r + 1}*k_tiles"
+            f"{s.instance} -> {multiply}[{r},{group},{e['i']},{k} - {r}*{own},{rest}]"
+            f" : {r}*{own} <= {k} < {r + 1}*{own}"
             for r in range(tiles.split)
         ]
     if s.does == "map" and tiles.split > 1:
-        rank = [f"floor(({s.n} mod {tiles.warp[1]})/{tiles.columns})"]
+        rank = [f"floor(({s.n} mod {tiles.warp[1]})/{tiles.share})"]
     who = [*rank, group, e["i"]]
     if s.does == "clear" and s.k:  # of a block, whose first product overwrites
         what, inner = multiply, [e["k_tile"], e["k_step"], e["a_m"]]
@@ -308,7 +352,7 @@ def _by_roles(
         what, inner = in_pass("terms", s.before), [e["a_m"]]
     elif panels.columns:
         per_block = tiles.columns // panels.columns
-        column = f"floor(({s.n} mod {tiles.columns})/{panels.columns})"
+        column = f"floor(({s.n} mod {tiles.share})/{panels.columns})"
         what, inner = "finish", [f"{per_block}*{e['a_m']} + {column}"]
     else:
         what, inner = "store", [e["a_m"]]
@@ -324,7 +368,7 @@ def whole_tile(statements: tuple[Roles, ...], tiles: Tiling) -> str:
     for s in statements:
         bounds = [f"0 <= {s.m} < {tiles.cta[0]}", f"0 <= {s.n} < {tiles.row * tiles.run}"]
         if s.k:
-            bounds.append(f"0 <= {s.k} < {tiles.cta[2] * tiles.split}*k_tiles")
+            bounds.append(f"0 <= {s.k} < {tiles.cta[2] * tiles.split}*{tiles.part_tiles}")
         pieces.append(f"{s.instance} : {' and '.join(bounds)}")
     return "{ " + "; ".join(pieces) + " }"
 
@@ -332,14 +376,19 @@ def whole_tile(statements: tuple[Roles, ...], tiles: Tiling) -> str:
 def tile_count(scop: Scop, tiles: Tiling, depths: tuple[Dim, ...], *, longer: bool = False) -> str:
     """The parameter space in which `k_tiles` is the number of a block's k tiles, as isl text.
 
+    Where only those of the last round are shared, `part_tiles` is that of a block's part of one.
+
     Args:
         scop: the program.
         tiles: the tile hierarchy.
         depths: lengths of its sums.
         longer: whether there may be more k tiles than any of them has.
     """
-    step = tiles.cta[2] * tiles.split
+    step = tiles.cta[2] * (1 if tiles.last else tiles.split)
     each = [f"floor(({depth} + {step - 1})/{step})" for depth in depths]
     count = " and ".join(f"k_tiles >= {one}" for one in each)
     reached = "1 = 1" if longer else " or ".join(f"k_tiles = {one}" for one in each)
-    return space((*scop.parameters, "k_tiles")) + "{ : " + f"{count} and ({reached})" + " }"
+    if tiles.last:
+        count += f" and {PART_TILES} = floor((k_tiles + {tiles.split - 1})/{tiles.split})"
+    parameters = tiles.counted(scop.parameters)
+    return space(parameters) + "{ : " + f"{count} and ({reached})" + " }"

@@ -25,7 +25,7 @@ from polygen.hardware import device as targets
 from polygen.hardware.atom import atom_names
 from polygen.hardware.device import Device
 from polygen.hardware.swizzle import swizzle_names
-from polygen.schedule.model import LANES, Epilogue, Raster, Roles, Schedule, Tile
+from polygen.schedule.model import LANES, LAST, Cluster, Epilogue, Raster, Roles, Schedule, Tile
 from polygen.schedule.tables import structured, unstructured
 
 FORMAT = 1
@@ -33,6 +33,7 @@ FORMAT = 1
 # Dotted path -> the values it may take.
 _CHOICES: dict[str, Callable[[], tuple[str, ...]]] = {
     "atom": lambda: ("auto", LANES, *atom_names()),
+    "cluster.share": lambda: ("all", LAST),
     "loops.k": lambda: ("forward", "backward"),
     "pipeline.copies": lambda: ("whole", "spread"),
     "raster.along": lambda: ("m", "n"),
@@ -51,12 +52,13 @@ _PERMUTATIONS = {
 _SUBSETS = {"loops.grid": ("m", "n", "k")}
 _MAY_BE_ZERO = (
     "pipeline.distance", "pipeline.lookahead", "pipeline.in_flight", "epilogue.columns",
-    "tile.part",
+    "tile.part", "cluster.columns",
 )  # fmt: skip
 # Fields that a file has only where they are not the default.
 _OMITTED: dict[type, tuple[str, ...]] = {
     Roles: ("computes",),
     Tile: ("pixels", "part", "joined"),
+    Cluster: ("share", "columns"),
     Raster: ("run",),
     Epilogue: ("rows", "row_warps"),
     Schedule: ("launch", "exchange", "functions"),
@@ -105,8 +107,8 @@ def dumps(schedule: Schedule) -> str:
     """The TOML text of a schedule, in the record's order; `loads` gives it back.
 
     It has every field, but `launch`, `exchange`, `functions`, `epilogue.rows`,
-    `epilogue.row_warps`, `roles.computes`, `raster.run`, `tile.pixels`, `tile.joined` and
-    `tile.part` only where they are not the default.
+    `epilogue.row_warps`, `roles.computes`, `cluster.share`, `cluster.columns`, `raster.run`,
+    `tile.pixels`, `tile.joined` and `tile.part` only where they are not the default.
     """
     table = unstructured(schedule, _OMITTED)
     text = tomli_w.dumps({"format": FORMAT, **table})

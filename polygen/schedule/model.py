@@ -14,6 +14,7 @@ from typing import Any
 from polygen.brief import table
 
 LANES = "dot"  # an atom: the device's first whose lanes multiply by themselves
+LAST = "last"  # of tiles, those whose sums blocks share: those of the last round
 IN_TILE = "tile"  # where elements use results of folds of their own row
 
 
@@ -109,6 +110,10 @@ class Cluster:
     # blocks along k: each adds up its own part of every sum; then each gets the parts of its share
     # of the tile's columns from all of them, adds those up and finishes them
     k: int = 1
+    # of which tiles: "all", or those of the "last" round, which are too few for all blocks
+    share: str = "all"
+    # columns of a share that blocks send each other at a time; 0: all of them
+    columns: int = 0
 
     @property
     def tiles(self) -> int:
@@ -119,6 +124,11 @@ class Cluster:
     def blocks(self) -> int:
         """Thread blocks."""
         return self.m * self.n * self.k
+
+    @property
+    def last(self) -> bool:
+        """Whether blocks have tiles for themselves, and share those of the last round only."""
+        return self.share == LAST
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,8 +126,15 @@ def _shared_sum_problems(schedule: Schedule, columns: int) -> list[str]:
     """
     cluster, own = schedule.cluster, schedule.tile.warp.n
     if cluster.k == 1:
-        return []
-    problems = []
+        return [
+            f"{name} without blocks that share sums. Nearest legal: cluster.k = 2, or leave it out"
+            for name, asked in (
+                (f'cluster.share = "{cluster.share}"', cluster.last),
+                (f"cluster.columns = {cluster.columns}", cluster.columns),
+            )
+            if asked
+        ]
+    problems = _last_round_problems(schedule)
     if cluster.tiles > 1:
         problems.append(
             f"cluster.k = {cluster.k} in a cluster of {cluster.m} x {cluster.n} tiles: blocks "
@@ -144,7 +151,40 @@ def _shared_sum_problems(schedule: Schedule, columns: int) -> list[str]:
             f"{cluster.k} blocks finishes a share of its columns, whole groups of {columns}. "
             f"Nearest legal: {_nearest_multiples(own, columns * cluster.k)}"
         )
+    elif cluster.columns:
+        share = own // cluster.k
+        legal = [n for n in range(columns, share + 1, columns) if share % n == 0]
+        if cluster.columns not in legal:
+            problems.append(
+                f"cluster.columns = {cluster.columns} of shares of {share}: sums are sent in whole "
+                f"groups of {columns} columns, as many each time. Nearest legal: "
+                f"{min(legal, key=lambda n: abs(n - cluster.columns))}"
+            )
     return problems
+
+
+def _last_round_problems(schedule: Schedule) -> list[str]:
+    """What blocks that share the sums of the last round alone cannot do beside that yet."""
+    if not schedule.cluster.last:
+        return []
+    field = f'cluster.share = "{schedule.cluster.share}"'
+    found = []
+    if schedule.epilogue.through == "registers":
+        found.append(
+            f'{field} with epilogue.through = "registers": of some tiles a block finishes all '
+            'columns, of others a share, panel by panel. Nearest legal: "tma" or "lines"'
+        )
+    if schedule.raster.run > 1:
+        found.append(
+            f"{field} with raster.run = {schedule.raster.run}: a block has tiles of one row one "
+            "after another, and those of the last round are all blocks'. Nearest legal: 1"
+        )
+    if schedule.from_registers:
+        found.append(
+            f'{field} with roles.computes = "consumer": which k tile a fragment is of would '
+            'depend on the round. Nearest legal: "producer"'
+        )
+    return found
 
 
 def _does_not_divide(inner: str, size: int, outer: str, whole: int, step: int) -> str:

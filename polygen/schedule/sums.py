@@ -8,7 +8,7 @@ What is not in it (tiles, stages, clusters, who multiplies, the way out) has no 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from polygen.frontend.dtypes import DType
 
@@ -35,6 +35,9 @@ class SumOrder:
         begins: what the first group is added to.
         parts: which k are summed apart from each other, as a relation; "": one sum takes all.
         combine: in which order parts are added up; "" with parts: that is not proved.
+        last: the same of the tiles of the last round, where blocks share the sums of these alone;
+            "": they do not.
+        last_fixed: whether one order is all there is of these, too.
     """
 
     product: str
@@ -46,22 +49,45 @@ class SumOrder:
     begins: str
     parts: str = ""
     combine: str = ""
+    last: str = ""
+    last_fixed: bool = True
 
     @property
     def fixed(self) -> bool:
-        """Whether one order is all there is: it is proved, and nothing is added as it comes."""
-        return not self.instruction or (
-            self.order != VARIES and bool(self.combine or not self.parts)
+        """Whether one order is all there is: it is proved, and nothing is added as it comes.
+
+        Where blocks share the sums of the last round: one order for each kind of tiles, whose
+        numbers follow from the sizes and from how many blocks run at once.
+        """
+        own = self.order != VARIES and bool(self.combine or not self.parts)
+        return not self.instruction or (own and self.last_fixed)
+
+    @property
+    def alike(self) -> bool:
+        """Whether all elements have the same order, whatever tile they are in."""
+        return self.fixed and not self.last
+
+    def beside(self, other: SumOrder) -> SumOrder:
+        """The order of tiles that blocks have for themselves, with that of those they share."""
+        if not self.instruction:
+            return self
+        parts = other.parts or "one part"
+        said = (
+            f"{other.count} group(s), {other.order}, in parts {parts}, "
+            f"{other.combine or 'added up as they come'}"
         )
+        return replace(self, last=said, last_fixed=other.fixed)
 
     def __str__(self) -> str:
         if not self.instruction:
             return f"{self.product}: exact sums in {self.accumulator}, the same in any order"
         split = f"; in parts {self.parts}, {self.combine or 'added up as they come'}"
+        last = f"; in tiles of the last round {self.last}"
         return (
             f"{self.product}: {self.instruction}, {self.count} group(s) of {self.depth} along k, "
             f"{self.order}, added {self.begins}, sums in {self.accumulator}"
             f"{split if self.parts else ''}"
+            f"{last if self.last else ''}"
         )
 
 
@@ -170,6 +196,8 @@ def reproducible(sums: Sums) -> str:
     """What a kernel promises of its bits, in a sentence."""
     if not sums.deterministic:
         return "not deterministic: parts of sums are added up as they come"
+    if any(one.last for one in sums.orders):
+        return "deterministic where as many blocks run at once: the same arguments, the same bits"
     if not sums.invariant:
         return "deterministic: the same arguments give the same bits"
     return (

@@ -6,8 +6,9 @@
    instruction, layouts and resources are other stages'). Where one turned out to need more
    registers than was thought, those that were thought to have no more to spare are left out too:
    what is left soon compiles.
-3. Predict the time of all that fit, and take the fastest. The origin says what was compared, and
-   why schedules with roles were not.
+3. Predict the time of all that fit, and take the fastest; blocks that share the sums of the last
+   round have to gain more than predictions are wrong. The origin says what was compared, and why
+   schedules with roles were not.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from polygen.schedule.load import shipped
 from polygen.schedule.model import Launches, Schedule
 from polygen.schedule.problem import Fitted, Problem
 from polygen.tune.cost import counts, predict_all
+
+# Of the time of others, what kernels may take whose blocks share the sums of the last round.
+_WORTH = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,11 @@ def choose(
             why="; ".join(refused.values()),
             nearest="Pass a schedule of your own",
         )
-    times = predict_all(device, fitting, problem)
+    times = [
+        # What was never measured has to be better by more than predictions are wrong.
+        time / _WORTH if one.schedule.cluster.last else time
+        for time, one in zip(predict_all(device, fitting, problem), fitting, strict=True)
+    ]
     # Of equals, with an epilogue the one that hides it, else the one that copies least.
     preferred = "pingpong" if problem.pointwise else "cooperative"
     ranked = sorted(
@@ -109,6 +117,8 @@ def choose(
     if chosen.from_registers:
         origin += "; consumers compute the left operand in their registers"
         computed = (0, computed[1])
+    if chosen.cluster.last:
+        origin += "; blocks share the sums of the last round's tiles"
     if any(computed):
         origin += "; threads compute operands on their way to shared memory"
     if chosen.specialised and chosen.epilogue.through == "lines":

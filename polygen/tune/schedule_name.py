@@ -34,7 +34,9 @@ def schedule_name(schedule: Schedule) -> str:
     if schedule.cluster.tiles > 1:
         parts.append(f"c{schedule.cluster.m}x{schedule.cluster.n}")
     if schedule.cluster.k > 1:
-        parts.append(f"k{schedule.cluster.k}")
+        last = "last" if schedule.cluster.last else ""
+        sent = f"x{schedule.cluster.columns}" if schedule.cluster.columns else ""
+        parts.append(f"k{schedule.cluster.k}{sent}{last}")
     if schedule.raster != usual.raster:
         parts.append(f"{schedule.raster.along}{schedule.raster.group}")
     if schedule.specialised and schedule.epilogue.through == "tma":

@@ -7,7 +7,8 @@
 2. Each tile is fitted once, which gives it as many stages as fit. What fits no device resource or
    layout ends here; what breaks a dependence is refused by the proofs before it is compiled.
 3. Around each fitted tile its other decisions vary: clusters with rasters, fewer stages, slots and
-   widths of the epilogue's panels; where tiles are few, blocks that share sums. Decisions that
+   widths of the epilogue's panels; where tiles are few, blocks that share sums, and where they
+   leave half of the last round empty, those of that round. Decisions that
    change nothing for the problem (an order of visiting one row of tiles, prefetched matrices where
    none is read) are not varied.
 4. Names say every decision; two schedules that come out equal are one.
@@ -26,6 +27,7 @@ from polygen.lower.resources import registers_available
 from polygen.poly.results import panel_columns
 from polygen.schedule.model import (
     LANES,
+    LAST,
     Cluster,
     CtaTile,
     Epilogue,
@@ -70,6 +72,8 @@ _SIDE_BY_SIDE = (2, 3, 4)  # blocks of a multiprocessor that finish tiles beside
 _CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
 _SPLITS = (2, 4, 8)  # blocks that share the sums of a tile
 _LEAST_K_TILES = 4  # of each of them
+_SENT = (16, 32)  # columns of shares that they send at a time, where they share the last round's
+_FEW_ROUNDS = 8  # of which half a one less is worth anything
 _RASTERS = (("m", 8), ("m", 16), ("m", 4), ("n", 8), ("n", 16), ("n", 4))
 # (slots, prefetch, columns of a panel): narrow panels leave room for stages and for matrices.
 _SLOTS = ((3, 2, 0), (4, 2, 0))
@@ -174,6 +178,7 @@ def _specialised(device: Device, problem: Problem, fit: Fit, *, exchange: bool) 
             if isinstance(beside, Fitted):
                 yield _with(beside, beside.schedule)
         yield from _shared_sums(device, problem, base, fit)
+        yield from _last_rounds(device, problem, base, fit)
 
 
 def _consumers(form: str, cta: CtaTile, warp: WarpTile) -> int:
@@ -236,6 +241,30 @@ def _shared_sums(
             fitted = fit(one)
             if isinstance(fitted, Fitted):
                 yield _with(fitted, fitted.schedule)
+
+
+def _last_rounds(device: Device, problem: Problem, base: Schedule, fit: Fit) -> Iterator[Fitted]:
+    """Clusters whose blocks share the last round's tiles: where it is thin, and sums are long.
+
+    Args:
+        device: the target.
+        problem: in the terms of the schedule.
+        base: the schedule that is not split.
+        fit: fits a schedule to the program.
+    """
+    cta = base.tile.cta
+    tiles = -(-problem.m // cta.m) * -(-problem.n // cta.n) * problem.batches
+    rounds, left = divmod(tiles, device.multiprocessors)
+    thin = 0 < left <= device.multiprocessors // 2 and 1 <= rounds <= _FEW_ROUNDS
+    split = _SPLITS[0]
+    if base.roles.form == "pingpong" or not thin or any(problem.threaded):
+        return
+    if problem.k < split * _LEAST_K_TILES * cta.k:
+        return
+    for columns in _SENT:
+        fitted = fit(replace(base, cluster=Cluster(k=split, share=LAST, columns=columns)))
+        if isinstance(fitted, Fitted):
+            yield _with(fitted, fitted.schedule)
 
 
 def _role_variants(device: Device, problem: Problem, fitted: Fitted, fit: Fit) -> Iterator[Fitted]:

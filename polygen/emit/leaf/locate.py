@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from polygen.emit import tile_domain
+from polygen.emit import last_round, tile_domain
+from polygen.emit.last_round import SHARE
 from polygen.emit.leaf.sections import in_cluster, in_raster, located
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import matrix_coordinates
@@ -24,6 +25,14 @@ def _(plan: KernelPlan, one: Leaf, work: Locate) -> Text:
     if work.walk is not None:
         walk = [f"TileWalk {tile_domain.WALK};"]
         lines = tile_domain.found(along, across, group, matrix_coordinates(work.batches))
+    elif work.split > 1:
+        names.append(SHARE)
+        lines = last_round.found(work.split, "work" if work.batches else "item")
+        if work.batches:
+            lines += [
+                f"const int matrix = work / {per_matrix}, item = work - matrix * {per_matrix};",
+                f"{', '.join(matrix_coordinates(work.batches, work.sides))};",
+            ]
     elif work.batches:
         lines = [
             f"const int work = first + {own_run} * stride, matrix = work / {per_matrix};",

@@ -21,17 +21,23 @@ def _each(of: Landing, inside: list[str]) -> list[str]:
         "#pragma unroll",
         f"for (int m = 0; m < {of.rows}; ++m)",
         "#pragma unroll",
-        f"  for (int j = 0; j < {of.groups}; ++j) {{",
+        f"  for (int j = 0; j < {of.sent}; ++j) {{",
         *(line if line.startswith("#") else f"    {line}" for line in inside),
         "  }",
     ]
 
 
 def _place(of: Landing) -> str:
-    return f"(m * {of.groups} + j) * {of.group_bytes}" if of.rows > 1 else f"j * {of.group_bytes}"
+    return f"(m * {of.sent} + j) * {of.group_bytes}" if of.rows > 1 else f"j * {of.group_bytes}"
 
 
-@leaf("send", "st.async", Send, needs=_NEEDS)
+def _group(of: Landing, first: str = "") -> str:
+    """Which of a thread's groups of columns is the j-th that is sent, of the share from `first`."""
+    chunk = f"chunk * {of.sent}" if of.sent < of.groups else ""
+    return " + ".join(part for part in (first, chunk, "j") if part)
+
+
+@leaf("send", "st.async", Send, ("chunk",), (), needs=_NEEDS)
 def _(plan: KernelPlan, one: Leaf, work: Send) -> Text:
     slot, barrier = f"{work.counter}.slot", plan.buffer(work.full.buffer)
     full = indexed_address(barrier, slot, "group" if barrier.owners > 1 else "")
@@ -53,23 +59,23 @@ def _(plan: KernelPlan, one: Leaf, work: Send) -> Text:
     ]
     for of in work.landings:
         lines.append(f"  const unsigned {of.buffer}_there = address_in(to_{of.buffer}, d);")
-        sums = f"{of.total}[m][d * {of.groups} + j]"
+        sums = f"{of.total}[m][{_group(of, f'd * {of.groups}')}]"
         send = f"sums_send({of.buffer}_there + {_place(of)}, {sums}, there);"
         lines += [_deeper(line) for line in _each(of, [send])]
     lines.append("}")
     return Text(
         _block(lines),
-        f"{one.statement}[i]: every block of the cluster gets the sums of its columns",
+        f"{_called(one)}: every block of the cluster gets the sums of its columns",
     )
 
 
-@leaf("combine", "threads", Combine, ("q",), needs=_NEEDS)
+@leaf("combine", "threads", Combine, ("chunk", "q"), ("q",), needs=_NEEDS)
 def _(plan: KernelPlan, one: Leaf, work: Combine) -> Text:
     lines = []
     for of in work.landings:
         at = slot_address(plan.buffer(of.buffer), f"{work.counter}.slot", "group")
         lines.append(f"const unsigned {of.buffer}_from = {at} + q * {of.part_bytes} + {_own(of)};")
-        sums = f"{of.completed}[m][j][e]"
+        sums = f"{of.completed}[m][{_group(of)}][e]"
         added = [
             f"{sum_register(plan.atom.c.dtype)[0]} v[4];",
             f"sums_read({of.buffer}_from + {_place(of)}, v);",
@@ -77,12 +83,16 @@ def _(plan: KernelPlan, one: Leaf, work: Combine) -> Text:
             f"for (int e = 0; e < 4; ++e) {sums} = q > 0 ? {sums} + v[e] : v[e];",
         ]
         lines += _each(of, added)
-    return Text(_block(lines), f"{one.statement}[i,q]: what block q has sent is added")
+    return Text(_block(lines), f"{_called(one)}: what block q has sent is added")
 
 
 @leaf("close", "threads", Nothing)
 def _(plan: KernelPlan, one: Leaf, work: Nothing) -> Text:
-    return Text("", f"{one.statement}[i]: the parts have been read", inline=True)
+    return Text("", f"{_called(one)}: the parts have been read", inline=True)
+
+
+def _called(one: Leaf) -> str:
+    return f"{one.statement}[{','.join(one.loops)}]"
 
 
 def _deeper(line: str) -> str:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from polygen.hardware.device import Device
 from polygen.hardware.swizzle import chunk_bytes
+from polygen.poly.last_round import LastRound
 from polygen.schedule.problem import Fitted, Problem
 from polygen.tune.cost.tile_counts import (
     box_rows,
@@ -25,6 +26,7 @@ from polygen.tune.cost.tile_counts import (
     conflicts_of,
     copies_ahead,
     fill_rounds,
+    meetings,
     own_k_tiles,
     rows_there,
     way_out,
@@ -100,6 +102,11 @@ class Counts:
         converted: elements of fragments that consumers compute, per k tile.
         converted_functions: functions beyond arithmetic in them.
         making_steps: fragments that one consumer computes after each other, per k tile.
+        meetings: times that blocks send each other sums of a tile.
+        last_split: blocks that share the sums of a tile of the last round; 1: none do. The other
+            counts are of tiles that a block has for itself.
+        last_rounds: of these tiles, how many the busiest block has a part of.
+        last_tiles: how many there are.
     """
 
     roles: int
@@ -157,6 +164,10 @@ class Counts:
     converted: int = 0
     converted_functions: int = 0
     making_steps: int = 0
+    meetings: int = 1
+    last_split: int = 1
+    last_rounds: int = 0
+    last_tiles: int = 0
 
     @property
     def tiles(self) -> int:
@@ -165,8 +176,15 @@ class Counts:
 
     @property
     def idle(self) -> int:
-        """Slots without a cluster in the last round."""
+        """Slots without a cluster in the last round, or without a part of its tiles."""
+        if self.last_rounds:
+            return -self.last_tiles % (self.slots // self.last_split) * self.last_split
         return -self.clusters % self.slots
+
+    @property
+    def busiest(self) -> float:
+        """Tiles that the busiest slot works through, parts of the last ones counted as such."""
+        return self.rounds + self.last_rounds / self.last_split
 
 
 def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
@@ -182,12 +200,22 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
     cta, warp, cluster = schedule.tile.cta, schedule.tile.warp, schedule.cluster
     size = problem.element_bytes
     roles, pingpong = schedule.specialised, schedule.roles.form == "pingpong"
-    blocks, split = cluster.blocks, cluster.k
+    blocks, split, last_split = cluster.blocks, cluster.k, 1
+    if cluster.last:  # blocks have tiles for themselves
+        blocks, split, last_split = cluster.tiles, 1, cluster.k
     tall, wide = -(-problem.m // (cta.m * cluster.m)), -(-problem.n // (cta.n * cluster.n))
     every = cluster_count(problem, cta.m * cluster.m, cta.n * cluster.n)
     clusters = with_products(schedule, problem, every)
-    usable = device.multiprocessors if blocks <= 2 else device.wide_cluster_multiprocessors
-    slots = usable // blocks * (fitted.resident if roles else 1)
+    usable = device.multiprocessors
+    if cluster.blocks > 2:
+        usable = device.wide_cluster_multiprocessors
+    slots = usable // cluster.blocks * (fitted.resident if roles else 1)
+    slots *= last_split
+    rounds, last_rounds, last_tiles = -(-clusters // slots), 0, 0
+    if cluster.last:
+        of, together = LastRound(last_split), min(clusters, slots // last_split)
+        rounds, last_rounds = of.rounds(clusters, together)
+        last_tiles = clusters - last_split * of.choose(clusters, together)
     workers = (cta.m // warp.m) * (cta.n // warp.n)
     # What workers sum besides they sum again for every run of tiles.
     run = schedule.raster.run
@@ -264,7 +292,11 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         split=split,
         clusters=clusters,
         slots=slots,
-        rounds=-(-clusters // slots),
+        rounds=rounds,
+        last_split=last_split,
+        last_rounds=last_rounds,
+        last_tiles=last_tiles,
+        meetings=meetings(schedule),
         others=every - clusters,
         resident=fitted.resident,
         k_tiles=own_k_tiles(schedule, problem),
@@ -289,7 +321,7 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         in_flight=schedule.pipeline.in_flight if roles else 0,
         operand_reads=operand_reads,
         passes=problem.passes if cluster.n > 1 else 0,
-        sent=problem.products * cta.m * cta.n * _SUM_BYTES if split > 1 else 0,
+        sent=problem.products * cta.m * cta.n * _SUM_BYTES if cluster.k > 1 else 0,
         panels=panels,
         waits=waits,
         matrix_bytes=cta.m * cta.n * problem.matrix_bytes,

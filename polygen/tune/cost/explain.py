@@ -56,10 +56,11 @@ def _verdict(cost: Cost) -> list[str]:
     ranked = sorted(cost.parts, key=lambda part: -part[1])[1:3]
     near = [f"{n} {t / cost.microseconds:.0%}" for n, t in ranked if t > _FAMILIAR]
     lines = [f"next: {', '.join(near)}"] if near else []
-    done = c.clusters / (c.rounds * c.slots)
+    done = c.clusters / (c.busiest * c.slots)
     if c.idle:
+        rounds = f"{c.rounds} and {c.last_rounds} of parts" if c.last_rounds else f"{c.rounds}"
         lines.append(
-            f"rounds: {done:.0%} full; the last of {c.rounds} leaves {c.idle} of {c.slots} "
+            f"rounds: {done:.0%} full; the last of {rounds} leaves {c.idle} of {c.slots} "
             f"{_slots(c)} idle"
         )
     return lines
@@ -77,7 +78,7 @@ def _detail(name: str, c: Counts, p: CostParameters) -> str:
 
 
 def _steps(c: Counts) -> str:
-    return f"{c.rounds} x {c.k_tiles} k tiles x"
+    return f"{c.busiest:g} x {c.k_tiles} k tiles x"
 
 
 def _products(c: Counts, p: CostParameters) -> str:
@@ -195,6 +196,12 @@ def _work(device: Device, c: Counts) -> list[str]:
         )
     if c.split > 1:
         lines.append(f"{c.split} blocks share the sums of a tile: each sends {c.sent} B of them")
+    elif c.last_tiles:
+        lines.append(
+            f"{c.last_split} blocks share the sums of each of the last {c.last_tiles} tiles: "
+            f"{c.last_rounds} part(s) for the busiest, each sends {c.sent} B of them in "
+            f"{c.meetings} meeting(s)"
+        )
     elif c.passes:
         lines.append(f"the blocks of a cluster cover rows: they meet {c.passes} time(s) a tile")
     if c.outside:

@@ -8,7 +8,8 @@
 4. The way out of a tile: parts of sums that blocks share meet, and its panels are finished.
    Cooperative consumers do it while nobody multiplies; the ring fills meanwhile. In ping-pong it
    runs beside the other consumer's products.
-5. Rounds add up; in the last one only some multiprocessors are busy, so that copies are faster.
+5. Rounds add up; in the last one only some multiprocessors are busy, so that copies are faster; or
+   blocks share the sums of its tiles, each in a fraction of a round, after which their parts meet.
    Tiles without products are stored alone, behind those that have some.
 6. Without roles, the resident blocks of a multiprocessor run side by side.
 7. Device memory limits the whole kernel: its bytes, at its bandwidth, beside everything else. Where
@@ -83,7 +84,8 @@ def times(p: CostParameters, c: Columns) -> dict[str, Column]:
     with_roles, without = _roles(p, c), _warps(p, c)
     cycles = {name: np.where(c.roles > 0, with_roles[name], without[name]) for name in with_roles}
     # Power is limited: the busier the tensor cores of the whole device are, the slower the clock.
-    used = cycles["products"] * c.clusters / (c.rounds * c.slots) / np.maximum(cycles["busy"], 1)
+    busiest = c.rounds + c.last_rounds / c.last_split
+    used = cycles["products"] * c.clusters / (busiest * c.slots) / np.maximum(cycles["busy"], 1)
     cycle = 1e-3 / p.clock * (1 + p.droop * used)
     found = {name: value * cycle for name, value in cycles.items()}
     found["device memory"] = memory = _memory(p, c)
@@ -138,7 +140,7 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     own = c.resident * np.where(
         c.astride > 0, np.maximum(boxes, c.fetched / p.fetch_rate_astride), boxes
     )
-    finish, zeros = _finish(p, c), c.outside / p.outside_rate
+    finish, zeros = _finish(p, c, c.split, c.panels), c.outside / p.outside_rate
     least = np.maximum(p.step, c.making_steps * p.fragment_latency) + zeros
     by_hand = np.maximum(c.thread_rounds * p.thread_latency, c.resident * _making(p, c))
 
@@ -163,10 +165,18 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     main, alone = tile(whole)
     last_main, _ = tile(last)
     cooperative = (c.rounds - 1) * alone + last_main + finish
+    # Where blocks share the sums of the last round, all of them have tiles of their own until then.
+    part = np.ceil(c.k_tiles / c.last_split)
+    parted = c.last_rounds * (
+        part * np.maximum.reduce([product, *waiting(whole), least])
+        + p.tile
+        + _finish(p, c, c.last_split, c.panels / c.last_split)
+    )
+    cooperative = np.where(c.last_rounds > 0, c.rounds * alone + parted, cooperative)
     one_by_one = (c.rounds - 1) * main + last_main + finish
     in_turns = np.ceil(c.rounds / 2) * (main + finish)
     turns = np.maximum(one_by_one, in_turns)
-    k_tiles = c.rounds * c.k_tiles
+    k_tiles = c.rounds * c.k_tiles + c.last_rounds * part
     copy, waited = waiting(whole)
     return {
         "busy": np.where(c.pingpong > 0, turns, cooperative) + _others(c) * finish,
@@ -174,7 +184,8 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
         "shared memory": k_tiles * shared,
         "copies": k_tiles * copy,
         "latency": k_tiles * waited,
-        "way out": np.where(c.pingpong > 0, np.ceil(c.rounds / 2), c.rounds) * finish,
+        "way out": np.where(c.pingpong > 0, np.ceil(c.rounds / 2), c.rounds) * finish
+        + c.last_rounds * _finish(p, c, c.last_split, c.panels / c.last_split),
     }
 
 
@@ -193,22 +204,28 @@ def _making(p: CostParameters, c: Columns) -> Column:
     return np.asarray(c.made / rate + c.made_functions / p.compute_function_rate)
 
 
-def _finish(p: CostParameters, c: Columns) -> Column:
+def _finish(p: CostParameters, c: Columns, split: Column, panels: Column) -> Column:
     """Cycles in which the workers of a block finish their share of a tile.
+
+    Args:
+        p: the device's parameters.
+        c: what the schedules do.
+        split: blocks that share the sums of the tile.
+        panels: in which each of a block's workers finishes its share.
 
     Where blocks share the sums, their parts have to meet before. Where they cover rows together,
     each pass over the sums makes terms that nobody stores, from matrices that it reads straight,
     and ends by meeting.
     """
-    workers = np.maximum(c.workers, 1) * c.split
+    workers = np.maximum(c.workers, 1) * split
     direct = c.from_registers > 0
-    meet = np.where(c.split > 1, p.exchange + c.sent / p.exchange_rate, 0.0)
+    meet = np.where(split > 1, c.meetings * p.exchange + c.sent / p.exchange_rate, 0.0)
     term = np.where(c.matrix_bytes > 0, p.registers, p.unstored)
     meet = meet + c.passes * (p.exchange + c.own / _PANEL * term)
     return np.asarray(
         meet
         + c.own
-        / c.split
+        / split
         / _PANEL
         * (
             np.where(
@@ -219,7 +236,7 @@ def _finish(p: CostParameters, c: Columns) -> Column:
             + c.exchanged * p.across
         )
         + _folding(p, c)
-        + np.where(direct, 0.0, c.panels * p.panel_turn)
+        + np.where(direct, 0.0, panels * p.panel_turn)
         + c.matrix_bytes / workers / p.matrix_rate
         + c.functions / workers / p.function_rate
     )

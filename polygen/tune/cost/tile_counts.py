@@ -96,10 +96,16 @@ def fill_rounds(
 
 
 def own_k_tiles(schedule: Schedule, problem: Problem) -> int:
-    """How many k tiles one block adds up."""
+    """How many k tiles one block adds up, of a tile of its own where it has some."""
     depth = problem.depth or problem.k
     every = problem.k // depth * -(-depth // schedule.tile.cta.k)
-    return -(-every // schedule.cluster.k)
+    return every if schedule.cluster.last else -(-every // schedule.cluster.k)
+
+
+def meetings(schedule: Schedule) -> int:
+    """How often blocks that share the sums of a tile send each other some of them."""
+    columns = schedule.cluster.columns
+    return schedule.tile.warp.n // schedule.cluster.k // columns if columns else 1
 
 
 def way_out(
@@ -110,10 +116,12 @@ def way_out(
     moved = 1 + (0 < sum(by_hand) < sum(problem.operands))  # by engine, and by threads
     k_tiles = own_k_tiles(schedule, problem) * moved
     rows = warp.m // device.warpgroup_rows
-    turn = int(pingpong) + int(schedule.cluster.k > 1)  # or the parts of shared sums
+    shared = schedule.cluster.k > 1 and not schedule.cluster.last
+    turn = int(pingpong) + int(shared)  # or the parts of shared sums
     if schedule.epilogue.through == "registers":
         return rows, k_tiles + turn
-    panels = rows * (own_columns(schedule) // panel_columns(schedule))
+    own = schedule.tile.warp.n if schedule.cluster.last else own_columns(schedule)
+    panels = rows * (own // panel_columns(schedule))
     # Per panel: one wait for each matrix, and the barrier before the copy engine takes the results.
     return panels, k_tiles + turn + panels * (problem.matrices + 1)
 

@@ -137,7 +137,7 @@ def test_sums_in_parts_are_not_taken_for_one(cells):
 
 def test_elements_that_are_in_other_groups_than_their_k_says_are_refused():
     found = given(WARPS)
-    roles, _, *others = found.rest
+    roles, ((_, tiles),), *others = found.rest
     product = isl.UnionMap(
         "[M,N,K] -> { S0[i,j,k] -> mma[w,t,s,m,n] : w = 0 and m = 0 and n = 0 and "
         "t = floor(k/64) and 0 <= s < 4 and s = floor((k mod 64)/16) and i mod 2 = 0; "
@@ -145,34 +145,34 @@ def test_elements_that_are_in_other_groups_than_their_k_says_are_refused():
         "t = floor((k + 16)/64) and s = floor(((k + 16) mod 64)/16) and i mod 2 = 1 }"
     )
     with pytest.raises(InvarianceError, match="which instruction takes k depends on the element"):
-        sum_orders(found.emitted, roles, product, *others, invariant=True)
-    (order,), _ = sum_orders(found.emitted, roles, product, *others, invariant=False)
+        sum_orders(found.emitted, roles, [(product, tiles)], *others, invariant=True)
+    (order,), _ = sum_orders(found.emitted, roles, [(product, tiles)], *others, invariant=False)
     assert not order.fixed
 
 
 @pytest.mark.parametrize("shift", ["k + 8", "2*k"])
 def test_groups_that_are_no_runs_of_the_instructions_depth_are_refused(shift):
     found = given(WARPS)
-    roles, _, *others = found.rest
+    roles, ((_, tiles),), *others = found.rest
     product = isl.UnionMap(
         f"[M,N,K] -> {{ S0[i,j,k] -> mma[w,t,s,m,n] : w = 0 and m = 0 and n = 0 and "
         f"t = floor(({shift})/64) and s = floor((({shift}) mod 64)/16) }}"
     )
     with pytest.raises(InvarianceError, match="do not take k in runs of 16"):
-        sum_orders(found.emitted, roles, product, *others, invariant=True)
+        sum_orders(found.emitted, roles, [(product, tiles)], *others, invariant=True)
 
 
 def test_warps_that_share_the_k_of_an_element_hold_parts_of_its_sum():
     """A split of k over agents: no cell is written twice, and yet no cell is the whole sum."""
     found = given(WARPS)
-    roles, _, *others = found.rest
+    roles, ((_, tiles),), *others = found.rest
     split = isl.UnionMap(
         "[M,N,K] -> { S0[i,j,k] -> mma[w,t,s,m,n] : w = floor(k/64) mod 4 and m = 0 and n = 0 and "
         "t = floor(k/64) and s = floor((k mod 64)/16) }"
     )
     with pytest.raises(InvarianceError, match="nothing proves how its parts are added up"):
-        sum_orders(found.emitted, roles, split, *others, invariant=True)
-    (order,), _ = sum_orders(found.emitted, roles, split, *others, invariant=False)
+        sum_orders(found.emitted, roles, [(split, tiles)], *others, invariant=True)
+    (order,), _ = sum_orders(found.emitted, roles, [(split, tiles)], *others, invariant=False)
     assert order.parts and not order.fixed
     assert "added up as they come" in str(order)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from tile_mutants import CASES, EQUIVALENT, Case, emitted, equivalents, kernel, mutants
-from tile_simulator import fault
+from tile_simulator import fault, numbers
 
 from polygen.errors import VerifyError
 from polygen.poly.refine import refine
@@ -22,7 +22,7 @@ MORE = (
     "warps, copies through registers", "cooperative, residual", "cooperative, two outputs",
     "cooperative, none in flight", "shared sums, residual", "ping-pong, shared pair",
     "warps, some tiles alone", "cooperative, residual of some tiles",
-    "ping-pong, sums in blocks",
+    "ping-pong, sums in blocks", "last round shared, residual",
 )  # fmt: skip
 SAMPLE = [pytest.mark.slow, pytest.mark.sample(6)]
 EVERY = [
@@ -51,6 +51,8 @@ def sizes(case: Case):
     known = WARPS if case.name.startswith("warps") else ROLES
     if "k_tiles mod 2" in kernel(case).program.context:  # blocks have all of their k tiles
         return [one | {"k_tiles": 2 * -(-one["k_tiles"] // 2)} for one in ROLES]
+    if "own_tiles" in kernel(case).program.parameters:
+        return numbers(kernel(case).program, known)
     if not case.main.inside:
         return known
     return tuple(one | {"inside": n} for one in known for n in {0, one.get("tiles", 2) - 1})

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from tile_mutants import CASES, emitted, kernel, mutants
-from tile_simulator import Model, Wrong, fault
+from tile_simulator import Model, Wrong, fault, numbers
 
 from polygen.poly import place_trees
 
@@ -28,7 +28,7 @@ def sizes(case):
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_a_kernel_as_derived_runs_clean(case):
     of = kernel(case)
-    for values in sizes(case):
+    for values in numbers(of.program, sizes(case)):
         model = Model(emitted(of), values)
         for seed in range(2 if case.name.startswith("warps") else 12):
             assert model.run(seed) == sum(map(len, model.programs.values()))

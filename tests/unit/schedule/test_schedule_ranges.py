@@ -163,6 +163,24 @@ CASES: dict[str, list[tuple[Schedule, dict[str, Any], bool]]] = {
         (R, {"cluster__k": 2, "epilogue__columns": 64}, False),
         (W, {"cluster__k": 2}, False),
     ],
+    "cluster.share": [
+        (R, {"cluster__k": 2, "cluster__share": s}, s != "first") for s in ("last", "first")
+    ]
+    + [
+        (R, {"cluster__share": "last"}, False),  # nobody to share with
+        (R, {"cluster__share": "last", "cluster__k": 8}, False),  # shares narrower than a panel
+        (R, {"cluster__share": "last", "cluster__k": 2, "epilogue__through": "registers"}, False),
+    ],
+    "cluster.columns": [
+        (R, {"cluster__k": 2, "cluster__share": share, "cluster__columns": n}, n == 16)
+        for share, n in (
+            ("last", -1),
+            ("last", 12),
+            ("all", 16),
+            ("last", 64),
+        )
+    ]
+    + [(R, {"cluster__columns": 8}, False)],
     "exchange": [
         (W, {"exchange": True}, True),
         (R, {"exchange": True, "epilogue__through": "lines"}, True),

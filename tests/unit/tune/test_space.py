@@ -61,6 +61,8 @@ def test_shipped_tiles_are_among_them(arch):
         listed += found(PLAIN, arch, M=m, N=14336, K=4096)[0]
         listed += found(PLAIN, arch, M=m, N=4096, K=4096)[0]
     listed += found(PLAIN, arch, M=16, N=2048, K=4096)[0]
+    if arch == "sm_90a":  # a round and a half of its tiles
+        listed += found(PLAIN, arch, M=1792, N=1792, K=4096)[0]
 
     def decisions(schedule):
         other = schedule.exchange, schedule.by_lanes
@@ -100,7 +102,8 @@ def test_few_rows_are_tried_both_ways_and_by_lanes():
 def test_blocks_share_sums_where_tiles_are_few_and_sums_long():
     def splits(**sizes):
         listed = (one.schedule for one in found(PLAIN, "sm_90a", **sizes)[0])
-        return {one.cluster.k for one in listed if one.launch.realign == copied}
+        of_all = (one for one in listed if not one.cluster.last)
+        return {one.cluster.k for one in of_all if one.launch.realign == copied}
 
     copied = False
 
