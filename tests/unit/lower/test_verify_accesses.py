@@ -153,10 +153,10 @@ MUTANTS = {
     ),
     "parts sent to one block too few": ("shared", Send, record(blocks=1), "copies bring 16384"),
     "parts of half the columns": (
-        "shared", Send, each("landings", record(groups=2)), "copies bring",
+        "shared", Send, each("landings", record(groups=2, sent=2)), "copies bring",
     ),
     "parts of another shape": (
-        "shared", Send, each("landings", record(groups=2, rows=2)), "parts of 16384 bytes",
+        "shared", Send, each("landings", record(groups=2, sent=2, rows=2)), "parts of 16384 bytes",
     ),
     "parts added as other threads hold them": (
         "shared", Combine, each("landings", record(threads=64)), "and added as",
