@@ -44,10 +44,13 @@ def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[st
         return dim if isinstance(dim, int) else sizes.get(dim, TYPICAL_SIZE)
 
     batches = {dim for dim, _ in matched.batches}
-    count = math.prod(
-        extent if isinstance(extent, int) else sizes.get(extent, _TYPICAL_BATCHES)
-        for _, extent in matched.batches
-    )
+    many = {extent for _, extent in matched.batches}
+
+    def counted(dim: Dim) -> int:
+        """The same of a dim that may count matrices, of which there are fewer than rows."""
+        return size(dim) if dim not in many or dim in sizes else _matrices(dim)
+
+    count = math.prod(counted(extent) for _, extent in matched.batches)
     lefts, rights = (
         # What all of a tile's rows have besides weighs little.
         tuple(one for one in matched.side(role) if not one.whole)
@@ -84,10 +87,10 @@ def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[st
         held=(threads.words, threads.beside) if _made((*lefts, *rights)) else (0, 0),
         uneven=matched.groups is not None,
         folds=_folds(work),
-        **_rows(matched, size),
+        **_rows(matched, size, counted),
         depth=size(matched.depths[0]) if matched.sums else 0,
         joinable=joinable(matched),
-        stored=(_stored(lefts, size), _stored(rights, size)),
+        stored=(_stored(lefts, counted), _stored(rights, counted)),
         beside=0 if matched.rest is None else matched.rest.padded,
         terms=products_of(matched.a.multiplied, matched.b.multiplied),
         domain=() if work.before or work.operands.folds else matched.domain,
@@ -95,7 +98,14 @@ def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[st
     )
 
 
-def _rows(matched: Match, size: Callable[[Dim], int]) -> dict[str, Any]:
+def _matrices(dim: Dim) -> int:
+    """How many matrices there are along a dim of which no number is known."""
+    return dim if isinstance(dim, int) else _TYPICAL_BATCHES
+
+
+def _rows(
+    matched: Match, size: Callable[[Dim], int], counted: Callable[[Dim], int]
+) -> dict[str, Any]:
     """The axes that rows may run along: of windows, or of three and more, all but one numbers.
 
     Rows of two axes are those of products of matrices one by one, which have tiles of their own.
@@ -106,7 +116,8 @@ def _rows(matched: Match, size: Callable[[Dim], int]) -> dict[str, Any]:
     if not windows or not numbered or matched.rest is not None or matched.block:
         return {}
     first = next(at for at, (dim, _) in enumerate(axes) if dim == first_axis(axes))
-    return {"pixels": tuple(size(extent) for _, extent in axes), "first": first}
+    pixels = tuple(size(extent) if dim == "m" else counted(extent) for dim, extent in axes)
+    return {"pixels": pixels, "first": first}
 
 
 def _stored(operands: tuple[Operand, ...], size: Callable[[Dim], int]) -> int:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import polygen as pg
 from polygen import isl
+from polygen.analysis import prospect
 from polygen.decide import candidates
 from polygen.emit.cuda import emit
 from polygen.errors import ScheduleError, ScheduleFileError, VerifyError
@@ -19,6 +20,7 @@ from polygen.lower.verify import verify
 from polygen.lower.work import Locate, Move
 from polygen.pipeline import generate, with_sizes
 from polygen.poly.pixel_boxes import PixelBox, prove_box
+from polygen.problems import whole_problem
 from polygen.schedule.load import dumps, load_schedule, loads, schedules_folder
 from polygen.schedule.model import Cluster, Launches, Schedule
 from polygen.schedule.pixels import with_pixels
@@ -70,6 +72,15 @@ def checked(function, signature, chosen, sizes):
 
 
 # --- boxes ---------------------------------------------------------------------------------------
+def test_a_convolution_of_images_of_which_no_number_is_known_gets_a_schedule():
+    """As many of them as matrices are thought to be, wherever they are counted."""
+    program = pg.fuse(convolution(3, 1, 1)).program("bf16[N,32,32,64]", "bf16[128,3,3,64]")
+    problem = whole_problem(program, prospect(program), {})
+    assert (problem.pixels, problem.m * problem.batches) == ((16, 32, 32), 16 * 32 * 32)
+    assert problem.merged.batches == 1
+    assert problem.stored[0] == 16 * 32 * 32 * 64
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.sampled_from([1, 2, 3, 4, 8]), min_size=1, max_size=4), st.data())
 def test_rows_of_a_box_are_its_pixels_in_order(sides, data):
