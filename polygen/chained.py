@@ -32,6 +32,7 @@ from polygen.hardware.data_file import read, take
 from polygen.hardware.device import Device
 from polygen.lower.chain import lower_chain
 from polygen.lower.chain_memory import chain_memory, chain_resources, layouts
+from polygen.lower.legal_pages import keys_beside_pages
 from polygen.lower.memory import needed
 from polygen.lower.plan import KernelPlan
 from polygen.poly.by_chain import ChainShape
@@ -44,6 +45,7 @@ from polygen.poly.supported import require_rows_known
 from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import tiling
 from polygen.rewrite.chain import chain, products_in_chain
+from polygen.rewrite.read_by_index import operands_by_index
 from polygen.rewrite.rest import with_rest
 from polygen.schedule.load import load_schedule
 from polygen.schedule.model import (
@@ -139,6 +141,7 @@ def matched(program: Program) -> ChainMatch:
         UnsupportedProgram: no loop over keys runs it; with the dependence. Or rows are read by
             index.
     """
+    program = operands_by_index(program)
     require_rows_known(program)
     found = chain(program)
     assert found is not None
@@ -259,7 +262,8 @@ def _fitting(
             continue
         if columns > one["columns_most"] or ranges != (found.chain.range is not None):
             continue
-        consumers, keys, turns = one["consumers"], one["keys"], one["turns"]
+        consumers, turns = one["consumers"], one["turns"]
+        keys = keys_beside_pages(found, atom, one["keys"])
         name = f"chain_{consumers * rows}x{columns}x{keys}_r{one['rows']}{'_t' * turns}"
         schedule = Schedule(
             name=name,
@@ -352,6 +356,7 @@ def _shape(found: ChainMatch, atom: Atom, schedule: Schedule) -> ChainShape:
         ScheduleError: the tiles are none of a chain.
     """
     cta, warp = schedule.tile.cta, schedule.tile.warp
+    fitting = keys_beside_pages(found, atom, cta.k)
     wanted = {
         "tile.warp.n": (warp.n == cta.n, f"tile.cta.n = {cta.n}"),
         "tile.cta.n": (
@@ -363,6 +368,10 @@ def _shape(found: ChainMatch, atom: Atom, schedule: Schedule) -> ChainShape:
         "tile.cta.k": (
             cta.k % atom.k == 0 and cta.k <= atom.n_most,
             f"keys, a multiple of {atom.k} up to {atom.n_most}",
+        ),
+        "tile.cta.k beside pages": (
+            cta.k == fitting,
+            f"tile.cta.k = {fitting}: whole pages, or a part of one",
         ),
         "tile.part": (
             schedule.tile.part % cta.k == 0,
@@ -388,6 +397,7 @@ def _shape(found: ChainMatch, atom: Atom, schedule: Schedule) -> ChainShape:
         tiling(schedule, atom), depth, schedule.pipeline.stages,
         bool(chain_of.reference), bool(chain_of.states), schedule.roles.form == "pingpong",
         1 if chain_of.range is not None or schedule.tile.part else schedule.epilogue.prefetch,
+        tuple(found.paged),
     )  # fmt: skip
 
 

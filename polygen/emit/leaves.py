@@ -9,6 +9,7 @@ from polygen.frontend.dtypes import F64, DType
 from polygen.frontend.program import Dim
 from polygen.lower.accesses import ROWS_BEFORE, ROWS_OF_GROUP, Step
 from polygen.lower.computed import Rows
+from polygen.lower.find_pages import PIECE
 from polygen.lower.operands import walk
 from polygen.lower.plan import Buffer, KernelPlan
 from polygen.lower.result_work import Read, Write
@@ -228,8 +229,8 @@ def scaled(variable: str, stride: str) -> str:
 
 def coordinates(of: Boxes, number: int, piece: int = 0) -> list[str]:
     """The position of one of the boxes, or of a piece of it, in the tensor map, innermost first."""
-    inner, *others = reversed(of.corner)
-    if piece:
+    inner, *others = reversed([text.replace(f"[{PIECE}]", f"[{piece}]") for text in of.corner])
+    if piece and not of.pages:
         at = next(n for n, axis in enumerate(reversed(of.axes[:-1])) if axis.box > 1)
         every = of.axes[-2 - at].every
         others[at] = f"{others[at]} + {piece * of.box[0] * every}"

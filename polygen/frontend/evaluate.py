@@ -266,14 +266,14 @@ def _select(access: Access, values: Mapping[str, Array], ranges: Mapping[str, in
     """What an access reads: one axis per iterator, in the order of the tensor's axes."""
     array = values[access.name]
     if any(isinstance(index, Form) for index in access.index):
-        return _by_digits(access, array, ranges)
+        return _by_digits(access, values, ranges)
     for axis, index in reversed(tuple(enumerate(access.index))):
         if isinstance(index, int):
             array = array.take(index, axis)
             continue
         assert not isinstance(index, (Within, Form))  # of one group at a time; see above
         if isinstance(index, Gathered):  # numbers that name no row name one of the array's
-            numbers = _select(Access(index.rows, (index.place,)), values, ranges).astype(np.int64)
+            numbers = _select(Access(index.rows, index.places), values, ranges).astype(np.int64)
             array = array.take(np.clip(numbers, 0, array.shape[axis] - 1), axis)
             continue
         sliced = index if isinstance(index, Affine) else Affine(index, 1, 0)
@@ -318,14 +318,20 @@ def _at(index: Any, places: Mapping[str, Array]) -> Any:
     return form_of(index).at(places)
 
 
-def _by_digits(access: Access, array: Array, ranges: Mapping[str, int]) -> Array:
+def _by_digits(access: Access, values: Mapping[str, Array], ranges: Mapping[str, int]) -> Array:
     """What an access reads at sums of digits; zeros outside of axes that are padded."""
+    array = values[access.name]
     own = {it: ranges[it] for it in dict.fromkeys(access.iterators)}
     places = _grid(own)
     shape = tuple(own.values())
     inside: Any = True
     at = []
     for index, count in zip(access.index, array.shape, strict=True):
+        if isinstance(index, Gathered):
+            at_each = tuple(_at(one, places) for one in index.places)
+            named = values[index.rows][at_each].astype(np.int64)
+            at.append(np.broadcast_to(np.clip(named, 0, count - 1), shape))
+            continue
         place = _at(index, places)
         if isinstance(index, Form) and index.padded:
             inside = inside & (place >= 0) & (place < count)

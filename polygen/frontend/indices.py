@@ -50,28 +50,31 @@ class Within:
         return f"{self.group}.{self.iterator}"
 
 
+Place = str | int | Affine | Form  # in an array of numbers that names elements of others
+
+
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The element of an axis that a vector of numbers names: ``rows[place]``.
+    """The element of an axis that an array of numbers names: ``rows[place]``, ``table[b, j]``.
 
     Which one that is only the numbers say. What stands in them may be anything: they are kept
     inside of the axis, so that an access reaches one of its elements, any of them.
     """
 
-    place: str | int | Affine  # in the vector
-    rows: str  # the s32 vector
+    places: tuple[Place, ...]  # along each axis of the array
+    rows: str  # the s32 array
     extent: Dim  # of the axis
 
     @property
-    def iterator(self) -> str:
-        """The iterator that its place depends on; "" at a constant one."""
-        place = self.place.iterator if isinstance(self.place, Affine) else self.place
-        return place if isinstance(place, str) else ""
+    def place(self) -> Place:
+        """The place in a vector."""
+        (place,) = self.places
+        return place
 
     def __str__(self) -> str:
-        return f"{self.rows}[{self.place}]"
+        return f"{self.rows}[{','.join(map(str, self.places))}]"
 
 
 # An iterator's name, a constant (0 on an axis of size 1), a slice, what a reshape or a window makes
-# of several, a row of a group, or one that a vector names.
+# of several, a row of a group, or one that an array of numbers names.
 Index = str | int | Affine | Form | Within | Gathered

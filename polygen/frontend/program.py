@@ -69,11 +69,11 @@ class Access:
         """The iterators that occur, axis by axis; an axis indexed by a constant has none."""
         found: list[str] = []
         for index in self.by_group:
-            placed = index.place if isinstance(index, Gathered) else index
-            if isinstance(placed, Form):
-                found += placed.iterators
-            elif not isinstance(placed, int):
-                found.append(placed.iterator if isinstance(placed, Affine) else placed)
+            for placed in index.places if isinstance(index, Gathered) else (index,):
+                if isinstance(placed, Form):
+                    found += placed.iterators
+                elif not isinstance(placed, int):
+                    found.append(placed.iterator if isinstance(placed, Affine) else placed)
         return tuple(found)
 
     @property
@@ -85,8 +85,8 @@ class Access:
 
     @property
     def indexed_by(self) -> tuple[Access, ...]:
-        """The reads of vectors that say which elements are meant."""
-        return tuple(Access(i.rows, (i.place,)) for i in self.index if isinstance(i, Gathered))
+        """The reads of arrays that say which elements are meant."""
+        return tuple(Access(i.rows, i.places) for i in self.index if isinstance(i, Gathered))
 
     @property
     def by_place(self) -> Access:

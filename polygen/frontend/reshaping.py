@@ -83,8 +83,13 @@ def split_labels(left: Node, right: Node, axes: ProductAxes) -> dict[int, tuple[
     extents = dict(enumerate((*axes.dims, *axes.summed)))
     cuts: dict[int, set[int]] = {}
     for node, labels in ((left, axes.lhs), (right, axes.rhs)):
-        for reach in node.reaches if isinstance(node, ViewNode) else ():
+        reaches = node.reaches if isinstance(node, ViewNode) else ()
+        # Digits of an axis some of which a table of pages is read at are one axis of keys.
+        paged = {axis for reach in reaches if reach.rows is not None for axis in reach.met}
+        for reach in reaches:
             for term in reach.form.terms if reach.form is not None else ():
+                if term.of in paged:
+                    continue
                 places = {term.per, term.per * term.modulo} - {0, 1, extents[labels[int(term.of)]]}
                 cuts.setdefault(labels[int(term.of)], set()).update(places)
     found = {}

@@ -50,6 +50,7 @@ from polygen.lower.work import (
     Combine,
     Copy,
     Fill,
+    FindPages,
     Groups,
     Load,
     Locate,
@@ -87,6 +88,7 @@ Work: TypeAlias = (
     | Epilogue
     | Exchange
     | Fill
+    | FindPages
     | Finish
     | Folding
     | Groups

@@ -29,12 +29,14 @@ from polygen.lower.tallies import check_tallies
 from polygen.lower.tally import Tally
 from polygen.lower.verify_accesses import check_accesses
 from polygen.lower.verify_folds import check_folds
-from polygen.lower.work import Copy, Fill, Locate, Move, Send
+from polygen.lower.work import Copy, Fill, FindPages, Locate, Move, Send
 from polygen.poly.ast import Block, Call, For, If, LoopAst, Marked
 from polygen.poly.tile_program import INSIDE
 
 # Work that may touch global memory.
-_OUTSIDE = (Copy, Epilogue, Fill, Finish, Lines, Make, Move, Promote, Store, Tally, Warm)
+_OUTSIDE = (
+    Copy, Epilogue, Fill, FindPages, Finish, Lines, Make, Move, Promote, Store, Tally, Warm,
+)  # fmt: skip
 
 
 def verify(plan: KernelPlan) -> KernelPlan:

@@ -12,6 +12,7 @@ from polygen.errors import UnsupportedProgram
 from polygen.frontend.program import Program
 from polygen.hardware.device import common_facts
 from polygen.poly.fusion import Fusion, fuse
+from polygen.poly.key_pages import PagedOperand, paged_operand
 from polygen.poly.match import Along, Match, Operand, match
 from polygen.poly.pointwise import Element, Pointwork, pointwork
 from polygen.poly.scop import scop
@@ -55,6 +56,15 @@ class ChainMatch:
         """Columns of a matrix of results."""
         assert isinstance(self.values.n, int)
         return self.values.n
+
+    @property
+    def paged(self) -> dict[str, PagedOperand]:
+        """The operands whose keys lie in pages, by the name of their ring."""
+        found = {
+            name: paged_operand(operand.index if name == VALUES else renamed(operand.index))
+            for name, operand in self.operands
+        }
+        return {name: one for name, one in found.items() if one is not None}
 
     @property
     def operands(self) -> tuple[tuple[str, Operand], ...]:
@@ -190,6 +200,13 @@ def _require_numbers(chain: Chain, scores: Match, values: Match) -> None:
 def _require_boxes(found: ChainMatch) -> None:
     row = common_facts()["tensor_map_row_bytes"]
     for _, operand in found.operands:
+        if operand.role == "m" and any(one.places for one in operand.index):
+            raise UnsupportedProgram(
+                f"{operand}: rows of the first product by index",
+                where=found.chain.values.name,
+                why="a table names pages of keys and of values",
+                nearest=f"Pass {operand.tensor.name} with its rows in the order of the result's",
+            )
         if not operand.in_boxes or operand.alignment < row:
             raise UnsupportedProgram(
                 f"{operand.tensor}: the copy engine cannot move it",

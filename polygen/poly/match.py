@@ -17,12 +17,21 @@ from dataclasses import dataclass
 
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import DType
-from polygen.frontend.program import Access, Contraction, Dim, Program, Tensor
+from polygen.frontend.program import (
+    Access,
+    Contraction,
+    Dim,
+    Gathered,
+    Index,
+    Program,
+    Tensor,
+)
 from polygen.poly.depth import Sums
 from polygen.poly.elements import ROLES, Compute, Element
 from polygen.poly.elements import Along as Along
 from polygen.poly.elements import along as along
 from polygen.poly.elements import axis_of as axis_of
+from polygen.poly.elements import named as named
 from polygen.poly.fusion import Fusion
 from polygen.poly.match_axes import axes_of, extents_of, sides_of
 from polygen.poly.pixel_boxes import ONE_LINE, PixelBox
@@ -295,7 +304,7 @@ def match(
         own = contraction if several is None else several.contraction
         sides = {}
         for access, role in zip(own.reads, sides_of(own, dims), strict=True):
-            index = tuple(along(one, dims) for one in access.index)
+            index = tuple(_along(one, dims) for one in access.index)
             _require_apart(program, access, index)
             key = (access.name, role, index, depth)
             if key not in operands:
@@ -324,6 +333,13 @@ def match(
     return Match(
         tuple(products), tuple(order), axes, batches, m, n, depths, groups, outer, lengths[0]
     )
+
+
+def _along(index: Index, dims: dict[str, str]) -> Along:
+    """What indexes an axis of what copies move: of pages, where in the array that names them."""
+    if isinstance(index, Gathered):
+        return named(index, tuple(along(place, dims) for place in index.places))
+    return along(index, dims)
 
 
 def _operand(

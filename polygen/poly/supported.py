@@ -24,6 +24,7 @@ from polygen.frontend.program import (
     Program,
     Statement,
 )
+from polygen.rewrite.read_by_index import paged
 
 
 def require_supported(program: Program) -> None:
@@ -80,13 +81,16 @@ def require_rows_known(program: Program) -> None:
     """
     for statement in program.statements:
         for access in (*statement.reads, statement.write):
+            if isinstance(statement, Contraction) and paged(access) is not None:
+                continue  # of a chain: boxes whose corner a table says
             if access.indexed_by:
                 raise UnsupportedProgram(
                     f"{statement.name} {'stores' if access == statement.write else 'reads'} "
                     f"{access}: rows by index in a chain, or behind a product beside folds",
                     where=program.name,
                     why=f"{statement.name}: {statement}",
-                    nearest=f"Pass {access.name} with its rows in the order of the result's",
+                    nearest=f"Pass {access.name} with its rows in the order of the result's; keys "
+                    "may lie in pages, as in pages[table].reshape(B, T, D)",
                 )
 
 
@@ -97,7 +101,7 @@ def require_each_once(program: Program, statement: Statement) -> None:
         UnsupportedProgram: elements are repeated.
     """
     for access in statement.reads:
-        if any(_is_repeated(index) for index in access.index):
+        if paged(access) is None and any(_is_repeated(index) for index in access.index):
             raise UnsupportedProgram(
                 f"{statement.name} reads {access}: elements are repeated only in what operands are "
                 "computed from",
@@ -153,7 +157,7 @@ def _require_one_domain(program: Program) -> None:
 def _require_one_sum(program: Program, product: Contraction) -> None:
     summed = [it for it, _ in product.domain if it not in product.write.iterators]
     for access in product.reads:
-        own = access.iterators
+        own = access.iterators if paged(access) is None else access.axes
         if not summed or summed[0] not in own or len(set(own)) < len(own):
             alone = summed and summed[0] not in own and dict(product.domain)[summed[0]] == 1
             raise UnsupportedProgram(

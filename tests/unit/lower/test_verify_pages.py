@@ -1,0 +1,92 @@
+"""Keys in pages in a plan: what is shown of them, and plans that read other pages."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+import pytest
+from chain_samples import few_rows
+from paged_samples import decoding, signature
+
+import polygen as pg
+from polygen.errors import VerifyError
+from polygen.frontend.build import build_for
+from polygen.lower.verify import verify
+from polygen.lower.work import FindPages, Move
+
+
+@functools.cache
+def _kernel() -> pg.Kernel:
+    return pg.fuse(decoding(80)).compile(
+        *signature(16, 5), arch="sm_90a", schedule=few_rows(keys=32)
+    )
+
+
+def test_show_explains_pages() -> None:
+    plan = _kernel().show("plan")
+    assert "find_b[i,k]: table[z0, floor(k/16)] -> page_b" in plan
+    assert "2 pages of 16 keys to a tile" in plan
+    assert "proved: every key of a tile is brought from its row of the page that the table" in plan
+    assert "k_pages[table[b,floor(j/16)],(j mod 16),c,i]" in _kernel().show("program")
+    assert "row i has the keys j <= length[i] - 1" in _kernel().show("rewrite")
+
+
+def test_pages_are_found_before_the_slot_is_waited_for() -> None:
+    loops = next(p for p in _kernel().passes.plan.places if p.name == "producer").loops
+    text = str(loops)
+    assert text.index("find_b") < text.index("wait_empty_ring_b") < text.index("fill_b")
+
+
+def test_tables_of_a_call_become_numbers() -> None:
+    """Of arrays the widths of tables and pages are known, which a reshape asks for."""
+    names = [pg.fuse(decoding(80)).program(*signature(16, 5)).tensors[name] for name in
+             ("q", "k_pages", "v_pages", "table", "length")]  # fmt: skip
+    dims = (("B", "K", "G", "D"), ("N", "P", "K", "D"), ("N", "P", "K", "D"), ("B", "J"), ("B",))
+    given = [replace(one, dims=own) for one, own in zip(names, dims, strict=True)]
+    sizes = {"B": 3, "K": 2, "G": 4, "D": 64, "N": 20, "P": 16, "J": 5}
+    made = build_for(decoding(80), "decoding", "", given, sizes)
+    assert made.tensors["table"].dims == ("B", 5) and made.tensors["k_pages"].dims[:2] == ("N", 16)
+
+
+def _changed(kind: type, **fields):
+    """The plan with other fields in the first work of a kind that brings keys."""
+    plan = _kernel().passes.plan
+    leaf = next(
+        one
+        for one in plan.leaves
+        if isinstance(one.work, kind) and one.statement in ("find_b", "fill_b")
+    )
+    if kind is Move:
+        fields = {"boxes": (replace(leaf.work.boxes[0], **fields),)}
+    changed = replace(leaf, work=replace(leaf.work, **fields))
+    return replace(plan, leaves=tuple(changed if one is leaf else one for one in plan.leaves))
+
+
+def _places(text: str) -> tuple[str, ...]:
+    return tuple(text.format(box) for box in range(2))
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (FindPages, {"places": _places("(k_first + k) * 2 + 1 - {}")}),
+        (FindPages, {"places": _places("k * 2 + {}")}),
+        (FindPages, {"count": 6}),
+        (FindPages, {"extent": 80}),
+        (FindPages, {"base": ()}),
+        (FindPages, {"base": ("(long long)z1 * table_stride0",)}),
+        (FindPages, {"step": "2"}),
+        (FindPages, {"registers": "page_c"}),
+        (Move, {"pages": "page_c"}),
+        (Move, {"pages": ""}),
+        (Move, {"corner": ("page_c[piece]", "0", "z1", "0")}),
+        (Move, {"corner": ("page_b[piece]", "k", "z1", "0")}),
+        (Move, {"corner": ("page_b[piece]", "0", "z0", "0")}),
+        (Move, {"pieces": 1}),
+    ],
+)
+def test_plans_that_read_other_pages_are_refused(kind: type, fields: dict) -> None:
+    verify(_kernel().passes.plan)
+    with pytest.raises(VerifyError):
+        verify(_changed(kind, **fields))
