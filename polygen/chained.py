@@ -316,7 +316,7 @@ def _part(found: ChainMatch, schedule: Schedule, device: Device, sizes: Mapping[
 def _problem(found: ChainMatch, sizes: Mapping[str, int]) -> ChainProblem | None:
     """What the cost model looks at; None where a size is not known."""
     values = found.values
-    own = {along.dim for along in values.operand(VALUES).index}
+    own = values.operand(VALUES).dims
     rows, keys = extent(values.m, sizes), extent(values.depths[0], sizes)
     matrices = math.prod(extent(n, sizes) for _, n in values.batches)
     shared = math.prod(extent(n, sizes) for dim, n in values.batches if dim not in own)

@@ -78,6 +78,12 @@ class Operand:
         return self.in_rows and starts and forwards
 
     @property
+    def dims(self) -> frozenset[str]:
+        """The dims that it has elements of its own for; of pages by the place of their numbers."""
+        every = (term for one in self.index for each in (one, *one.places) for term in each.terms)
+        return frozenset(term.dim for term in every)
+
+    @property
     def padded(self) -> bool:
         """Whether elements outside of the array are read, as zeros."""
         return any(one.padded for one in self.index)

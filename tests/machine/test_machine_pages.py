@@ -9,28 +9,12 @@ import numpy as np
 import pytest
 from chain_samples import arrays_of, few_rows, run
 from generated import edited
-from paged_samples import arrays, bf16, decoding, signature
+from paged_samples import arrays, bf16, decoding, signature, sums_of_whole_numbers
 
 import polygen as pg
 from polygen.emulated import emulate
 from polygen.frontend.evaluate import reference
 from polygen.runtime.nvrtc import compile_source
-
-
-def _sums(keys: int):
-    """Of whole numbers, so that results are exact."""
-
-    def function(q, k_pages, v_pages, table, length):
-        k, v = (
-            pages[table].reshape(q.shape[0], keys, 2, 64).swapaxes(1, 2)
-            for pages in (k_pages, v_pages)
-        )
-        s = pg.relu(q @ k.mT)
-        j = pg.indices(s)[-1]
-        s = pg.where(j < length[:, None, None, None], s, 0.0).astype("bf16")
-        return (s @ v).astype("f32")
-
-    return function
 
 
 @pytest.mark.parametrize(
@@ -49,7 +33,13 @@ def test_every_key_comes_from_its_page(page: int, keys: int, part: int) -> None:
     given[0] = np.sign(given[0].astype(np.float32)).astype(bf16)
     given[1] = np.sign(given[1].astype(np.float32)).astype(bf16)
     few = few_rows(part, keys=keys)
-    run(_sums(page * count), signature(page, count), given, tolerance=0.0, schedule=few)
+    run(
+        sums_of_whole_numbers(page * count),
+        signature(page, count),
+        given,
+        tolerance=0.0,
+        schedule=few,
+    )
 
 
 def test_decoding_with_heads_in_front_of_pages() -> None:
@@ -63,8 +53,8 @@ def test_numbers_of_pages_that_are_none_are_kept_inside() -> None:
     wild = given[3].copy()
     wild[0, 0], wild[1, 1] = -5, 2**31 - 1
     kept = np.clip(wild, 0, len(given[1]) - 1)
-    wanted = reference(_sums(32), [*given[:3], kept, given[4]])
-    kernel = pg.fuse(_sums(32)).compile(
+    wanted = reference(sums_of_whole_numbers(32), [*given[:3], kept, given[4]])
+    kernel = pg.fuse(sums_of_whole_numbers(32)).compile(
         *signature(16, 2), arch="sm_90a", schedule=few_rows(keys=32)
     )
     done = kernel.emulation(*given[:3], wild, given[4])
@@ -137,7 +127,9 @@ BROKEN = {
 
 @functools.cache
 def _kernel() -> pg.Kernel:
-    return pg.fuse(_sums(80)).compile(*signature(16, 5), arch="sm_90a", schedule=few_rows(keys=32))
+    return pg.fuse(sums_of_whole_numbers(80)).compile(
+        *signature(16, 5), arch="sm_90a", schedule=few_rows(keys=32)
+    )
 
 
 @functools.cache
@@ -154,7 +146,7 @@ def _right(source) -> bool:
     kernel, given = _kernel(), _given()
     done = emulate(kernel.program, source, compile_source(source).ptx, given)
     kept = np.clip(given[3], 0, len(given[1]) - 1)
-    wanted = reference(_sums(80), [*given[:3], kept, given[4]])
+    wanted = reference(sums_of_whole_numbers(80), [*given[:3], kept, given[4]])
     return not done.report.findings and np.array_equal(done.results, wanted)
 
 
