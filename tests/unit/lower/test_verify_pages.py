@@ -10,8 +10,10 @@ from chain_samples import few_rows
 from paged_samples import decoding, signature
 
 import polygen as pg
+from polygen.chained import decide_chain
 from polygen.errors import VerifyError
 from polygen.frontend.build import build_for
+from polygen.hardware.device import device
 from polygen.lower.verify import verify
 from polygen.lower.work import FindPages, Move
 
@@ -47,6 +49,16 @@ def test_tables_of_a_call_become_numbers() -> None:
     sizes = {"B": 3, "K": 2, "G": 4, "D": 64, "N": 20, "P": 16, "J": 5}
     made = build_for(decoding(80), "decoding", "", given, sizes)
     assert made.tensors["table"].dims == ("B", 5) and made.tensors["k_pages"].dims[:2] == ("N", 16)
+
+
+def test_few_sequences_have_their_pages_in_parts() -> None:
+    program = pg.fuse(decoding(65536)).program(*signature(16, 4096, heads=8, depth=128))
+
+    def chosen(batch: int) -> str:
+        sizes = {"B": batch, "G": 4, "N": 5000}
+        return decide_chain(program, device("sm_90a"), "auto", sizes=sizes).schedule.name
+
+    assert chosen(1).startswith("chain_64x128x64_r1_p") and chosen(32) == "chain_64x128x64_r1"
 
 
 def _changed(kind: type, **fields):
