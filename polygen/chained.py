@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from polygen.errors import InvarianceError, ResourceError, ScheduleError, UnsupportedProgram
+from polygen.frontend.indices import named_in, size_value
 from polygen.frontend.program import (
     Argument,
     Contraction,
@@ -304,7 +305,8 @@ def _meant_for(one: Mapping[str, Any], found: ChainMatch, sizes: Mapping[str, in
 
 def extent(dim: Dim, sizes: Mapping[str, int]) -> float:
     """A size, or infinity where it is not known."""
-    return dim if isinstance(dim, int) else sizes.get(dim, math.inf)
+    known = all(name in sizes for name in named_in(dim))
+    return float(size_value(dim, sizes)) if known else math.inf
 
 
 def _part(found: ChainMatch, schedule: Schedule, device: Device, sizes: Mapping[str, int]) -> int:

@@ -13,11 +13,11 @@ import polygen as pg
 bf16 = ml_dtypes.bfloat16
 
 
-def decoding(keys: int, *, heads_first: bool = False, scale: float = 0.125) -> Callable:
+def decoding(keys: int = -1, *, heads_first: bool = False, scale: float = 0.125) -> Callable:
     """Attention of the heads of groups, a row each, over keys in pages, as long as sequences are.
 
     Args:
-        keys: of a sequence, as many as its pages have.
+        keys: of a sequence, as many as its pages have; -1: whatever that is.
         heads_first: whether a page is [heads, page, depth], and not [page, heads, depth].
         scale: of scores.
     """
@@ -32,7 +32,7 @@ def decoding(keys: int, *, heads_first: bool = False, scale: float = 0.125) -> C
     return function
 
 
-def sums_of_whole_numbers(keys: int, *, heads_first: bool = False) -> Callable:
+def sums_of_whole_numbers(keys: int = -1, *, heads_first: bool = False) -> Callable:
     """The same without a softmax, whose results are exact: scores are numbers from 0 to the depth.
 
     Args:
@@ -59,9 +59,9 @@ def _sequences(pages: Any, keys: int, heads_first: bool) -> Any:
 
 
 def signature(
-    page: int, count: int, *, heads: int = 2, depth: int = 64, heads_first: bool = False
+    page: int, count: int | str, *, heads: int = 2, depth: int = 64, heads_first: bool = False
 ) -> tuple[str, ...]:
-    """Of `decoding`, with so many pages to a sequence."""
+    """Of `decoding`, with so many pages to a sequence, or a name for that."""
     one = f"{heads},{page}" if heads_first else f"{page},{heads}"
     pages = f"bf16[N,{one},{depth}]"
     return (f"bf16[B,{heads},G,{depth}]", pages, pages, f"s32[B,{count}]", "s32[B]")

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from polygen.emit.names import c_name
+from polygen.emit.names import c_name, c_size
+from polygen.frontend.indices import size_value
 from polygen.frontend.program import Dim, Program, Tensor
 from polygen.frontend.shapes import LARGEST_SIZE
 from polygen.hardware.device import common_facts
@@ -69,7 +70,8 @@ class Arrays:
 
     def extent(self, dim: Dim) -> int:
         """A size as a number."""
-        return dim if isinstance(dim, int) else self.sizes[dim]
+        found: int = size_value(dim, self.sizes)
+        return found
 
     def reach(self, name: str, axes: Sequence[int]) -> int:
         """Elements from the first to behind the last along `axes` of a tensor."""
@@ -192,10 +194,6 @@ def refusals(
     )
 
 
-def _size(dim: Dim) -> str:
-    return c_name(str(dim))
-
-
 def _step(tensor: Tensor, axis: int) -> str:
     return c_name(stride_argument(tensor, axis))
 
@@ -205,7 +203,7 @@ def given_step(tensor: Tensor, axis: int) -> str:
     dim = tensor.dims[axis]
     if isinstance(dim, int):
         return _step(tensor, axis) if dim > 1 else "0"
-    return f"({_size(dim)} > 1 ? {_step(tensor, axis)} : 0)"
+    return f"({c_size(dim)} > 1 ? {_step(tensor, axis)} : 0)"
 
 
 def _reach(tensor: Tensor, axes: Sequence[int]) -> str:
@@ -214,14 +212,14 @@ def _reach(tensor: Tensor, axes: Sequence[int]) -> str:
     for axis in axes:
         if tensor.dims[axis] == 1:
             continue
-        last = f"({_size(tensor.dims[axis])} - 1LL)"
+        last = f"({c_size(tensor.dims[axis])} - 1LL)"
         inner = axis == tensor.order[-1]
         terms.append(last if inner else f"{last} * {_step(tensor, axis)}")
     return " + ".join([*terms, "1"])
 
 
 def _test(one: Condition, launch: Launch, tensors: Mapping[str, Tensor]) -> str:
-    size = _size(one.dim)
+    size = c_size(one.dim)
     if one.kind == "size":
         return f"{size} < 1 || {size} > {LARGEST_SIZE}"
     if one.kind == "cover":
@@ -270,9 +268,9 @@ def _blocks(launch: Launch) -> tuple[str, str]:
 
 def rounded_up(launch: Launch, side: str, tile: int, kind: str = "LL") -> str:
     """What whole tiles along or across count, before it is divided; see `Launch.tiles`."""
-    size = _size(launch.along if side == "along" else launch.across)
+    size = c_size(launch.along if side == "along" else launch.across)
     if launch.grouped == side:
-        return f"{size} + {_size(launch.groups)} * {tile - 1}LL"
+        return f"{size} + {c_size(launch.groups)} * {tile - 1}LL"
     return f"{size} + {tile - 1}{kind}"
 
 
@@ -282,7 +280,7 @@ def _above(*limits: tuple[str, int]) -> str:
 
 def matrices(launch: Launch, count: int | None = None) -> str:
     """How many matrices the first `count` batch dims make, or all of them, in 64 bits."""
-    return " * ".join(["1LL", *map(_size, launch.batches[:count])])
+    return " * ".join(["1LL", *map(c_size, launch.batches[:count])])
 
 
 def work_items(launch: Launch, count: int | None = None) -> str:
@@ -294,7 +292,7 @@ def work_items(launch: Launch, count: int | None = None) -> str:
             ("across", launch.tile_across * launch.cluster[1]),
         )
     )
-    first = " * ".join([along, f"({across})", *map(_size, launch.batches[:count])])
+    first = " * ".join([along, f"({across})", *map(c_size, launch.batches[:count])])
     return " + ".join([first, *(_further_items(launch, one) for one in launch.further)])
 
 
@@ -307,10 +305,10 @@ def _further_items(launch: Launch, one: Extents) -> str:
         strict=True,
     )
     tiles = (
-        f"(({_size(extent)} + {tile * blocks - 1}LL) / {tile * blocks})"
+        f"(({c_size(extent)} + {tile * blocks - 1}LL) / {tile * blocks})"
         for extent, tile, blocks in sides
     )
-    return " * ".join([*tiles, *map(_size, one.batches)])
+    return " * ".join([*tiles, *map(c_size, one.batches)])
 
 
 def _batches(launch: Launch) -> str:

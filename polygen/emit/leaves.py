@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from polygen.emit.names import c_name
+from polygen.emit.names import c_name, c_size
 from polygen.frontend.dtypes import F64, DType
 from polygen.frontend.program import Dim
 from polygen.lower.accesses import ROWS_BEFORE, ROWS_OF_GROUP, Step
@@ -92,7 +92,7 @@ def extent_names(plan: KernelPlan) -> dict[str, str]:
 
 def size_name(extent: Dim) -> str:
     """A size as C."""
-    return c_name(str(extent))
+    return c_size(extent)
 
 
 def matrix_coordinates(batches: Sequence[tuple[str, Dim]], sides: Sequence[int] = ()) -> list[str]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from importlib.resources import files
 
 from polygen.emit.functions import PRIMITIVES
+from polygen.frontend.indices import Dim, named_in, times_in
 
 # Names that Python code writes into the leaves, and loop iterators.
 _WRITTEN_TEXT = (
@@ -74,6 +75,14 @@ def _templates(names: tuple[str, ...]) -> Iterator[str]:
         place = files("polygen.emit") / "templates" / name
         parts = [place] if place.is_file() else list(place.iterdir())
         yield from (p.read_text(encoding="utf-8") for p in parts if p.name.endswith(".j2"))
+
+
+def c_size(dim: Dim) -> str:
+    """A size as C: a number, a name, or a multiple of one."""
+    if isinstance(dim, int):
+        return str(dim)
+    (name,), times = map(c_name, named_in(dim)), times_in(dim)
+    return name if times == 1 else f"({times} * {name})"
 
 
 def c_name(name: str) -> str:

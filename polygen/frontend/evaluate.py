@@ -20,6 +20,7 @@ from polygen.frontend.functions import TABLE
 from polygen.frontend.grouping import one_group
 from polygen.frontend.groups import bounds
 from polygen.frontend.indexing import form_of
+from polygen.frontend.indices import size_value
 from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import (
     Access,
@@ -225,7 +226,8 @@ def _by_groups(
 
 
 def _size(dim: Dim, extents: Mapping[str, int]) -> int:
-    return extents[dim] if isinstance(dim, str) else dim
+    found: int = size_value(dim, extents)
+    return found
 
 
 def _bind_sizes(
@@ -242,7 +244,7 @@ def _bind_sizes(
 
 def _extents(statement: Statement, extents: Mapping[str, int]) -> dict[str, int]:
     """How far each iterator of a statement runs, in the domain's order."""
-    return {it: extents[e] if isinstance(e, str) else e for it, e in statement.domain}
+    return {it: _size(e, extents) for it, e in statement.domain}
 
 
 def _contraction(
@@ -359,7 +361,7 @@ def _operand(
     if isinstance(arg, Constant):
         return arg.value
     if isinstance(arg, Extent):
-        return float(math.prod(extents[d] if isinstance(d, str) else d for d in arg.dims))
+        return float(math.prod(_size(d, extents) for d in arg.dims))
     iterators = tuple(ranges)
     if isinstance(arg, Coordinate):
         at = arg.index

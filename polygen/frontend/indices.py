@@ -2,12 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from polygen.frontend.forms import Form
 
-Dim = str | int  # a size: a name (run-time argument) or a number
+# A size: a name (run-time argument), a number, or a multiple of a named one, ``16*J``, which axes
+# have that a reshape merges.
+Dim = str | int
+
+
+def multiple(dim: Dim, count: int) -> Dim:
+    """So many times a size."""
+    if isinstance(dim, int):
+        return count * dim
+    times, name = _apart(dim)
+    return name if count * times == 1 else f"{count * times}*{name}"
+
+
+def named_in(dim: Dim) -> tuple[str, ...]:
+    """The name that a size is, or is a multiple of; none of a number."""
+    return () if isinstance(dim, int) else (_apart(dim)[1],)
+
+
+def times_in(dim: Dim) -> int:
+    """How many times its name a size is; 1 of a number."""
+    return 1 if isinstance(dim, int) else _apart(dim)[0]
+
+
+def size_value(dim: Dim, sizes: Mapping[str, Any]) -> Any:
+    """A size as a number.
+
+    Args:
+        dim: the size.
+        sizes: of names.
+    """
+    if isinstance(dim, int):
+        return dim
+    times, name = _apart(dim)
+    return times * sizes[name]
+
+
+def _apart(dim: str) -> tuple[int, str]:
+    times, _, name = dim.rpartition("*")
+    return int(times or 1), name
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from polygen.frontend.indices import Dim as Dim
 from polygen.frontend.indices import Gathered as Gathered
 from polygen.frontend.indices import Index as Index
 from polygen.frontend.indices import Within as Within
+from polygen.frontend.indices import named_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,8 +349,8 @@ class Program(Brief):
     @property
     def sizes(self) -> tuple[str, ...]:
         """The symbolic dims, in the order in which the arguments first name them."""
-        found = [d for t in (*self.inputs, *self.outputs) for d in t.dims if isinstance(d, str)]
-        return tuple(dict.fromkeys(found))
+        found = [d for t in (*self.inputs, *self.outputs) for d in t.dims]
+        return tuple(dict.fromkeys(name for dim in found for name in named_in(dim)))
 
     def __str__(self) -> str:
         head = f"{self.name}: {self.source}"

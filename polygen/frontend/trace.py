@@ -287,7 +287,8 @@ class Trace:
                 are split or merged.
             UnsupportedProgram: no sum of digits says where an element is.
         """
-        reaches, dims = reshaped(describe(node), node.dims, shape)
+        paged = isinstance(node, ViewNode) and node.by_index
+        reaches, dims = reshaped(describe(node), node.dims, shape, paged=paged)
         return self.reach(node, reaches, dims)
 
     def windows(self, node: Node, shape: Any, axis: Any) -> Node:

@@ -17,10 +17,12 @@ from dataclasses import dataclass
 
 from polygen import isl
 from polygen.errors import VerifyError
+from polygen.frontend.indices import named_in
 from polygen.frontend.program import Dim
 from polygen.hardware.matrix_layout import GROUP_ROWS
 from polygen.poly.elements import Along, axis_of
 from polygen.poly.legality import Proof
+from polygen.poly.scop import space
 
 _KEYS, PLACE = "k", "place"  # the dim of keys, and what stands for a page's place in the table
 
@@ -161,7 +163,7 @@ def prove_key_pages(name: str, found: PagedOperand, pages: KeyPages, keys: Dim) 
     Raises:
         VerifyError: with a key that another row, or another page, is brought for.
     """
-    parameters = f"[{keys}] -> " if isinstance(keys, str) else ""
+    parameters = space(named_in(keys))
     there = f"t >= 0 and 0 <= r < {pages.keys} and {pages.keys}*t + r < {keys}"
     each = "; ".join(
         f"[t,r] -> [{pages.place('t', box, in_isl)}, {pages.row('t', in_isl)} + r - "

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.forms import Form
+from polygen.frontend.indices import times_in
 from polygen.frontend.program import (
     Access,
     Affine,
@@ -91,6 +92,27 @@ def require_rows_known(program: Program) -> None:
                     why=f"{statement.name}: {statement}",
                     nearest=f"Pass {access.name} with its rows in the order of the result's; keys "
                     "may lie in pages, as in pages[table].reshape(B, T, D)",
+                )
+
+
+def require_sizes(program: Program) -> None:
+    """Refuse axes outside of chains that a reshape merges of one without a number and others.
+
+    Args:
+        program: no chain.
+
+    Raises:
+        UnsupportedProgram: with the statement.
+    """
+    for statement in program.statements:
+        for _, extent in statement.domain:
+            if times_in(extent) > 1:
+                raise UnsupportedProgram(
+                    f"{statement.name} runs over an axis of {extent} elements, of pages that a "
+                    "table names",
+                    where=program.name,
+                    why="pages are one axis of keys in a chain of products, f(q @ k.mT) @ v",
+                    nearest="Gather the pages first, and pass what is gathered",
                 )
 
 

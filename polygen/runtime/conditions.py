@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from polygen.emit.conditions import Arrays, Condition, holds, most_blocks
 from polygen.emit.source import KernelSource
 from polygen.errors import AlignmentMismatch, ArgumentError
+from polygen.frontend.indices import size_value
 from polygen.frontend.program import Tensor
 from polygen.frontend.shapes import LARGEST_SIZE
 
@@ -72,7 +73,7 @@ def _too_many(one: Condition, source: KernelSource, sizes: Mapping[str, int]) ->
     """Word the error for more blocks than CUDA launches, or more tiles than kernels count."""
     launch = source.launch
     named = dict.fromkeys(
-        f"{dim} = {sizes[dim]}"
+        f"{dim} = {size_value(dim, sizes)}"
         for dim in (*launch.batches, launch.along, launch.across)
         if isinstance(dim, str)
     )

@@ -10,6 +10,7 @@ from polygen.errors import (
     InvarianceError,
     ResourceError,
     ScheduleError,
+    ShapeError,
     UnsupportedProgram,
 )
 from polygen.hardware.device import device
@@ -62,6 +63,19 @@ def test_pages_that_no_tile_is_made_of() -> None:
     assert "tile.cta.k" in text and "Use tile.cta.k = 48: whole pages" in text
     kernel = pg.fuse(function).compile(*given, arch="sm_90a")
     assert kernel.schedule.tile.cta.k == 96
+
+
+def test_pages_outside_of_a_chain() -> None:
+    given = ("bf16[B,S,64]", "bf16[N,16,64]", "s32[B,J]")
+    text = _refused(lambda q, k, t: q @ k[t].reshape(q.shape[0], -1, 64).mT, *given)
+    assert "an axis of 16*J elements, of pages that a table names" in text
+    assert "f(q @ k.mT) @ v" in text and "Gather the pages first" in text
+    given = ("bf16[B,S,64]", "bf16[N,16,64]", "s32[B,4]")
+    text = _refused(lambda q, k, t: q @ k[t].reshape(q.shape[0], -1, 64).mT, *given)
+    assert "is read at t[b,floor(j/16)], by an array of several axes" in text
+    text = _refused(lambda x, w: x.reshape(-1, 64) @ w.T, "bf16[B,16,64]", "bf16[N,64]",
+                    error=ShapeError)  # fmt: skip
+    assert "how many elements B stands for is known only at run time" in text
 
 
 def test_what_is_read_by_index_in_a_chain_is_pages() -> None:

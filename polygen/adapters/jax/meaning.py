@@ -17,6 +17,7 @@ from polygen.errors import UnsupportedProgram
 from polygen.frontend.forms import Form
 from polygen.frontend.functions import TABLE
 from polygen.frontend.indexing import form_of
+from polygen.frontend.indices import size_value
 from polygen.frontend.program import (
     Access,
     Affine,
@@ -91,7 +92,7 @@ def run(program: Program, operands: Sequence[Any]) -> list[Any]:
     shapes = [o.shape for t, o in zip(program.inputs, operands, strict=True) if t.dims]
     sizes = sizes_of(program, shapes)
     for statement in program.statements:
-        extents = {i: sizes[e] if isinstance(e, str) else e for i, e in statement.domain}
+        extents = {i: size_value(e, sizes) for i, e in statement.domain}
         if isinstance(statement, Contraction):
             found = _contraction(statement, values, extents)
         else:

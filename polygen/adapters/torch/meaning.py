@@ -19,6 +19,7 @@ from polygen.frontend import philox
 from polygen.frontend.forms import Form
 from polygen.frontend.functions import TABLE
 from polygen.frontend.indexing import form_of
+from polygen.frontend.indices import size_value
 from polygen.frontend.program import (
     Access,
     Affine,
@@ -170,7 +171,7 @@ def run(program: Program, operands: Sequence[Any], sizes: Mapping[str, Any]) -> 
     working = torch.float64 if exact else torch.float32
     parts = program.in_parts
     for statement in program.statements:
-        extents = {i: sizes[e] if isinstance(e, str) else e for i, e in statement.domain}
+        extents = {i: size_value(e, sizes) for i, e in statement.domain}
         if isinstance(statement, Contraction):
             values[statement.write.name] = _contraction(statement, values, extents)
         elif isinstance(statement, Fold):

@@ -27,6 +27,7 @@ def test_every_key_comes_from_its_row_of_its_page(page: int, keys: int, boxes: i
     assert (found.page, found.axis, found.inside, found.along) == (page, 0, 1, 1 if page else -1)
     assert "whatever numbers stand there" in str(prove_key_pages("pages", found, pages, 960))
     prove_key_pages("pages", found, pages, "T")
+    prove_key_pages("pages", found, pages, "16*J")
 
 
 @pytest.mark.parametrize(("page", "keys"), [(20, 16), (12, 48), (48, 64), (16, 24), (100, 32)])
