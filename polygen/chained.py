@@ -33,7 +33,7 @@ from polygen.hardware.data_file import read, take
 from polygen.hardware.device import Device
 from polygen.lower.chain import lower_chain
 from polygen.lower.chain_memory import chain_memory, chain_resources, layouts
-from polygen.lower.legal_pages import keys_beside_pages
+from polygen.lower.legal_pages import keys_beside_pages, registers_beside_pages
 from polygen.lower.memory import needed
 from polygen.lower.plan import KernelPlan
 from polygen.poly.by_chain import ChainShape
@@ -265,13 +265,14 @@ def _fitting(
             continue
         consumers, turns = one["consumers"], one["turns"]
         keys = keys_beside_pages(found, atom, one["keys"])
+        registers = registers_beside_pages(found, one["registers"], consumers, device)
         name = f"chain_{consumers * rows}x{columns}x{keys}_r{one['rows']}{'_t' * turns}"
         schedule = Schedule(
             name=name,
             device=device.name,
             tile=Tile(CtaTile(consumers * rows, columns, keys), WarpTile(rows, columns)),
             pipeline=Pipeline(stages=_STAGES, in_flight=1),
-            roles=Roles("pingpong" if turns else "cooperative", *one["registers"]),
+            roles=Roles("pingpong" if turns else "cooperative", *registers),
             raster=Raster("m", 1),
             epilogue=Epilogue("registers", prefetch=one["rows"]),
             min_blocks=one.get("blocks", 1),

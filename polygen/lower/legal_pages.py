@@ -1,14 +1,18 @@
-"""Which tiles of keys fit pages, and which pages any tile fits."""
+"""Which tiles of keys fit pages, which pages any tile fits, and what finding them takes."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from polygen.errors import UnsupportedProgram
 from polygen.hardware.atom import Atom
+from polygen.hardware.data_file import read, take
+from polygen.hardware.device import Device
 from polygen.hardware.matrix_layout import GROUP_ROWS
 from polygen.poly.chain_match import ChainMatch
 from polygen.poly.key_pages import KeyPages
+
+_FILE = "chains.toml"
 
 
 def keys_beside_pages(found: ChainMatch, atom: Atom, wanted: int) -> int:
@@ -28,6 +32,24 @@ def keys_beside_pages(found: ChainMatch, atom: Atom, wanted: int) -> int:
         raise _no_tile(found, pages, atom)
     fewer = [count for count in counts if count <= wanted]
     return wanted if not pages else fewer[-1] if fewer else counts[0]
+
+
+def registers_beside_pages(
+    found: ChainMatch, given: Sequence[int], consumers: int, device: Device
+) -> tuple[int, int]:
+    """Registers of a thread of the producer and of a consumer, of which it gives some away.
+
+    Args:
+        found: the chain.
+        given: both, as they are without pages.
+        consumers: how many there are.
+        device: the target.
+    """
+    producer, consumer = given
+    wanted = take(read(_FILE), "pages", _FILE)["producer_registers"] if found.paged else producer
+    step, more = device.role_registers_step, max(0, wanted - producer)
+    less = -(-more // (consumers * step)) * step
+    return producer + less * consumers, consumer - less
 
 
 def _tiles(pages: Collection[int], atom: Atom) -> list[int]:

@@ -97,7 +97,7 @@ def _source(
         return access
     tensor = program.tensors.get(source.name)
     names = {it: at for it, at in zip(own, access.index, strict=True) if isinstance(at, str)}
-    if tensor is None or tensor.dtype != writer.dtype or len(names) != len(own):
+    if tensor is None or tensor.dtype != writer.dtype or not set(source.iterators) <= set(names):
         return access
     found = Access(source.name, tuple(_renamed(one, names) for one in source.index))
     (named,) = (one for one in found.index if isinstance(one, Gathered))

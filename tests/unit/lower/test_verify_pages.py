@@ -55,6 +55,14 @@ def test_pages_of_a_call_become_numbers() -> None:
     assert made.sizes == ("B", "K", "G", "D", "N", "J")
 
 
+def test_producers_have_registers_for_pages() -> None:
+    program, target = pg.fuse(decoding()).program(*signature(16, "J")), device("sm_90a")
+    few = decide_chain(program, target, "auto", sizes={"G": 4}).schedule.roles
+    many = decide_chain(program, target, "auto", sizes={"G": 400}).schedule.roles
+    assert (few.producer_registers, few.consumer_registers) == (32, 224)
+    assert (many.producer_registers, many.consumer_registers) == (32, 160)
+
+
 def test_few_sequences_have_their_pages_in_parts() -> None:
     program = pg.fuse(decoding()).program(*signature(16, "J", heads=8, depth=128))
 
