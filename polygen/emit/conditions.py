@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from polygen.emit.names import c_name, c_size
-from polygen.frontend.indices import size_value
+from polygen.frontend.indices import named_in, size_value, times_in
 from polygen.frontend.program import Dim, Program, Tensor
 from polygen.frontend.shapes import LARGEST_SIZE
 from polygen.hardware.device import common_facts
@@ -29,14 +29,15 @@ class Condition:
     """One condition.
 
     Attributes:
-        kind: "size": `dim` is 1 to `LARGEST_SIZE`; "cover": `dim` is at most `multiple`, the
-            columns of tiles that cover rows; "grid": CUDA launches so many blocks; "work":
-            persistent blocks can count the tiles of all matrices; "row": `dim`, along which
-            `tensor` is contiguous, is a multiple of `multiple` elements; "forward": the step of
-            `axis` is not negative; "distinct": the step of `axis` leads beyond what the faster axes
-            reach; "step": the step of `axis` is a multiple of `multiple` elements; "address": that
-            of `tensor` is a multiple of `multiple` bytes; "apart": `tensor` shares no memory with
-            `other`. A step counts only if the extent `dim` of its axis is above 1.
+        kind: "size": `multiple` times `dim`, which is at least 1, is at most `LARGEST_SIZE`;
+            "cover": `dim` is at most `multiple`, the columns of tiles that cover rows; "grid": CUDA
+            launches so many blocks; "work": persistent blocks can count the tiles of all matrices;
+            "row": `dim`, along which `tensor` is contiguous, is a multiple of `multiple` elements;
+            "forward": the step of `axis` is not negative; "distinct": the step of `axis` leads
+            beyond what the faster axes reach; "step": the step of `axis` is a multiple of
+            `multiple` elements; "address": that of `tensor` is a multiple of `multiple` bytes;
+            "apart": `tensor` shares no memory with `other`. A step counts only if the extent `dim`
+            of its axis is above 1.
         tensor: its array, where it is about one.
         axis: whose step it is about.
         dim: the extent that it is about.
@@ -50,6 +51,11 @@ class Condition:
     dim: Dim = 0
     multiple: int = 1
     other: str = ""
+
+    @property
+    def largest(self) -> int:
+        """Of a size: the largest number that it may be."""
+        return LARGEST_SIZE // self.multiple
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +109,7 @@ def conditions(
         launch: its launch; persistent blocks are never too many, the tiles they share may be.
         covered: a dim that tiles cover, and how wide they are.
     """
-    found = [Condition("size", dim=name) for name in program.sizes]
+    found = [Condition("size", dim=name, multiple=_most(program, name)) for name in program.sizes]
     if covered is not None:
         found.append(Condition("cover", dim=covered[0], multiple=covered[1]))
     if launch is not None and not launch.persistent:
@@ -137,7 +143,7 @@ def holds(condition: Condition, launch: Launch, arrays: Arrays) -> bool:
     """Whether arguments satisfy a condition."""
     one, kind = condition, condition.kind
     if kind == "size":
-        return 1 <= arrays.extent(one.dim) <= LARGEST_SIZE
+        return 1 <= arrays.extent(one.dim) <= one.largest
     if kind == "cover":
         return arrays.extent(one.dim) <= one.multiple
     if kind == "grid":
@@ -218,10 +224,16 @@ def _reach(tensor: Tensor, axes: Sequence[int]) -> str:
     return " + ".join([*terms, "1"])
 
 
+def _most(program: Program, name: str) -> int:
+    """The largest multiple of a size that statements run over."""
+    extents = (extent for statement in program.statements for _, extent in statement.domain)
+    return max((times_in(extent) for extent in extents if name in named_in(extent)), default=1)
+
+
 def _test(one: Condition, launch: Launch, tensors: Mapping[str, Tensor]) -> str:
     size = c_size(one.dim)
     if one.kind == "size":
-        return f"{size} < 1 || {size} > {LARGEST_SIZE}"
+        return f"{size} < 1 || {size} > {one.largest}"
     if one.kind == "cover":
         return f"{size} > {one.multiple}"
     if one.kind == "grid":
@@ -319,7 +331,7 @@ def _sentence(alike: Sequence[Condition], launch: Launch, tensors: Mapping[str, 
     """What conditions with one test ask for."""
     one = alike[0]
     if one.kind == "size":
-        return f"{one.dim} is 1 to {LARGEST_SIZE}"
+        return f"{one.dim} is 1 to {one.largest}"
     if one.kind == "cover":
         return f"{one.dim} is at most {one.multiple}: tiles cover rows"
     if one.kind == "grid":

@@ -42,7 +42,7 @@ def _refused(one: Condition, source: KernelSource, arrays: Arrays) -> ArgumentEr
             f"the size is {arrays.extent(one.dim)}",
             where=next(places),
             why="a kernel needs at least one element and counts in 32 bits",
-            nearest=f"Legal: 1 to {LARGEST_SIZE}",
+            nearest=f"Legal: 1 to {one.largest}",
         )
     if one.kind == "cover":
         return ArgumentError(

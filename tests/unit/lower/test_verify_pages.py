@@ -55,6 +55,16 @@ def test_pages_of_a_call_become_numbers() -> None:
     assert made.sizes == ("B", "K", "G", "D", "N", "J")
 
 
+def test_all_keys_of_a_table_are_counted() -> None:
+    sizes = {
+        one.dim: one.largest for one in _kernel().passes.source.conditions if one.kind == "size"
+    }
+    assert sizes["J"] == sizes["N"] // 16
+    assert (
+        f"J > {sizes['J']}" in _kernel().source and "const int keys = (16 * J)" in _kernel().source
+    )
+
+
 def test_producers_have_registers_for_pages() -> None:
     program, target = pg.fuse(decoding()).program(*signature(16, "J")), device("sm_90a")
     few = decide_chain(program, target, "auto", sizes={"G": 4}).schedule.roles
