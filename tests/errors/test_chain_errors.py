@@ -97,6 +97,22 @@ def test_what_is_read_by_index_in_a_chain_is_pages() -> None:
     assert "rows of the first product by index" in text and "Pass q with its rows" in text
 
 
+def test_pages_of_what_is_no_key_in_a_row_of_its_own() -> None:
+    def columns(q, k, v, t):
+        return pg.softmax(q @ k.mT) @ v[t].reshape(2, 64, 96).mT
+
+    given = ("bf16[2,S,64]", "bf16[2,96,64]", "bf16[N,16,96]", "s32[2,4]")
+    text = _refused(columns, *given)
+    assert "columns, or what is summed, by index" in text and "pages of keys" in text
+
+    def neighbours(q, k, v, t):
+        return pg.softmax(q @ k[t].swapaxes(2, 3).reshape(2, -1, 64).mT) @ v
+
+    given = ("bf16[2,S,64]", "bf16[N,64,16]", "bf16[2,64,64]", "s32[2,4]")
+    text = _refused(neighbours, *given)
+    assert "keys of a page are neighbours in memory" in text and "as in [N,P,D]" in text
+
+
 def test_a_product_beside_a_chain() -> None:
     text = _refused(
         lambda x, w, a, b: x @ w.T * ((x @ a.T) @ b.T),
