@@ -177,8 +177,19 @@ def _extent(dim: Dim, sizes: dict[str, int]) -> int:
     return found
 
 
-def trial_operands(program: Program, sizes: dict[str, int], seed: int) -> tuple[Any, ...]:
-    """Random small integers for every operand, with the pitches that are among the sizes."""
+def trial_operands(
+    program: Program, sizes: dict[str, int], seed: int, plan: KernelPlan | None = None
+) -> tuple[Any, ...]:
+    """Random small integers for every operand, with the pitches that are among the sizes.
+
+    Args:
+        program: whose operands.
+        sizes: of its symbolic dims.
+        seed: of the numbers.
+        plan: of a chain, where rows have the keys that arrays say: each of them some, since of no
+            keys NumPy makes no numbers.
+    """
+    bounds = {one.array: one for one, _ in plan.key_bounds} if plan is not None else {}
     generator = np.random.default_rng(seed)
     operands: list[Any] = []
     for tensor in program.operands:
@@ -193,6 +204,10 @@ def trial_operands(program: Program, sizes: dict[str, int], seed: int) -> tuple[
         if tensor.name in program.scattered:
             count = _extent(program.scattered[tensor.name], sizes)
             values = trial_rows(shape[0], count, generator)
+        if tensor.name in bounds and plan is not None:
+            bound, keys = bounds[tensor.name], _extent(plan.match.depths[0], sizes)
+            first, last = (0, keys) if bound.side == "upper" else (-2, 1)
+            values = generator.integers(first, last, shape) - bound.offset
         array = values.astype(np.float32).astype(tensor.dtype.numpy)
         pitch = sizes.get(pitch_of(tensor.name))
         operands.append(in_order(array, tensor.order, pitch) if shape else float(values))

@@ -172,3 +172,12 @@ def test_mistakes_are_found(name: str) -> None:
     source = _kernel().passes.source
     assert name != next(iter(BROKEN)) or _right(source)
     assert not _right(replace(source, text=edited(source.text, BROKEN[name])))
+
+
+@pytest.mark.slow
+def test_checks_give_every_row_some_keys() -> None:
+    kernel = pg.fuse(decoding()).compile(
+        *signature(16, "J"), arch="sm_90a", schedule=few_rows(keys=32)
+    )
+    report = kernel.check({"B": 2, "G": 3, "N": 9, "J": 5})
+    assert report.ok, report
