@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from polygen.errors import InvarianceError, ResourceError, ScheduleError, UnsupportedProgram
+from polygen.frontend.indices import named_in, size_value
 from polygen.frontend.program import (
     Argument,
     Contraction,
@@ -32,6 +33,7 @@ from polygen.hardware.data_file import read, take
 from polygen.hardware.device import Device
 from polygen.lower.chain import lower_chain
 from polygen.lower.chain_memory import chain_memory, chain_resources, layouts
+from polygen.lower.legal_pages import keys_beside_pages, registers_beside_pages
 from polygen.lower.memory import needed
 from polygen.lower.plan import KernelPlan
 from polygen.poly.by_chain import ChainShape
@@ -44,6 +46,7 @@ from polygen.poly.supported import require_rows_known
 from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import tiling
 from polygen.rewrite.chain import chain, products_in_chain
+from polygen.rewrite.read_by_index import operands_by_index
 from polygen.rewrite.rest import with_rest
 from polygen.schedule.load import load_schedule
 from polygen.schedule.model import (
@@ -139,6 +142,7 @@ def matched(program: Program) -> ChainMatch:
         UnsupportedProgram: no loop over keys runs it; with the dependence. Or rows are read by
             index.
     """
+    program = operands_by_index(program)
     require_rows_known(program)
     found = chain(program)
     assert found is not None
@@ -259,14 +263,16 @@ def _fitting(
             continue
         if columns > one["columns_most"] or ranges != (found.chain.range is not None):
             continue
-        consumers, keys, turns = one["consumers"], one["keys"], one["turns"]
+        consumers, turns = one["consumers"], one["turns"]
+        keys = keys_beside_pages(found, atom, one["keys"])
+        registers = registers_beside_pages(found, one["registers"], consumers, device)
         name = f"chain_{consumers * rows}x{columns}x{keys}_r{one['rows']}{'_t' * turns}"
         schedule = Schedule(
             name=name,
             device=device.name,
             tile=Tile(CtaTile(consumers * rows, columns, keys), WarpTile(rows, columns)),
             pipeline=Pipeline(stages=_STAGES, in_flight=1),
-            roles=Roles("pingpong" if turns else "cooperative", *one["registers"]),
+            roles=Roles("pingpong" if turns else "cooperative", *registers),
             raster=Raster("m", 1),
             epilogue=Epilogue("registers", prefetch=one["rows"]),
             min_blocks=one.get("blocks", 1),
@@ -300,7 +306,8 @@ def _meant_for(one: Mapping[str, Any], found: ChainMatch, sizes: Mapping[str, in
 
 def extent(dim: Dim, sizes: Mapping[str, int]) -> float:
     """A size, or infinity where it is not known."""
-    return dim if isinstance(dim, int) else sizes.get(dim, math.inf)
+    known = all(name in sizes for name in named_in(dim))
+    return float(size_value(dim, sizes)) if known else math.inf
 
 
 def _part(found: ChainMatch, schedule: Schedule, device: Device, sizes: Mapping[str, int]) -> int:
@@ -312,7 +319,7 @@ def _part(found: ChainMatch, schedule: Schedule, device: Device, sizes: Mapping[
 def _problem(found: ChainMatch, sizes: Mapping[str, int]) -> ChainProblem | None:
     """What the cost model looks at; None where a size is not known."""
     values = found.values
-    own = {along.dim for along in values.operand(VALUES).index}
+    own = values.operand(VALUES).dims
     rows, keys = extent(values.m, sizes), extent(values.depths[0], sizes)
     matrices = math.prod(extent(n, sizes) for _, n in values.batches)
     shared = math.prod(extent(n, sizes) for dim, n in values.batches if dim not in own)
@@ -352,6 +359,7 @@ def _shape(found: ChainMatch, atom: Atom, schedule: Schedule) -> ChainShape:
         ScheduleError: the tiles are none of a chain.
     """
     cta, warp = schedule.tile.cta, schedule.tile.warp
+    fitting = keys_beside_pages(found, atom, cta.k)
     wanted = {
         "tile.warp.n": (warp.n == cta.n, f"tile.cta.n = {cta.n}"),
         "tile.cta.n": (
@@ -363,6 +371,10 @@ def _shape(found: ChainMatch, atom: Atom, schedule: Schedule) -> ChainShape:
         "tile.cta.k": (
             cta.k % atom.k == 0 and cta.k <= atom.n_most,
             f"keys, a multiple of {atom.k} up to {atom.n_most}",
+        ),
+        "tile.cta.k beside pages": (
+            cta.k == fitting,
+            f"tile.cta.k = {fitting}: whole pages, or a part of one",
         ),
         "tile.part": (
             schedule.tile.part % cta.k == 0,
@@ -389,6 +401,7 @@ def _shape(found: ChainMatch, atom: Atom, schedule: Schedule) -> ChainShape:
         tiling(schedule, atom), depth, schedule.pipeline.stages,
         bool(chain_of.reference), bool(chain_of.states), schedule.roles.form == "pingpong",
         1 if chain_of.range is not None or schedule.tile.part else schedule.epilogue.prefetch,
+        tuple(found.paged),
     )  # fmt: skip
 
 

@@ -170,7 +170,7 @@ def check(
     """
     program = plan.program
     chosen = {**trial_sizes(plan), **(sizes or {})}
-    operands = trial_operands(program, chosen, seed)
+    operands = trial_operands(program, chosen, seed, plan)
     arrays = {t.name: value for t, value in zip(program.operands, operands, strict=True)}
     wanted = evaluate(program, arrays, chosen)
     wide = any(one.dtype == F64 for one in program.contractions)  # nothing is computed in f32

@@ -39,6 +39,7 @@ from polygen.poly.realign import program_behind, realign, realign_all
 from polygen.poly.results import copies_in_background, copies_staged, panels, row_vectors
 from polygen.poly.scop import Scop, scop
 from polygen.poly.sections import require_alike, sections
+from polygen.poly.supported import require_sizes
 from polygen.poly.tile_domain import all_tiles_because, tile_domain
 from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import tiling
@@ -133,6 +134,7 @@ def _generate(
 ) -> Passes:
     if is_chain(program):
         return _chain(program, device, sizes, schedule, command, skip)
+    require_sizes(program)
     asked, program = program, rewritten(program)
     require_alike(program)
     if len(sections(program)) > 1:

@@ -12,7 +12,7 @@ from polygen.lower.promoting import Promote
 from polygen.lower.result_work import Finish
 from polygen.lower.scan_work import Scan
 from polygen.lower.tally import Tally
-from polygen.lower.work import Copy, Load, Move, Placed
+from polygen.lower.work import Copy, FindPages, Load, Move, Placed
 from polygen.poly import ast
 from polygen.poly.elements import Compute
 from polygen.poly.half_planes import said
@@ -84,6 +84,7 @@ def show_plan(plan: KernelPlan, origin: str) -> str:
         ("before it", [str(plan.realign)] if plan.realign else []),
         ("computed operands", _computed(plan)),
         ("promotions", _promotions(plan)),
+        ("pages", [_pages(leaf) for leaf in plan.leaves if isinstance(leaf.work, FindPages)]),
         ("boxes", [_boxes(leaf) for leaf in plan.leaves if isinstance(leaf.work, Move)]),
         ("fragment loads", [_load(load) for load in plan.of(Load)]),
         ("between the products", _between(plan)),
@@ -245,6 +246,11 @@ def _boxes(leaf: Leaf) -> str:
     assert isinstance(leaf.work, Move)
     notes = "; ".join(boxes.note for boxes in leaf.work.boxes)
     return f"{leaf.statement}[{','.join(leaf.loops)}]: {notes}"
+
+
+def _pages(leaf: Leaf) -> str:
+    assert isinstance(leaf.work, FindPages)
+    return f"{leaf.statement}[{','.join(leaf.loops)}]: {leaf.work.note}"
 
 
 def _load(load: Load) -> str:

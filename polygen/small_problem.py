@@ -14,6 +14,7 @@ import numpy as np
 
 from polygen.emit.source import KernelSource
 from polygen.frontend.dtypes import U8
+from polygen.frontend.indices import named_in, size_value, times_in
 from polygen.frontend.pitches import pitch_of
 from polygen.frontend.program import Dim, Program
 from polygen.lower.plan import KernelPlan
@@ -44,11 +45,11 @@ def trial_sizes(plan: KernelPlan) -> dict[str, int]:
         "k": plan.tiles.cta[2] * (plan.schedule.pipeline.stages + 1) + step,
     }
     for role, extent in plan.extents:
-        if isinstance(extent, str):
-            sizes[extent] = max(sizes.get(extent, 1), wanted[role])
-    for name in _batches(plan):
-        if isinstance(name, str):
-            sizes.setdefault(name, _TRIAL_MATRICES)
+        for name in named_in(extent):
+            sizes[name] = max(sizes.get(name, 1), -(-wanted[role] // times_in(extent)))
+    for batch in _batches(plan):
+        if isinstance(batch, str):
+            sizes.setdefault(batch, _TRIAL_MATRICES)
     for vector, extent in plan.program.scattered.items():  # some more rows than are stored
         count = plan.program.tensors[vector].dims[0]
         if isinstance(extent, str):
@@ -123,11 +124,12 @@ def runnable_sizes(plan: KernelPlan, sizes: dict[str, int]) -> tuple[dict[str, i
     if work(sizes) <= _REASONABLE:
         return sizes, ""
     smaller = dict(sizes)
-    for name in {dim for _, dim in plan.extents if isinstance(dim, str)}:
-        roles = [role for role, dim in plan.extents if dim == name]
+    for extent in {dim for _, dim in plan.extents if isinstance(dim, str)}:
+        roles = [role for role, dim in plan.extents if dim == extent]
         step = math.lcm(*(tiles[role] for role in roles))
         kept = max(-(-whole[role] * tiles[role] // step) for role in roles) * step
-        smaller[name] = min(sizes[name], kept + sizes[name] % step)
+        (name,), count = named_in(extent), size_value(extent, sizes)
+        smaller[name] = min(sizes[name], (kept + count % step) // times_in(extent))
     tiled = {dim for _, dim in plan.extents}
     for name in {dim for dim in _batches(plan) if isinstance(dim, str)} - tiled:
         smaller[name] = min(sizes[name], _TRIAL_MATRICES)
@@ -173,11 +175,23 @@ def _rows(program: Program, sizes: dict[str, int]) -> int:
 
 
 def _extent(dim: Dim, sizes: dict[str, int]) -> int:
-    return sizes[dim] if isinstance(dim, str) else dim
+    found: int = size_value(dim, sizes)
+    return found
 
 
-def trial_operands(program: Program, sizes: dict[str, int], seed: int) -> tuple[Any, ...]:
-    """Random small integers for every operand, with the pitches that are among the sizes."""
+def trial_operands(
+    program: Program, sizes: dict[str, int], seed: int, plan: KernelPlan | None = None
+) -> tuple[Any, ...]:
+    """Random small integers for every operand, with the pitches that are among the sizes.
+
+    Args:
+        program: whose operands.
+        sizes: of its symbolic dims.
+        seed: of the numbers.
+        plan: of a chain, where rows have the keys that arrays say: each of them some, since of no
+            keys NumPy makes no numbers.
+    """
+    bounds = {one.array: one for one, _ in plan.key_bounds} if plan is not None else {}
     generator = np.random.default_rng(seed)
     operands: list[Any] = []
     for tensor in program.operands:
@@ -192,6 +206,10 @@ def trial_operands(program: Program, sizes: dict[str, int], seed: int) -> tuple[
         if tensor.name in program.scattered:
             count = _extent(program.scattered[tensor.name], sizes)
             values = trial_rows(shape[0], count, generator)
+        if tensor.name in bounds and plan is not None:
+            bound, keys = bounds[tensor.name], _extent(plan.match.depths[0], sizes)
+            first, last = (0, keys) if bound.side == "upper" else (-2, 1)
+            values = generator.integers(first, last, shape) - bound.offset
         array = values.astype(np.float32).astype(tensor.dtype.numpy)
         pitch = sizes.get(pitch_of(tensor.name))
         operands.append(in_order(array, tensor.order, pitch) if shape else float(values))

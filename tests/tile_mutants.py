@@ -366,7 +366,7 @@ def _orders(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
             for by in (1, -1):
                 if leaf.kind != "arrive" and by == 1:
                     continue
-                tree = _shifted(of.tree, leaf.name, by)
+                tree = shifted(of.tree, leaf.name, by)
                 yield f"{leaf.name} {by:+} iteration(s)", emitted(of, tree=tree)
 
 
@@ -411,15 +411,13 @@ def _shares_a_loop(tree: Node, name: str) -> bool:
     return bool(around) and len(around[-1].times) > 1
 
 
-def _shifted(tree: Node, name: str, by: int) -> Node:
+def shifted(tree: Node, name: str, by: int) -> Node:
     """The tree with a leaf some iterations later in its innermost loop."""
     if isinstance(tree, Steps):
-        return Steps(
-            tuple(_shifted(c, name, by) if name in leaves(c) else c for c in tree.children)
-        )
+        return Steps(tuple(shifted(c, name, by) if name in leaves(c) else c for c in tree.children))
     assert isinstance(tree, Loop)
     if _innermost(tree.child, name):
-        return replace(tree, child=_shifted(tree.child, name, by))
+        return replace(tree, child=shifted(tree.child, name, by))
     times = tuple((x, f"{t} + {by}" if x == name else t) for x, t in tree.times)
     return replace(tree, times=times)
 
@@ -486,14 +484,14 @@ def _known_elsewhere(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
                 continue
             if kind == "retire" and kinds.get(other) == "arrive":
                 what = f"slot released while products read: {name} after {other}"
-                yield what, emitted(of, tree=_moved_after(of.tree, name, other))
+                yield what, emitted(of, tree=moved_after(of.tree, name, other))
             if kind == "retire" and kinds.get(other) == "bar":
                 what = f"published before it is complete: {name} after {other}"
-                yield what, emitted(of, tree=_moved_after(of.tree, name, other))
+                yield what, emitted(of, tree=moved_after(of.tree, name, other))
             if kind == "fence" and kinds.get(other) in ("bar", "arrive"):
                 behind = "barrier" if kinds[other] == "bar" else "arrival"
                 what = f"fence behind the {behind}: {name} after {other}"
-                yield what, emitted(of, tree=_moved_after(of.tree, name, other))
+                yield what, emitted(of, tree=moved_after(of.tree, name, other))
     for statement in of.program.statements:
         fills = any(cell.startswith("ring_") for cell in statement.writes)
         if fills and "0 <= k < k_tiles" in statement.bounds:
@@ -636,10 +634,10 @@ def _later(tree: Node, name: str) -> tuple[str, ...]:
     return ()
 
 
-def _moved_after(tree: Node, name: str, other: str) -> Node:
+def moved_after(tree: Node, name: str, other: str) -> Node:
     """The tree with a leaf behind the sibling that holds another."""
     if isinstance(tree, Loop):
-        return replace(tree, child=_moved_after(tree.child, name, other))
+        return replace(tree, child=moved_after(tree.child, name, other))
     assert isinstance(tree, Steps)
     children = list(tree.children)
     if Leaf(name) in children:
@@ -647,7 +645,7 @@ def _moved_after(tree: Node, name: str, other: str) -> Node:
         at = next(n for n, child in enumerate(children) if other in leaves(child))
         children.insert(at + 1, Leaf(name))
         return Steps(tuple(children))
-    return Steps(tuple(_moved_after(c, name, other) if name in leaves(c) else c for c in children))
+    return Steps(tuple(moved_after(c, name, other) if name in leaves(c) else c for c in children))
 
 
 # ---- changes that are no mistakes ----------------------------------------------------------------

@@ -149,7 +149,7 @@ def _named(index: Sequence[Index]) -> Iterator[str]:
     """The iterators of an index, none of which a reshape has split or merged: `gradients`."""
     for one in index:
         if not isinstance(one, int):
-            assert not isinstance(one, Form)
+            assert not isinstance(one, (Gathered, Form))
             yield one if isinstance(one, str) else one.iterator
 
 

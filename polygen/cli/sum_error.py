@@ -10,6 +10,7 @@ import numpy as np
 
 from polygen.frontend.dtypes import F32, F64, TF32
 from polygen.frontend.evaluate import evaluate
+from polygen.frontend.indices import size_value
 from polygen.frontend.program import Contraction, Program, Tensor
 
 Array = np.ndarray[Any, Any]
@@ -25,7 +26,7 @@ def reduction_size(contraction: Contraction, sizes: Mapping[str, int]) -> int:
     """The number of products in one sum."""
     kept = contraction.write.index
     extents = [d for it, d in contraction.domain if it not in kept]
-    return int(np.prod([d if isinstance(d, int) else sizes[d] for d in extents]))
+    return int(np.prod([size_value(d, sizes) for d in extents]))
 
 
 def sum_error(

@@ -16,6 +16,7 @@ from polygen.cli.output import print_json, print_pairs
 from polygen.cli.sum_error import reduction_size
 from polygen.errors import PolygenError
 from polygen.frontend.groups import routed_ends
+from polygen.frontend.indices import size_value
 from polygen.frontend.pitches import pitch_of, pitches
 from polygen.frontend.program import Program, Tensor
 from polygen.kernel import Kernel
@@ -167,5 +168,5 @@ def _stored(tensor: Tensor, data: Array, pitch: int | None) -> Array:
 
 def operations(kernel: Kernel, sizes: Mapping[str, int]) -> float:
     """Multiplications and additions of the matmul; of rows in groups each meets one matrix."""
-    extents = (d if isinstance(d, int) else sizes[d] for _, d in kernel.passes.plan.extents)
+    extents = (size_value(d, sizes) for _, d in kernel.passes.plan.extents)
     return 2.0 * float(np.prod([float(extent) for extent in extents]))

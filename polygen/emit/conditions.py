@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from polygen.emit.names import c_name
+from polygen.emit.names import c_name, c_size
+from polygen.frontend.indices import named_in, size_value, times_in
 from polygen.frontend.program import Dim, Program, Tensor
 from polygen.frontend.shapes import LARGEST_SIZE
 from polygen.hardware.device import common_facts
@@ -28,14 +29,15 @@ class Condition:
     """One condition.
 
     Attributes:
-        kind: "size": `dim` is 1 to `LARGEST_SIZE`; "cover": `dim` is at most `multiple`, the
-            columns of tiles that cover rows; "grid": CUDA launches so many blocks; "work":
-            persistent blocks can count the tiles of all matrices; "row": `dim`, along which
-            `tensor` is contiguous, is a multiple of `multiple` elements; "forward": the step of
-            `axis` is not negative; "distinct": the step of `axis` leads beyond what the faster axes
-            reach; "step": the step of `axis` is a multiple of `multiple` elements; "address": that
-            of `tensor` is a multiple of `multiple` bytes; "apart": `tensor` shares no memory with
-            `other`. A step counts only if the extent `dim` of its axis is above 1.
+        kind: "size": `multiple` times `dim`, which is at least 1, is at most `LARGEST_SIZE`;
+            "cover": `dim` is at most `multiple`, the columns of tiles that cover rows; "grid": CUDA
+            launches so many blocks; "work": persistent blocks can count the tiles of all matrices;
+            "row": `dim`, along which `tensor` is contiguous, is a multiple of `multiple` elements;
+            "forward": the step of `axis` is not negative; "distinct": the step of `axis` leads
+            beyond what the faster axes reach; "step": the step of `axis` is a multiple of
+            `multiple` elements; "address": that of `tensor` is a multiple of `multiple` bytes;
+            "apart": `tensor` shares no memory with `other`. A step counts only if the extent `dim`
+            of its axis is above 1.
         tensor: its array, where it is about one.
         axis: whose step it is about.
         dim: the extent that it is about.
@@ -49,6 +51,11 @@ class Condition:
     dim: Dim = 0
     multiple: int = 1
     other: str = ""
+
+    @property
+    def largest(self) -> int:
+        """Of a size: the largest number that it may be."""
+        return LARGEST_SIZE // self.multiple
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +76,8 @@ class Arrays:
 
     def extent(self, dim: Dim) -> int:
         """A size as a number."""
-        return dim if isinstance(dim, int) else self.sizes[dim]
+        found: int = size_value(dim, self.sizes)
+        return found
 
     def reach(self, name: str, axes: Sequence[int]) -> int:
         """Elements from the first to behind the last along `axes` of a tensor."""
@@ -101,7 +109,7 @@ def conditions(
         launch: its launch; persistent blocks are never too many, the tiles they share may be.
         covered: a dim that tiles cover, and how wide they are.
     """
-    found = [Condition("size", dim=name) for name in program.sizes]
+    found = [Condition("size", dim=name, multiple=_most(program, name)) for name in program.sizes]
     if covered is not None:
         found.append(Condition("cover", dim=covered[0], multiple=covered[1]))
     if launch is not None and not launch.persistent:
@@ -135,7 +143,7 @@ def holds(condition: Condition, launch: Launch, arrays: Arrays) -> bool:
     """Whether arguments satisfy a condition."""
     one, kind = condition, condition.kind
     if kind == "size":
-        return 1 <= arrays.extent(one.dim) <= LARGEST_SIZE
+        return 1 <= arrays.extent(one.dim) <= one.largest
     if kind == "cover":
         return arrays.extent(one.dim) <= one.multiple
     if kind == "grid":
@@ -192,10 +200,6 @@ def refusals(
     )
 
 
-def _size(dim: Dim) -> str:
-    return c_name(str(dim))
-
-
 def _step(tensor: Tensor, axis: int) -> str:
     return c_name(stride_argument(tensor, axis))
 
@@ -205,7 +209,7 @@ def given_step(tensor: Tensor, axis: int) -> str:
     dim = tensor.dims[axis]
     if isinstance(dim, int):
         return _step(tensor, axis) if dim > 1 else "0"
-    return f"({_size(dim)} > 1 ? {_step(tensor, axis)} : 0)"
+    return f"({c_size(dim)} > 1 ? {_step(tensor, axis)} : 0)"
 
 
 def _reach(tensor: Tensor, axes: Sequence[int]) -> str:
@@ -214,16 +218,22 @@ def _reach(tensor: Tensor, axes: Sequence[int]) -> str:
     for axis in axes:
         if tensor.dims[axis] == 1:
             continue
-        last = f"({_size(tensor.dims[axis])} - 1LL)"
+        last = f"({c_size(tensor.dims[axis])} - 1LL)"
         inner = axis == tensor.order[-1]
         terms.append(last if inner else f"{last} * {_step(tensor, axis)}")
     return " + ".join([*terms, "1"])
 
 
+def _most(program: Program, name: str) -> int:
+    """The largest multiple of a size that statements run over."""
+    extents = (extent for statement in program.statements for _, extent in statement.domain)
+    return max((times_in(extent) for extent in extents if name in named_in(extent)), default=1)
+
+
 def _test(one: Condition, launch: Launch, tensors: Mapping[str, Tensor]) -> str:
-    size = _size(one.dim)
+    size = c_size(one.dim)
     if one.kind == "size":
-        return f"{size} < 1 || {size} > {LARGEST_SIZE}"
+        return f"{size} < 1 || {size} > {one.largest}"
     if one.kind == "cover":
         return f"{size} > {one.multiple}"
     if one.kind == "grid":
@@ -270,9 +280,9 @@ def _blocks(launch: Launch) -> tuple[str, str]:
 
 def rounded_up(launch: Launch, side: str, tile: int, kind: str = "LL") -> str:
     """What whole tiles along or across count, before it is divided; see `Launch.tiles`."""
-    size = _size(launch.along if side == "along" else launch.across)
+    size = c_size(launch.along if side == "along" else launch.across)
     if launch.grouped == side:
-        return f"{size} + {_size(launch.groups)} * {tile - 1}LL"
+        return f"{size} + {c_size(launch.groups)} * {tile - 1}LL"
     return f"{size} + {tile - 1}{kind}"
 
 
@@ -282,7 +292,7 @@ def _above(*limits: tuple[str, int]) -> str:
 
 def matrices(launch: Launch, count: int | None = None) -> str:
     """How many matrices the first `count` batch dims make, or all of them, in 64 bits."""
-    return " * ".join(["1LL", *map(_size, launch.batches[:count])])
+    return " * ".join(["1LL", *map(c_size, launch.batches[:count])])
 
 
 def work_items(launch: Launch, count: int | None = None) -> str:
@@ -294,7 +304,7 @@ def work_items(launch: Launch, count: int | None = None) -> str:
             ("across", launch.tile_across * launch.cluster[1]),
         )
     )
-    first = " * ".join([along, f"({across})", *map(_size, launch.batches[:count])])
+    first = " * ".join([along, f"({across})", *map(c_size, launch.batches[:count])])
     return " + ".join([first, *(_further_items(launch, one) for one in launch.further)])
 
 
@@ -307,10 +317,10 @@ def _further_items(launch: Launch, one: Extents) -> str:
         strict=True,
     )
     tiles = (
-        f"(({_size(extent)} + {tile * blocks - 1}LL) / {tile * blocks})"
+        f"(({c_size(extent)} + {tile * blocks - 1}LL) / {tile * blocks})"
         for extent, tile, blocks in sides
     )
-    return " * ".join([*tiles, *map(_size, one.batches)])
+    return " * ".join([*tiles, *map(c_size, one.batches)])
 
 
 def _batches(launch: Launch) -> str:
@@ -321,7 +331,7 @@ def _sentence(alike: Sequence[Condition], launch: Launch, tensors: Mapping[str, 
     """What conditions with one test ask for."""
     one = alike[0]
     if one.kind == "size":
-        return f"{one.dim} is 1 to {LARGEST_SIZE}"
+        return f"{one.dim} is 1 to {one.largest}"
     if one.kind == "cover":
         return f"{one.dim} is at most {one.multiple}: tiles cover rows"
     if one.kind == "grid":

@@ -27,9 +27,9 @@ _ORDER = (
     "copies", "fragment_loads", "round_to_tf32", "split_to_tf32", "mma", "words", "places",
     "tensor_map", "mbarrier", "cluster", "mbarrier_wait", "map_prefetch", "box_load",
     "box_load_once", "box_multicast", "panels_out", "portions", "warm", "panels_in", "pieces",
-    "pack", "pack_apart", "chunks", "gathered", "scattered", "computed", "staged", "shared_words",
-    "wgmma", "scan", "cursor", "block_address", "partial_sums", "row_numbers", "wait_across",
-    "row_groups", "tile_domain", "dots", "row_edge",
+    "pack", "pack_apart", "chunks", "gathered", "page_at", "scattered", "computed", "staged",
+    "shared_words", "wgmma", "scan", "cursor", "block_address", "partial_sums", "row_numbers",
+    "wait_across", "row_groups", "tile_domain", "dots", "row_edge",
 )  # fmt: skip
 _COORDINATES = ("inner", "outer", "third", "fourth", "fifth")
 

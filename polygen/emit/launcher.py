@@ -20,10 +20,11 @@ from polygen.emit.conditions import (
 )
 from polygen.emit.following import following
 from polygen.emit.leaves import c_type
-from polygen.emit.names import c_name
+from polygen.emit.names import c_name, c_size
 from polygen.emit.realign import copy
 from polygen.errors import VerifyError
-from polygen.frontend.program import Dim, Tensor
+from polygen.frontend.indices import named_in
+from polygen.frontend.program import Tensor
 from polygen.hardware.device import common_facts
 from polygen.lower.build import arguments
 from polygen.lower.launch import stride_argument
@@ -58,8 +59,8 @@ def launcher(plan: KernelPlan) -> dict[str, Any]:
         "group": launch.group,
         "tile_along": launch.tile_along,
         "tile_across": launch.tile_across,
-        "extent_along": _size(launch.along),
-        "extent_across": _size(launch.across),
+        "extent_along": c_size(launch.along),
+        "extent_across": c_size(launch.across),
         "rounded_along": rounded_up(launch, "along", launch.tile_along, ""),
         "rounded_across": rounded_up(launch, "across", launch.tile_across, ""),
         "wide_along": rounded_up(launch, "along", launch.tile_along),
@@ -111,10 +112,10 @@ def parameter(plan: KernelPlan, argument: Argument) -> str:
 def _grid_parameters(launch: Launch) -> str:
     own = ((one.along, one.across, *one.batches) for one in launch.sections)
     wanted = (*(dim for extents in own for dim in extents), launch.groups)
-    dims = dict.fromkeys(d for d in wanted if isinstance(d, str))
+    dims = dict.fromkeys(name for dim in wanted for name in named_in(dim))
     resident = ["unsigned resident"] if launch.persistent else []
     blocks = f"unsigned grid[{3 if launch.batches else 2}]"
-    return ", ".join([*(f"int {_size(dim)}" for dim in dims), *resident, blocks])
+    return ", ".join([*(f"int {c_size(dim)}" for dim in dims), *resident, blocks])
 
 
 def _comment(plan: KernelPlan, argument: Argument) -> str:
@@ -132,10 +133,6 @@ def _comment(plan: KernelPlan, argument: Argument) -> str:
         f"{argument.swizzle} bytes",
     }
     return f"{c_name(argument.name)}: {what[argument.kind]}"
-
-
-def _size(dim: Dim) -> str:
-    return c_name(str(dim))
 
 
 def _passed(plan: KernelPlan, argument: Argument) -> str:
@@ -174,7 +171,7 @@ def _tensor_map(plan: KernelPlan, argument: Argument) -> dict[str, Any]:
         "tensor": " + ".join([c_name(tensor.name), *starts]),
         "axes": [
             {
-                "size": _size(axis.extent),
+                "size": c_size(axis.extent),
                 "step": _elements(tensor, axis.axis, axis.step),
                 "box": axis.box * axis.every,
                 "every": axis.every,

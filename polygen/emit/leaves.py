@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from polygen.emit.names import c_name
+from polygen.emit.names import c_name, c_size
 from polygen.frontend.dtypes import F64, DType
 from polygen.frontend.program import Dim
 from polygen.lower.accesses import ROWS_BEFORE, ROWS_OF_GROUP, Step
 from polygen.lower.computed import Rows
+from polygen.lower.find_pages import PIECE
 from polygen.lower.operands import walk
 from polygen.lower.plan import Buffer, KernelPlan
 from polygen.lower.result_work import Read, Write
@@ -91,7 +92,7 @@ def extent_names(plan: KernelPlan) -> dict[str, str]:
 
 def size_name(extent: Dim) -> str:
     """A size as C."""
-    return c_name(str(extent))
+    return c_size(extent)
 
 
 def matrix_coordinates(batches: Sequence[tuple[str, Dim]], sides: Sequence[int] = ()) -> list[str]:
@@ -229,8 +230,9 @@ def scaled(variable: str, stride: str) -> str:
 def coordinates(of: Boxes, number: int, piece: int = 0) -> list[str]:
     """The position of one of the boxes, or of a piece of it, in the tensor map, innermost first."""
     tap = piece if of.by_rows else number
-    inner, *others = reversed((of.corner, *of.others)[tap if of.others else 0])
-    if piece and not (of.others and of.by_rows):
+    corner = (of.corner, *of.others)[tap if of.others else 0]
+    inner, *others = reversed([text.replace(f"[{PIECE}]", f"[{piece}]") for text in corner])
+    if piece and not of.pages and not (of.others and of.by_rows):
         at = next(n for n, axis in enumerate(reversed(of.axes[:-1])) if axis.box > 1)
         every = of.axes[-2 - at].every
         others[at] = f"{others[at]} + {piece * of.box[0] * every}"

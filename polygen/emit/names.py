@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from importlib.resources import files
 
 from polygen.emit.functions import PRIMITIVES
+from polygen.frontend.indices import Dim, named_in, times_in
 
 # Names that Python code writes into the leaves, and loop iterators.
 _WRITTEN_TEXT = (
@@ -45,6 +46,7 @@ _KEYWORDS_TEXT = (
 _MADE = re.compile(
     r"(wait|arrive|bar|fence|retire|skip|fetch)_|\w+_(warps|producer|loader|consumer)(_behind)*$"
     r"|z\d+$|over\d+$|k_inside$|(sum|mma|multiply|multiply_matrices|low_[ab])_\d+s?$|(copy|load|fragment)_[ab]\d*$"
+    r"|(find|page|fill)_[abc]$"
     r"|(inner|scales|promote|read_scales)(_\d+)?(_row|_column|_all)?$"
     r"|(begin|combine|give|take|finish|walk)_\d+(_\d+)?$|elements$|results$|(begin|merge)_(reference|states|sum)$|combine_[a-z_]+$|fold_(i|q|w|place|rows?|columns|block|results?|parts(_\d+)?|elements|own|v\d+(_\w+)?|(at|from|\w+_part)?\d+|at|e)$"
     r"|((part|whole)_)?state_\w+$|part_sums$|(items|tiles_m|tiles_n)_\d+$"
@@ -74,6 +76,14 @@ def _templates(names: tuple[str, ...]) -> Iterator[str]:
         place = files("polygen.emit") / "templates" / name
         parts = [place] if place.is_file() else list(place.iterdir())
         yield from (p.read_text(encoding="utf-8") for p in parts if p.name.endswith(".j2"))
+
+
+def c_size(dim: Dim) -> str:
+    """A size as C: a number, a name, or a multiple of one."""
+    if isinstance(dim, int):
+        return str(dim)
+    (name,), times = map(c_name, named_in(dim)), times_in(dim)
+    return name if times == 1 else f"({times} * {name})"
 
 
 def c_name(name: str) -> str:

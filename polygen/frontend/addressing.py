@@ -8,7 +8,16 @@ from polygen.frontend.describing import describe
 from polygen.frontend.forms import Form, composed
 from polygen.frontend.gathering import gathered
 from polygen.frontend.indexing import affine, form_of, index_of
-from polygen.frontend.nodes import ApplyNode, Dims, Node, ProductNode, Reach, ViewNode
+from polygen.frontend.indices import Place
+from polygen.frontend.nodes import (
+    ApplyNode,
+    Dims,
+    InputNode,
+    Node,
+    ProductNode,
+    Reach,
+    ViewNode,
+)
 from polygen.frontend.program import Dim, Gathered, Index, Within
 from polygen.frontend.reshaping import mixed_rows, not_affine
 
@@ -36,17 +45,40 @@ def _reached(
     view: ViewNode, reach: Reach, index: Indices, extent: Dim, sizes: Mapping[str, Dim]
 ) -> Index:
     """What indexes an axis of a view's source."""
-    if reach.form is None:
-        if reach.axis is None:
-            return reach.offset
-        merged = reach.per > 1 and any(one.form is not None for one in view.reaches)
-        if not merged and not isinstance(index[reach.axis], Form):
-            place = affine(index[reach.axis], reach.scale, reach.offset, reach.per)
-            return place if reach.rows is None else gathered(place, reach.rows, extent)
-    whole = reach.whole
-    places = {term.of: index[int(term.of)] for term in whole.terms}
-    if reach.rows is not None or any(isinstance(one, Gathered) for one in places.values()):
+    if reach.form is None and not reach.places and reach.axis is None:
+        return reach.offset
+    merged = reach.per > 1 and any(one.form is not None for one in view.reaches)
+    digits = any(isinstance(index[axis], Form) for axis in reach.met)
+    if reach.form is None and not (reach.places or merged or digits):
+        assert reach.axis is not None
+        place = affine(index[reach.axis], reach.scale, reach.offset, reach.per)
+        return place if reach.rows is None else gathered((place,), reach.rows, extent)
+    if any(isinstance(index[axis], Gathered) for axis in reach.met):
         raise mixed_rows(describe(view))
+    if reach.rows is not None:
+        return _named(view, reach, reach.rows, index, extent, sizes)
+    return _composed(view, reach.whole, index, sizes)
+
+
+def _named(
+    view: ViewNode,
+    reach: Reach,
+    rows: InputNode,
+    index: Indices,
+    extent: Dim,
+    sizes: Mapping[str, Dim],
+) -> Index:
+    """What indexes an axis of which an array of numbers names the elements."""
+    forms = reach.places or (reach.whole,)
+    places = tuple(_composed(view, form, index, sizes) for form in forms)
+    if len(places) == 1 and isinstance(places[0], Form):  # several axes along one vector
+        raise mixed_rows(describe(view))
+    return gathered(places, rows, extent)
+
+
+def _composed(view: ViewNode, whole: Form, index: Indices, sizes: Mapping[str, Dim]) -> Place:
+    """A form over the numbers of a view's axes, where these are at an index."""
+    places = {term.of: index[int(term.of)] for term in whole.terms}
     forms = {
         of: form_of(one) for of, one in places.items() if not isinstance(one, Gathered | Within)
     }

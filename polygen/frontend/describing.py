@@ -79,6 +79,11 @@ def describe_product(notation: str, lhs: Node, rhs: Node, depth: int = 3) -> str
 def _describe_view(node: ViewNode, depth: int) -> str:
     """A view as subscripts in the order of the source's axes, then the order of its own."""
     text = _operand(node.source, depth, _ATOM)
+    named = [reach for reach in node.reaches if reach.rows is not None and reach.places]
+    if named:  # by an array of several axes
+        text = f"{text}[{named[0].rows.tensor.name}]"  # type: ignore[union-attr]
+        plain = all(len(form.terms) == 1 and form.only for form in named[0].places)
+        return text if plain else f"{text}.reshape({', '.join(map(str, node.dims))})"
     forms = [reach.form for reach in node.reaches if reach.form is not None]
     if any(form.padded or form.overlaps(dict(enumerate(node.dims))) for form in forms):
         return f"windows({text})" if len(node.dims) > len(node.reaches) else f"pad({text})"

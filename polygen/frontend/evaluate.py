@@ -20,6 +20,7 @@ from polygen.frontend.functions import TABLE
 from polygen.frontend.grouping import one_group
 from polygen.frontend.groups import bounds
 from polygen.frontend.indexing import form_of
+from polygen.frontend.indices import size_value
 from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import (
     Access,
@@ -225,7 +226,8 @@ def _by_groups(
 
 
 def _size(dim: Dim, extents: Mapping[str, int]) -> int:
-    return extents[dim] if isinstance(dim, str) else dim
+    found: int = size_value(dim, extents)
+    return found
 
 
 def _bind_sizes(
@@ -242,7 +244,7 @@ def _bind_sizes(
 
 def _extents(statement: Statement, extents: Mapping[str, int]) -> dict[str, int]:
     """How far each iterator of a statement runs, in the domain's order."""
-    return {it: extents[e] if isinstance(e, str) else e for it, e in statement.domain}
+    return {it: _size(e, extents) for it, e in statement.domain}
 
 
 def _contraction(
@@ -266,14 +268,14 @@ def _select(access: Access, values: Mapping[str, Array], ranges: Mapping[str, in
     """What an access reads: one axis per iterator, in the order of the tensor's axes."""
     array = values[access.name]
     if any(isinstance(index, Form) for index in access.index):
-        return _by_digits(access, array, ranges)
+        return _by_digits(access, values, ranges)
     for axis, index in reversed(tuple(enumerate(access.index))):
         if isinstance(index, int):
             array = array.take(index, axis)
             continue
         assert not isinstance(index, (Within, Form))  # of one group at a time; see above
         if isinstance(index, Gathered):  # numbers that name no row name one of the array's
-            numbers = _select(Access(index.rows, (index.place,)), values, ranges).astype(np.int64)
+            numbers = _select(Access(index.rows, index.places), values, ranges).astype(np.int64)
             array = array.take(np.clip(numbers, 0, array.shape[axis] - 1), axis)
             continue
         sliced = index if isinstance(index, Affine) else Affine(index, 1, 0)
@@ -318,14 +320,20 @@ def _at(index: Any, places: Mapping[str, Array]) -> Any:
     return form_of(index).at(places)
 
 
-def _by_digits(access: Access, array: Array, ranges: Mapping[str, int]) -> Array:
+def _by_digits(access: Access, values: Mapping[str, Array], ranges: Mapping[str, int]) -> Array:
     """What an access reads at sums of digits; zeros outside of axes that are padded."""
+    array = values[access.name]
     own = {it: ranges[it] for it in dict.fromkeys(access.iterators)}
     places = _grid(own)
     shape = tuple(own.values())
     inside: Any = True
     at = []
     for index, count in zip(access.index, array.shape, strict=True):
+        if isinstance(index, Gathered):
+            at_each = tuple(_at(one, places) for one in index.places)
+            named = values[index.rows][at_each].astype(np.int64)
+            at.append(np.broadcast_to(np.clip(named, 0, count - 1), shape))
+            continue
         place = _at(index, places)
         if isinstance(index, Form) and index.padded:
             inside = inside & (place >= 0) & (place < count)
@@ -353,7 +361,7 @@ def _operand(
     if isinstance(arg, Constant):
         return arg.value
     if isinstance(arg, Extent):
-        return float(math.prod(extents[d] if isinstance(d, str) else d for d in arg.dims))
+        return float(math.prod(_size(d, extents) for d in arg.dims))
     iterators = tuple(ranges)
     if isinstance(arg, Coordinate):
         at = arg.index

@@ -1,15 +1,19 @@
 """Rows by index: ``x[rows]``, whose row t is row ``rows[t]`` of an array.
 
-1. It is a view like any other, of which one axis is reached through a vector of numbers. Views of
+1. It is a view like any other, of which one axis is reached through an array of numbers. Views of
    it, and functions of what it is taken from, go through to the argument: ``(x * g)[rows]`` reads
    what ``x[rows] * g`` does.
-2. In a statement the axis has an index that only the numbers know (`Gathered`). What stands in
+2. The array may have several axes, as a table of pages has: ``pages[table]`` of s32[B,J] is
+   ``pages[table[b, j]]`` at (b, j). A reshape that merges j with the places in a page leaves a sum
+   of digits in each: key t is row ``t mod P`` of page ``table[b, floor(t / P)]``.
+3. In a statement the axis has an index that only the numbers know (`Gathered`). What stands in
    them may be anything: they are kept inside of the axis. For numbers from 0 on and below its
    extent that is NumPy's meaning; a row that any other number names is one of the array's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +28,6 @@ from polygen.errors import (
 )
 from polygen.frontend.describing import describe
 from polygen.frontend.dtypes import S32
-from polygen.frontend.forms import Form
 from polygen.frontend.groups import whole_numbers
 from polygen.frontend.names import INDEX_HINT
 from polygen.frontend.nodes import (
@@ -43,12 +46,10 @@ from polygen.frontend.program import Dim, Gathered, Index, Within
 from polygen.frontend.shapes import shape_text
 from polygen.frontend.symbolic import Symbolic
 
-_RANKS = (1, 2)  # of what is indexed
-
 
 # --- what is traced ------------------------------------------------------------------------------
 def index_array(key: Any, text: str, dims: Dims) -> Any:
-    """The vector of indices that a subscript has; None: it has none.
+    """The array of indices that a subscript has; None: it has none.
 
     Args:
         key: of the subscript.
@@ -56,7 +57,7 @@ def index_array(key: Any, text: str, dims: Dims) -> Any:
         dims: its dims.
 
     Raises:
-        UnsupportedProgram: several such vectors, one of another axis than the first, or one beside
+        UnsupportedProgram: several such arrays, one of another axis than the first, or one beside
             slices and places.
         TraceError: more indices than there are axes.
     """
@@ -88,12 +89,16 @@ def index_array(key: Any, text: str, dims: Dims) -> Any:
     return keys[0]
 
 
-def require_rows(node: Node) -> InputNode:
+def require_rows(node: Node, *, stored: bool = False) -> InputNode:
     """The argument that says which rows.
+
+    Args:
+        node: what stands between the brackets.
+        stored: whether rows are stored by it.
 
     Raises:
         DTypeError: its elements are not s32.
-        ShapeError: it is no vector.
+        ShapeError: it has no axis, or rows are stored by one of several axes.
         UnsupportedProgram: it is computed, or a view.
     """
     text = describe(node)
@@ -108,12 +113,11 @@ def require_rows(node: Node) -> InputNode:
             nearest=f"Say s32{shape_text(node.dims)} in the signature, and pass int32; "
             "pg.where selects where a condition holds",
         )
-    if len(node.dims) != 1:
+    if stored and len(node.dims) != 1:
         raise ShapeError(
             f"the index {text} is {shape_text(node.dims)}",
-            why="an index of rows has one axis, that of the rows it names",
-            nearest="Pass a vector, s32[T]; its rows may be taken apart outside, and the pages of "
-            "a cache be gathered there",
+            why="an index of rows that are stored has one axis, that of the rows it names",
+            nearest="Pass a vector, s32[T], with the rows in its order",
         )
     if not isinstance(node, InputNode):
         raise UnsupportedProgram(
@@ -141,25 +145,25 @@ def require_source(node: Node, rows: InputNode) -> None:
     """Refuse to read rows by index of what has none in memory.
 
     Raises:
-        ShapeError: no matrix and no vector, or a first axis that no array has.
+        ShapeError: a number, or a first axis that no array has.
         UnsupportedProgram: a value of a product or a fold, of coordinates, of a part, or of rows by
             index.
     """
     text = f"{describe(node)}[{rows.tensor.name}]"
+    if isinstance(node, ViewNode) and any(r.rows is not None and 0 in r.met for r in node.reaches):
+        raise _twice(text)
     axes = node.axes if isinstance(node, ViewNode) else (0,)
-    if len(node.dims) not in _RANKS or axes[0] is None:
+    if not node.dims or axes[0] is None:
         raise ShapeError(
             f"{text}: {describe(node)} is {shape_text(node.dims)}",
-            why="rows by index are those of a matrix, or elements of a vector",
-            nearest="Pass an array of two axes, such as w[V,K]",
+            why="rows by index are those of an array's own axis",
+            nearest="Pass an array with an axis of rows, such as w[V,K]",
         )
     for found in behind(node):
         if not isinstance(found, (ViewNode, ApplyNode, InputNode, ScalarNode)):
             raise _computed(text, found)
     if isinstance(node, ViewNode):
         reach = next(reach for reach in node.reaches if reach.axis == 0)
-        if reach.rows is not None:
-            raise _twice(text)
         if (reach.scale, reach.offset, reach.per) != (1, 0, 1):
             raise UnsupportedProgram(
                 f"{text}: rows of a part, or of repeated rows",
@@ -203,18 +207,26 @@ def one_row(rows: InputNode) -> PolygenError:
     )
 
 
-def gathered(place: Index, rows: InputNode, extent: Dim) -> Gathered:
-    """The index of an axis of `extent` elements that is reached through a vector.
+def gathered(places: Sequence[Index], rows: InputNode, extent: Dim) -> Gathered:
+    """The index of an axis of `extent` elements that is reached through an array of numbers.
+
+    Args:
+        places: along each axis of the array.
+        rows: the array.
+        extent: of the axis.
 
     Raises:
         UnsupportedProgram: at a constant place, or at one that is reached so itself.
     """
-    if isinstance(place, Gathered):
-        raise _twice(str(place))
-    if isinstance(place, int):
+    found = []
+    for place in places:
+        if isinstance(place, Gathered):
+            raise _twice(str(place))
+        assert not isinstance(place, Within)  # made later
+        found.append(place)
+    if all(isinstance(place, int) for place in found):
         raise one_row(rows)
-    assert not isinstance(place, (Within, Form))  # the former made later, the latter refused
-    return Gathered(place, rows.tensor.name, extent)
+    return Gathered(tuple(found), rows.tensor.name, extent)
 
 
 # --- on arrays -----------------------------------------------------------------------------------
@@ -224,7 +236,7 @@ def check_rows(rows: Any, count: int, *, unique: bool = False) -> None:
 
     Args:
         rows: of ``x[rows]``, on the host or on a GPU, from where they are copied: this waits for
-            the GPU.
+            the GPU. A table of pages has several axes.
         count: how many rows `x` has.
         unique: refuse as well that a row is named twice, as no ``x[rows] = …`` may.
 
@@ -232,17 +244,18 @@ def check_rows(rows: Any, count: int, *, unique: bool = False) -> None:
         ArgumentError: an index that is negative, or not below `count`, or there before; with the
             first one.
     """
-    values = whole_numbers(rows, "rows", "row")
-    outside = np.flatnonzero((values < 0) | (values >= count))
+    values = whole_numbers(rows, "rows", "row", several=True)
+    outside = np.argwhere((values < 0) | (values >= count))
     if len(outside):
-        first = int(outside[0])
+        place = tuple(map(int, outside[0]))
         raise ArgumentError(
-            f"row {first} is row {int(values[first])} of an array that has {count}",
+            f"row {', '.join(map(str, place))} is row {int(values[place])} of an array that has "
+            f"{count}",
             where="rows",
             why="rows are counted from 0, and none from the end",
             nearest=f"Legal there: 0 to {count - 1}",
         )
-    again = np.setdiff1d(np.arange(len(values)), np.unique(values, return_index=True)[1])
+    again = np.setdiff1d(np.arange(values.size), np.unique(values, return_index=True)[1])
     if unique and len(again):
         second = int(again[0])
         first = int(np.flatnonzero(values == values[second])[0])

@@ -104,20 +104,23 @@ def routed_ends(groups: int, rows: int, seed: int) -> Array:
     return np.asarray(np.cumsum(found), dtype=np.int32)
 
 
-def whole_numbers(array: Any, name: str, each: str) -> np.ndarray[Any, Any]:
-    """A vector of whole numbers on the host.
+def whole_numbers(
+    array: Any, name: str, each: str, *, several: bool = False
+) -> np.ndarray[Any, Any]:
+    """A vector of whole numbers on the host, or an array of several axes.
 
     Args:
         array: on the host or on a GPU, from where it is copied: this waits for the GPU.
         name: what it is called.
         each: what has a number.
+        several: whether it may have several axes.
 
     Raises:
-        ArgumentError: other numbers, or several axes.
+        ArgumentError: other numbers, or other axes.
     """
     held = getattr(array, "cpu", None) or getattr(array, "get", None)
     values = np.asarray(held() if held else array)
-    if values.ndim != 1 or values.dtype.kind not in "iu":
+    if values.ndim not in ((1,) if not several else range(1, 65)) or values.dtype.kind not in "iu":
         raise ArgumentError(
             f"{name} of {values.dtype} with {values.ndim} axes",
             where=name,

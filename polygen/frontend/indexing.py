@@ -36,7 +36,7 @@ def affine(index: Index, scale: int, offset: int, per: int = 1) -> Index:
     return affine_of(index, scale, offset, per)
 
 
-def affine_of(iterator: str, scale: int, offset: int, per: int) -> Index:
+def affine_of(iterator: str, scale: int, offset: int, per: int) -> str | Affine:
     """The same of an iterator."""
     plain = (scale, offset, per) == (1, 0, 1)
     return iterator if plain else Affine(iterator, scale, offset, per)
@@ -53,7 +53,7 @@ def form_of(index: str | int | Affine | Form) -> Form:
     return Form((Digit(index),))
 
 
-def index_of(form: Form) -> Index:
+def index_of(form: Form) -> str | int | Affine | Form:
     """A sum of digits as what it is in its simplest form."""
     if not form.terms:
         return form.offset

@@ -2,12 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from polygen.frontend.forms import Form
 
-Dim = str | int  # a size: a name (run-time argument) or a number
+# A size: a name (run-time argument), a number, or a multiple of a named one, ``16*J``, which axes
+# have that a reshape merges.
+Dim = str | int
+
+
+def multiple(dim: Dim, count: int) -> Dim:
+    """So many times a size."""
+    if isinstance(dim, int):
+        return count * dim
+    times, name = _apart(dim)
+    return name if count * times == 1 else f"{count * times}*{name}"
+
+
+def named_in(dim: Dim) -> tuple[str, ...]:
+    """The name that a size is, or is a multiple of; none of a number."""
+    return () if isinstance(dim, int) else (_apart(dim)[1],)
+
+
+def times_in(dim: Dim) -> int:
+    """How many times its name a size is; 1 of a number."""
+    return 1 if isinstance(dim, int) else _apart(dim)[0]
+
+
+def size_value(dim: Dim, sizes: Mapping[str, Any]) -> Any:
+    """A size as a number.
+
+    Args:
+        dim: the size.
+        sizes: of names.
+    """
+    if isinstance(dim, int):
+        return dim
+    times, name = _apart(dim)
+    return times * sizes[name]
+
+
+def _apart(dim: str) -> tuple[int, str]:
+    times, _, name = dim.rpartition("*")
+    return int(times or 1), name
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,28 +89,31 @@ class Within:
         return f"{self.group}.{self.iterator}"
 
 
+Place = str | int | Affine | Form  # in an array of numbers that names elements of others
+
+
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The element of an axis that a vector of numbers names: ``rows[place]``.
+    """The element of an axis that an array of numbers names: ``rows[place]``, ``table[b, j]``.
 
     Which one that is only the numbers say. What stands in them may be anything: they are kept
     inside of the axis, so that an access reaches one of its elements, any of them.
     """
 
-    place: str | int | Affine  # in the vector
-    rows: str  # the s32 vector
+    places: tuple[Place, ...]  # along each axis of the array
+    rows: str  # the s32 array
     extent: Dim  # of the axis
 
     @property
-    def iterator(self) -> str:
-        """The iterator that its place depends on; "" at a constant one."""
-        place = self.place.iterator if isinstance(self.place, Affine) else self.place
-        return place if isinstance(place, str) else ""
+    def place(self) -> Place:
+        """The place in a vector."""
+        (place,) = self.places
+        return place
 
     def __str__(self) -> str:
-        return f"{self.rows}[{self.place}]"
+        return f"{self.rows}[{','.join(map(str, self.places))}]"
 
 
 # An iterator's name, a constant (0 on an axis of size 1), a slice, what a reshape or a window makes
-# of several, a row of a group, or one that a vector names.
+# of several, a row of a group, or one that an array of numbers names.
 Index = str | int | Affine | Form | Within | Gathered

@@ -120,7 +120,8 @@ class Reach:
     """Where a view reads one axis of its source: ``scale * floor(position / per) + offset``.
 
     With `rows` that is a place in this vector, and the element is the one that stands there. Where
-    the view splits or merges axes, `form` says it over the numbers of its axes, and no `axis` does.
+    the view splits or merges axes, `form` says it over the numbers of its axes, and no `axis` does;
+    `places` says so where `rows` has several axes, a form along each.
     """
 
     axis: int | None  # the view's axis that gives the position; None: only at `offset`
@@ -129,6 +130,13 @@ class Reach:
     per: int = 1  # neighbours that read one element
     rows: InputNode | None = None
     form: Form | None = None
+    places: tuple[Form, ...] = ()
+
+    @property
+    def met(self) -> tuple[int, ...]:
+        """The axes of the view that it depends on."""
+        forms = self.places or (self.whole,)
+        return tuple(dict.fromkeys(int(term.of) for form in forms for term in form.terms))
 
     @property
     def whole(self) -> Form:
@@ -149,6 +157,15 @@ def reach_of(form: Form) -> Reach:
         return Reach(None, form=form)
     assert isinstance(only.of, int)
     return Reach(only.of, only.scale, form.offset, only.per)
+
+
+def named_at(rows: InputNode, places: tuple[Form, ...]) -> Reach:
+    """What an array of numbers names at places over a view's axes, as the simplest reach."""
+    if len(places) == 1:
+        reach = reach_of(places[0])
+        if reach.form is None:
+            return Reach(reach.axis, reach.scale, reach.offset, reach.per, rows)
+    return Reach(None, rows=rows, places=places)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -28,6 +28,7 @@ from polygen.frontend.indices import Dim as Dim
 from polygen.frontend.indices import Gathered as Gathered
 from polygen.frontend.indices import Index as Index
 from polygen.frontend.indices import Within as Within
+from polygen.frontend.indices import named_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +70,11 @@ class Access:
         """The iterators that occur, axis by axis; an axis indexed by a constant has none."""
         found: list[str] = []
         for index in self.by_group:
-            placed = index.place if isinstance(index, Gathered) else index
-            if isinstance(placed, Form):
-                found += placed.iterators
-            elif not isinstance(placed, int):
-                found.append(placed.iterator if isinstance(placed, Affine) else placed)
+            for placed in index.places if isinstance(index, Gathered) else (index,):
+                if isinstance(placed, Form):
+                    found += placed.iterators
+                elif not isinstance(placed, int):
+                    found.append(placed.iterator if isinstance(placed, Affine) else placed)
         return tuple(found)
 
     @property
@@ -85,8 +86,8 @@ class Access:
 
     @property
     def indexed_by(self) -> tuple[Access, ...]:
-        """The reads of vectors that say which elements are meant."""
-        return tuple(Access(i.rows, (i.place,)) for i in self.index if isinstance(i, Gathered))
+        """The reads of arrays that say which elements are meant."""
+        return tuple(Access(i.rows, i.places) for i in self.index if isinstance(i, Gathered))
 
     @property
     def by_place(self) -> Access:
@@ -348,8 +349,8 @@ class Program(Brief):
     @property
     def sizes(self) -> tuple[str, ...]:
         """The symbolic dims, in the order in which the arguments first name them."""
-        found = [d for t in (*self.inputs, *self.outputs) for d in t.dims if isinstance(d, str)]
-        return tuple(dict.fromkeys(found))
+        found = [d for t in (*self.inputs, *self.outputs) for d in t.dims]
+        return tuple(dict.fromkeys(name for dim in found for name in named_in(dim)))
 
     def __str__(self) -> str:
         head = f"{self.name}: {self.source}"

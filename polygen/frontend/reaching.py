@@ -8,7 +8,7 @@ from polygen.errors import ShapeError
 from polygen.frontend.describing import describe
 from polygen.frontend.forms import composed
 from polygen.frontend.gathering import one_row
-from polygen.frontend.nodes import Reach, ViewNode, reach_of
+from polygen.frontend.nodes import Reach, ViewNode, named_at, reach_of
 from polygen.frontend.program import Dim
 from polygen.frontend.reshaping import mixed_rows, not_affine
 
@@ -17,13 +17,13 @@ def through(
     node: ViewNode, inner: Reach, outer: Sequence[Reach], extents: Mapping[int, Dim]
 ) -> Reach:
     """Where a view of a view reads an axis of the innermost source."""
-    if inner.form is None and inner.axis is None:
+    if inner.form is None and inner.axis is None and not inner.places:
         return inner
-    met = [inner.axis] if inner.form is None else [int(term.of) for term in inner.form.terms]
     merged = inner.per > 1 and any(reach.form is not None for reach in node.reaches)
-    split = any(axis is not None and outer[axis].form for axis in met)
-    if inner.form is not None or merged or split:
-        return _of_forms(node, inner, outer, extents)
+    split = any(outer[axis].form is not None for axis in inner.met)
+    if inner.form is not None or inner.places or merged or split:
+        of_digits = _of_forms if inner.rows is None else _of_places
+        return of_digits(node, inner, outer, extents)
     assert inner.axis is not None
     found = outer[inner.axis]
     if found.rows is not None:  # rows of a whole axis: `require_source`
@@ -44,6 +44,25 @@ def through(
         inner.per * found.per,
         inner.rows,
     )
+
+
+def _of_places(
+    node: ViewNode, inner: Reach, outer: Sequence[Reach], extents: Mapping[int, Dim]
+) -> Reach:
+    """The same of what an array of numbers names: at which of its places."""
+    assert inner.rows is not None
+    if any(outer[axis].rows is not None for axis in inner.met):
+        raise mixed_rows(describe(node))
+    wholes = {axis: reach.whole for axis, reach in enumerate(outer) if reach.rows is None}
+    places = []
+    for place in inner.places or (inner.whole,):
+        found = composed(place, wholes, extents)
+        if found is None or found.padded:
+            raise not_affine(describe(node))
+        places.append(found)
+    if not any(place.terms for place in places):
+        raise one_row(inner.rows)
+    return named_at(inner.rows, tuple(places))
 
 
 def _of_forms(

@@ -19,6 +19,7 @@ from typing import Any
 from polygen.errors import PolygenError, ShapeError, UnsupportedProgram, shortened
 from polygen.frontend.describing import describe
 from polygen.frontend.forms import Digit, Form, composed
+from polygen.frontend.indices import multiple, named_in, times_in
 from polygen.frontend.nodes import Dims, Node, Reach, ViewNode, reach_of
 from polygen.frontend.program import Dim
 from polygen.frontend.shapes import ProductAxes, shape_text
@@ -27,13 +28,17 @@ from polygen.frontend.symbolic import Size
 _RUN = "the run"
 
 
-def reshaped(text: str, dims: Dims, shape: Sequence[Any]) -> tuple[list[Reach], list[Dim]]:
+def reshaped(
+    text: str, dims: Dims, shape: Sequence[Any], *, paged: bool = False
+) -> tuple[list[Reach], list[Dim]]:
     """What a reshape reads, and its dims.
 
     Args:
         text: how the value reads, for messages.
         dims: its dims.
         shape: the new ones: numbers, sizes as ``x.shape`` has them, or their names; one may be -1.
+        paged: whether pages that a table names are reshaped, of which axes without a number are
+            merged with those behind them.
 
     Returns:
         Per axis of the value where it is read, and the view's dims.
@@ -45,7 +50,10 @@ def reshaped(text: str, dims: Dims, shape: Sequence[Any]) -> tuple[list[Reach], 
     """
     where = f"reshape of {text} from {shape_text(dims)} to {shape_text(tuple(shape))}"
     wanted = [_dim(one, where) for one in shape]
-    wanted = _without_unknown(dims, wanted, where)
+    wanted = _without_unknown(dims, wanted, where, paged=paged)
+    apart = [_digits_of(dim, dims) for dim in wanted]
+    if any(len(digits) > 1 for digits in apart):
+        return _merged(text, dims, apart), wanted
     old, new = _runs(dims), _runs(tuple(wanted))
     names = [[dim for dim in whole if isinstance(dim, str)] for whole in (dims, wanted)]
     if names[0] != names[1] or any(
@@ -74,6 +82,40 @@ def reshaped(text: str, dims: Dims, shape: Sequence[Any]) -> tuple[list[Reach], 
     return reaches, wanted
 
 
+def _digits_of(dim: Dim, dims: Dims) -> tuple[Dim, ...]:
+    """A new axis as those that it is merged of: a size without a number, and a number behind it."""
+    if isinstance(dim, int) or dim in dims or times_in(dim) == 1:
+        return (dim,)
+    return (*named_in(dim), times_in(dim))
+
+
+def _merged(text: str, dims: Dims, apart: Sequence[tuple[Dim, ...]]) -> list[Reach]:
+    """What a reshape reads that merges axes without a number with those behind them.
+
+    They stay apart first; then a digit of either is one of the axis that both become.
+    """
+    whole = [one for digits in apart for one in digits]
+    reaches, _ = reshaped(text, dims, whole)
+    places: dict[int, Form] = {}
+    for axis, digits in enumerate(apart):
+        at = len(places)
+        if len(digits) == 1:
+            places[at] = Form((Digit(axis),))
+            continue
+        _, count = digits
+        assert isinstance(count, int)
+        places[at] = Form((Digit(axis, per=count),))
+        places[at + 1] = Form((Digit(axis, modulo=count),))
+    extents = dict(enumerate(digits[0] if len(digits) == 1 else None for digits in apart))
+    found = []
+    for reach in reaches:
+        form = composed(reach.whole, places, extents)
+        if form is None:
+            raise not_affine(f"reshape of {text} to {shape_text(whole)}")
+        found.append(reach_of(form))
+    return found
+
+
 def split_labels(left: Node, right: Node, axes: ProductAxes) -> dict[int, tuple[int, ...]]:
     """The labels of a product that an operand has merged of several axes, and their extents.
 
@@ -83,8 +125,13 @@ def split_labels(left: Node, right: Node, axes: ProductAxes) -> dict[int, tuple[
     extents = dict(enumerate((*axes.dims, *axes.summed)))
     cuts: dict[int, set[int]] = {}
     for node, labels in ((left, axes.lhs), (right, axes.rhs)):
-        for reach in node.reaches if isinstance(node, ViewNode) else ():
+        reaches = node.reaches if isinstance(node, ViewNode) else ()
+        # Digits of an axis some of which a table of pages is read at are one axis of keys.
+        paged = {axis for reach in reaches if reach.rows is not None for axis in reach.met}
+        for reach in reaches:
             for term in reach.form.terms if reach.form is not None else ():
+                if term.of in paged:
+                    continue
                 places = {term.per, term.per * term.modulo} - {0, 1, extents[labels[int(term.of)]]}
                 cuts.setdefault(labels[int(term.of)], set()).update(places)
     found = {}
@@ -155,7 +202,9 @@ def _dim(given: Any, where: str) -> Dim:
     )
 
 
-def _without_unknown(dims: Dims, wanted: list[Dim], where: str) -> list[Dim]:
+def _without_unknown(
+    dims: Dims, wanted: list[Dim], where: str, *, paged: bool = False
+) -> list[Dim]:
     """The dims with the one that is left to find."""
     places = [at for at, dim in enumerate(wanted) if dim == -1]
     if not places:
@@ -169,10 +218,10 @@ def _without_unknown(dims: Dims, wanted: list[Dim], where: str) -> list[Dim]:
             left.remove(dim)
     numbers = math.prod(dim for dim in dims if isinstance(dim, int))
     given = math.prod(dim for dim in wanted if isinstance(dim, int) and dim != -1)
-    if numbers % given or len(left) > 1 or (left and numbers != given):
+    if numbers % given or len(left) > 1 or (left and numbers != given and not paged):
         raise _differs(where, dims, wanted)
     wanted = list(wanted)
-    wanted[at] = left[0] if left else numbers // given
+    wanted[at] = multiple(left[0], numbers // given) if left else numbers // given
     return wanted
 
 

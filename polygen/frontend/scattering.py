@@ -63,7 +63,7 @@ class Assignment:
         first, *others = own
         if any(isinstance(one, Form) for one in own):
             raise mixed_rows(self.text)
-        return (gathered(first, self.rows, self.target.dims[0]), *others)
+        return (gathered((first,), self.rows, self.target.dims[0]), *others)
 
 
 def assignment(target: Node, rows: Node, value: Node) -> Assignment:
@@ -81,7 +81,7 @@ def assignment(target: Node, rows: Node, value: Node) -> Assignment:
             why="rows are stored into an array that the call is given",
             nearest="Give the function an argument for the result, out, and return it",
         )
-    vector = require_rows(rows)
+    vector = require_rows(rows, stored=True)
     text = f"{target.tensor.name}[{vector.tensor.name}]"
     if len(target.dims) not in _RANKS:
         raise ShapeError(

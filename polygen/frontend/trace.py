@@ -22,6 +22,7 @@ from polygen.errors import DTypeError, ShapeError, TraceError, UnsupportedProgra
 from polygen.frontend.describing import describe, describe_cast, describe_product
 from polygen.frontend.dtypes import ALWAYS_STORED, BOOL, F32, F64, STORED, TF32, DType
 from polygen.frontend.expansion import expand
+from polygen.frontend.forms import Digit, Form
 from polygen.frontend.functions import TABLE, bind
 from polygen.frontend.gathering import require_rows, require_source
 from polygen.frontend.joining import (
@@ -43,6 +44,7 @@ from polygen.frontend.nodes import (
     Reach,
     ScalarNode,
     ViewNode,
+    named_at,
 )
 from polygen.frontend.operands import rounded
 from polygen.frontend.program import Dim, Tensor
@@ -285,7 +287,8 @@ class Trace:
                 are split or merged.
             UnsupportedProgram: no sum of digits says where an element is.
         """
-        reaches, dims = reshaped(describe(node), node.dims, shape)
+        paged = isinstance(node, ViewNode) and node.by_index
+        reaches, dims = reshaped(describe(node), node.dims, shape, paged=paged)
         return self.reach(node, reaches, dims)
 
     def windows(self, node: Node, shape: Any, axis: Any) -> Node:
@@ -316,17 +319,19 @@ class Trace:
         return self.reach(node, reaches, dims)
 
     def gather(self, node: Node, rows: Node) -> Node:
-        """Records the elements of a node's first axis that a vector names, as ``node[rows]``.
+        """Records the elements of a node's first axis that an array names, as ``node[rows]``.
 
         Raises:
-            ShapeError: not a vector of indices, or nothing that has rows.
+            ShapeError: no array of indices, or nothing that has rows.
             DTypeError: indices that are not s32.
             UnsupportedProgram: indices that are no argument, or rows of a part or a product.
         """
-        vector = require_rows(rows)
-        require_source(node, vector)
-        reaches = [Reach(n, rows=vector if n == 0 else None) for n in range(len(node.dims))]
-        return self.reach(node, reaches, [vector.dims[0], *node.dims[1:]])
+        named = require_rows(rows)
+        require_source(node, named)
+        own = len(named.dims)
+        first = named_at(named, tuple(Form((Digit(axis),)) for axis in range(own)))
+        others = (Reach(axis + own - 1) for axis in range(1, len(node.dims)))
+        return self.reach(node, [first, *others], [*named.dims, *node.dims[1:]])
 
     def assign(self, node: Node, rows: Node, value: Any) -> None:
         """Records ``node[rows] = value``: `polygen.frontend.scattering.assignment`."""

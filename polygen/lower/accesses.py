@@ -111,6 +111,10 @@ def map_axes(
             axes.append(MapAxis(axis, tensor.dims[axis], box, every=every if box > 1 else 1))
             dims.append(Sliding(one, row.dim if row is not None else ""))
             continue
+        if one.places:  # a page, whose number is read
+            axes.append(MapAxis(axis, tensor.dims[axis], 1))
+            dims.append(one)
+            continue
         terms = sorted(one.terms, key=lambda term: -term.scale) or [Along("", 1)]
         for term in terms:
             box = boxes.get(term.dim, 1) if term.per == 1 else 1
@@ -233,10 +237,14 @@ def corner(dims: tuple[Along | Sliding, ...], starts: dict[str, str]) -> tuple[s
 
     Args:
         dims: what runs along the axes.
-        starts: of the box, by dim; along a batch dim it is the block's.
+        starts: of the box, by dim; along a batch dim it is the block's. Of what numbers in memory
+            say, by the text of the index.
     """
     found = []
     for one in dims:
+        if isinstance(one, Along) and one.places:
+            found.append(starts[str(one)])
+            continue
         if isinstance(one, Sliding):
             found.append(one.corner(starts))
             continue

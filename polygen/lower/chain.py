@@ -31,9 +31,11 @@ from polygen.lower.synchronise import AGENTS, counters, counting, owners, placed
 from polygen.lower.work import Move
 from polygen.poly.by_chain import ChainShape
 from polygen.poly.chain_match import ChainMatch
+from polygen.poly.key_pages import KeyPages, prove_key_pages
 from polygen.poly.key_tiles import prove_key_tiles
 from polygen.poly.legality import Proof
 from polygen.poly.mapping import ScheduleTree
+from polygen.poly.prologue_proofs import prove_inside
 from polygen.poly.raster import prove_linear_raster, prove_ranges
 from polygen.rewrite.parts import parts_combine
 from polygen.schedule.model import Schedule
@@ -84,11 +86,11 @@ def lower_chain(
         batches=tuple(extent for _, extent in matched.values.batches),
     )  # fmt: skip
     visited = between.visited
-    more: tuple[Proof, ...] = ()
+    more = _pages(matched, shape)
     after = None
     if visited is not None:  # each block has as many tiles of keys as its rows want
         launch = replace(launch, persistent=0)
-        more = prove_key_tiles(visited, matched.values.depths[0], atom.m)
+        more = (*more, *prove_key_tiles(visited, matched.values.depths[0], atom.m))
     if schedule.tile.part:
         each = schedule.tile.part
         launch = replace(launch, across=matched.values.depths[0], tile_across=each)
@@ -129,6 +131,21 @@ def lower_chain(
         key_tiles=visited,
         key_bounds=between.bounds(),
     )  # fmt: skip
+
+
+def _pages(matched: ChainMatch, shape: ChainShape) -> tuple[Proof, ...]:
+    """Of keys and values in pages: each comes from its row of the page that is named."""
+    operands, found = dict(matched.operands), []
+    reads = {
+        access.name: (product.name, access)
+        for product in (*matched.chain.scores.contractions, *matched.chain.values.contractions)
+        for access in product.reads
+    }
+    for name, one in matched.paged.items():
+        array, pages = operands[name].tensor.name, KeyPages(one.page, shape.tiles.cta[2])
+        found.append(prove_key_pages(array, one, pages, matched.values.depths[0]))
+        found.append(prove_inside(*reads[array]))
+    return tuple(found)
 
 
 def _places(given: Given, shape: ChainShape) -> tuple[Place, ...]:

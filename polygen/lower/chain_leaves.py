@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from polygen.lower.accesses import corner, map_axes
 from polygen.lower.chain_scan import KeyScan, elements_of
 from polygen.lower.epilogue import own_part
+from polygen.lower.find_pages import PIECE, find_pages, in_one_page
 from polygen.lower.given import Given
 from polygen.lower.key_parts import AFTER, room
 from polygen.lower.plan import Buffer, Leaf
@@ -23,8 +24,9 @@ from polygen.lower.work import (
     Placed,
     Product,
 )
-from polygen.poly.by_chain import ChainShape
+from polygen.poly.by_chain import ChainShape, page_registers
 from polygen.poly.chain_match import VALUES, WEIGHTS, ChainMatch
+from polygen.poly.key_pages import KeyPages, PagedOperand
 from polygen.poly.key_tiles import PART
 from polygen.poly.match import Operand
 
@@ -51,10 +53,25 @@ class ChainLeaves:
         found = [Leaf("locate", "locate", "threads", _TILE, locate)]
         if self.between.visited is not None:
             found = [Leaf("locate", "located", "threads", _TILE, Nothing())]
+        found += self._finds()
         found += [self._fill(name, operand) for name, operand in self.matched.operands]
         consumer = [*self._between(), *self._products(), *self._end()]
         found += [replace(leaf, place=leaf.place or "consumer") for leaf in consumer]
         return [*found, *sync_leaves(self.given, self.syncs, "")]
+
+    def _finds(self) -> list[Leaf]:
+        """What finds the pages of keys and values that lie in pages."""
+        operands, both = dict(self.matched.operands), self.matched.chain
+        tensors = both.scores.tensors | both.values.tensors
+        return [
+            find_pages(
+                name, operands[name], one, tensors[one.table], self._pages(one), self.between.tile
+            )
+            for name, one in self.matched.paged.items()
+        ]
+
+    def _pages(self, paged: PagedOperand) -> KeyPages:
+        return KeyPages(paged.page, self.shape.tiles.cta[2])
 
     def _buffer(self, name: str) -> Buffer:
         return next(b for b in self.buffers if b.name == name)
@@ -78,20 +95,32 @@ class ChainLeaves:
             "n": self.between.key if first else f"b_n * {columns}",
             "k": "0" if first else self.between.key,
         }
-        box = (layout.rows, layout.span // operand.tensor.dtype.bytes)
+        paged = self.matched.paged.get(name)
+        pieces, pages, found, way = 1, "", operand.index, ""
+        if paged is not None:
+            own = self._pages(paged)
+            pieces, pages = own.boxes, page_registers(name)
+            starts["n" if first else "k"] = own.row(self.between.tile)
+            starts[str(operand.index[paged.axis])] = f"{pages}[{PIECE}]"
+            found = in_one_page(operand.index)
+            way = f", from pages that {paged.table} names, {own}"
+        box = (layout.rows // pieces, layout.span // operand.tensor.dtype.bytes)
         sides = (operand.role, "k") if operand.k_contiguous else ("k", operand.role)
-        axes, dims = map_axes(
+        axes, _ = map_axes(
             operand.tensor, operand.index, dict(operand.extents),
             dict(zip(sides, box, strict=True)),
         )  # fmt: skip
+        _, dims = map_axes(
+            operand.tensor, found, dict(operand.extents), dict(zip(sides, box, strict=True))
+        )
         note = (
-            f"{operand.tensor.name} -> ring_{name}, {layout.boxes} box(es) of {box[0]} x {box[1]} "
-            "elements by the copy engine; zeros outside the array; proved equal to what the "
-            "instruction's descriptors read"
+            f"{operand.tensor.name} -> ring_{name}, {layout.boxes * pieces} box(es) of {box[0]} x "
+            f"{box[1]} elements by the copy engine{way}; zeros outside the array; proved equal to "
+            "what the instruction's descriptors read"
         )
         return Boxes(
             operand.tensor, f"map_{name}", f"ring_{name}", axes, layout.boxes, layout.span,
-            layout.box_bytes, corner(dims, starts), note,
+            layout.box_bytes, corner(dims, starts), note, pieces=pieces, pages=pages,
         )  # fmt: skip
 
     def _products(self) -> list[Leaf]:

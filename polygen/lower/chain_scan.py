@@ -46,10 +46,14 @@ class KeyScan:
         return KeyTiles(self.matched.chain.range, cta.m, cta.k, part // cta.k)
 
     @property
+    def tile(self) -> str:
+        """Which tile of keys the block's `k`-th is."""
+        return f"({FIRST} + k)" if self.visited is not None else "k"
+
+    @property
     def key(self) -> str:
         """Where key tile `k` begins."""
-        first = f"({FIRST} + k)" if self.visited is not None else "k"
-        return f"{first} * {self.shape.tiles.cta[2]}"
+        return f"{self.tile} * {self.shape.tiles.cta[2]}"
 
     def bounds(self) -> tuple[tuple[RowBound, Read], ...]:
         """The bounds of rows' keys that arrays hold, and how these are read."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from polygen.frontend.indices import size_value
 from polygen.frontend.program import Dim, Program, Tensor
 
 _PART_BYTES = 4  # f32
@@ -322,7 +323,8 @@ class Following:
 
 
 def _extent(dim: Dim, sizes: Mapping[str, int]) -> int:
-    return dim if isinstance(dim, int) else sizes[dim]
+    found: int = size_value(dim, sizes)
+    return found
 
 
 def stride_argument(tensor: Tensor, axis: int) -> str:

@@ -51,6 +51,7 @@ from polygen.lower.work import (
     Combine,
     Copy,
     Fill,
+    FindPages,
     Grids,
     Groups,
     Load,
@@ -92,6 +93,7 @@ Work: TypeAlias = (
     | Epilogue
     | Exchange
     | Fill
+    | FindPages
     | Finish
     | Folding
     | Grids

@@ -34,14 +34,16 @@ from polygen.lower.verify_accesses import check_accesses
 from polygen.lower.verify_folds import check_folds
 from polygen.lower.verify_places import check_places
 from polygen.lower.verify_syncs import check_syncs
-from polygen.lower.work import Copy, Fill, Locate, Move, Send
+from polygen.lower.work import Copy, Fill, FindPages, Locate, Move, Send
 from polygen.poly.ast import Block, Call, For, If, LoopAst, Marked
 from polygen.poly.row_groups import prove_row_groups
 from polygen.poly.tile_program import INSIDE
 from polygen.poly.tile_walk import prove_walk
 
 # Work that may touch global memory.
-_OUTSIDE = (Copy, Epilogue, Fill, Finish, Lines, Make, Move, Promote, Store, Tally, Warm)
+_OUTSIDE = (
+    Copy, Epilogue, Fill, FindPages, Finish, Lines, Make, Move, Promote, Store, Tally, Warm,
+)  # fmt: skip
 
 
 def verify(plan: KernelPlan) -> KernelPlan:

@@ -46,11 +46,13 @@ from polygen.lower.verify_chain import check_scans
 from polygen.lower.verify_computed import check_computed, check_rows, check_stored_rows
 from polygen.lower.verify_fragments import check_fragments
 from polygen.lower.verify_overwrites import check_overwrites
+from polygen.lower.verify_pages import check_pages
 from polygen.lower.verify_pixels import check_boxes_of_pixels
 from polygen.lower.verify_promotions import check_promotions
 from polygen.lower.verify_rest import check_rest
 from polygen.lower.work import Boxes, Copy, Fill, Locate, Move, Stream
 from polygen.poly.chain_match import renamed
+from polygen.poly.key_pages import paged_operand
 from polygen.poly.key_tiles import FIRST
 from polygen.poly.match import REST_RING, Along
 from polygen.poly.pointwise import Element, Pointwork
@@ -92,7 +94,8 @@ def check_accesses(plan: KernelPlan) -> None:
     check_boxes_of_pixels(plan)
     check_sums(plan)
     check_shares(plan)
-    if plan.program.gathered and not plan.program.folds:  # beside which nothing is read by index
+    # Beside folds nothing is read by index, and in chains pages alone.
+    if plan.program.gathered and not plan.program.folds and plan.scores is None:
         statements = without_prologues(plan.program).pointwise
         check_rows(plan, plan.work.reads, statements, "the result")
         check_stored_rows(plan, statements)
@@ -269,6 +272,9 @@ def _check_boxes(plan: KernelPlan, of: Boxes, leaf: Leaf) -> None:
     if argument.axes != of.axes or argument.tensor != of.tensor.name:
         raise VerifyError(f"{of.map} is no map of {leaf.statement}'s boxes", where=plan.entry)
     index, tile = _accessed(plan, of)
+    if of.pages or paged_operand(index) is not None:
+        check_pages(plan, of, index, partial(_check_address, plan))
+        return
     batches = [dim for dim, _ in plan.batches]
     own = {name: 0 for name in ("group", "owner", "p", FIRST)}
     # Of blocks that share sums each has a range of k tiles, and of columns to finish.

@@ -13,7 +13,18 @@ from polygen.lower.rest_work import Convert
 from polygen.lower.result_work import Exchange, Finish, Folding, Lines, Meeting, Store, Warm
 from polygen.lower.scan_work import PartStore, RowStore
 from polygen.lower.tally import Tally
-from polygen.lower.work import Clear, Combine, Copy, Fill, Load, Move, Product, Send, Stream
+from polygen.lower.work import (
+    Clear,
+    Combine,
+    Copy,
+    Fill,
+    FindPages,
+    Load,
+    Move,
+    Product,
+    Send,
+    Stream,
+)
 from polygen.poly.tiling import share_of
 
 
@@ -49,8 +60,11 @@ def _buffers(leaf: Leaf) -> list[str] | None:
         return [f"fragment_{work.operand}"]
     if isinstance(work, Load):
         return [work.buffer, f"fragment_{work.operand}"]
+    if isinstance(work, FindPages):
+        return [work.registers]
     if isinstance(work, Move):
-        return [boxes.buffer for boxes in work.boxes]
+        pages = [boxes.pages for boxes in work.boxes if boxes.pages]
+        return [*pages, *(boxes.buffer for boxes in work.boxes)]
     if isinstance(work, Make):
         coming, there = f"ahead_{work.operand}", f"beside_{work.operand}"
         if leaf.op != "make":

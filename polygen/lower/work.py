@@ -253,6 +253,7 @@ class Boxes:
     # pieces do, if rows are of taps.
     others: tuple[tuple[str, ...], ...] = ()
     by_rows: bool = False
+    pages: str = ""  # registers with a number for each piece, its page's; "": pieces are neighbours
 
     @property
     def box(self) -> tuple[int, int]:
@@ -269,6 +270,33 @@ class Boxes:
     def part_bytes(self) -> int:
         """From one block's part to the next, inside each box: stored rows are cut among them."""
         return self.box[0] * self.span
+
+
+@dataclass(frozen=True, slots=True)
+class FindPages:
+    """A table -> registers: the pages in which the keys of a ring's next tile lie.
+
+    Attributes:
+        operand: whose, as its ring is called.
+        table: the array that names them.
+        registers: a number for each page of a tile.
+        base: terms that lead to the pages of the block's matrix in the table.
+        step: elements from the number of one page to the next one's; "0": there is one page.
+        places: per page of the tile, the which of its sequence it is.
+        count: pages of a sequence.
+        extent: pages that there are.
+        note: in words.
+    """
+
+    operand: str
+    table: Tensor
+    registers: str
+    base: tuple[str, ...]
+    step: str
+    places: tuple[str, ...]
+    count: Dim
+    extent: Dim
+    note: str
 
 
 @dataclass(frozen=True, slots=True)

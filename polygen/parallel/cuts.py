@@ -97,11 +97,12 @@ class _Dims:
             self.refused.add(node)
             if isinstance(index, Affine):
                 self.refused.add((statement.name, index.iterator))
-            elif isinstance(index, Gathered) and isinstance(index.place, Affine):
-                self.refused.add((statement.name, index.place.iterator))
+            elif isinstance(index, Gathered):
+                digits = Access("", tuple(p for p in index.places if not isinstance(p, str | int)))
+                self.refused |= {(statement.name, iterator) for iterator in digits.iterators}
             elif isinstance(index, Form):
                 self.refused |= {(statement.name, iterator) for iterator in index.iterators}
-            elif not isinstance(index, (int, Gathered)):  # rows of a group
+            elif not isinstance(index, int):  # rows of a group
                 self.refused |= {(statement.name, i) for i in (index.iterator, index.group)}
         for vector in access.indexed_by:
             self._access(statement, vector)

@@ -2,6 +2,8 @@
 
     producer   fill_a[i] fill_b[i,k] fill_c[i,k]   one thread has the copy engine fill rings: the
                                                    rows of the first product, its keys, the values
+               find_b[i,k] find_c[i,k]             of keys or values in pages it first reads where
+                                                   these are, while it waits for a slot
     consumer   score[i,k,s,m]     a tile of the first product: 64 rows by the keys of a tile
                advance[i,k]       terms of the reference; its next state, and what corrects sums
                weigh[i,k]         terms under the reference; their states
@@ -27,7 +29,7 @@ from polygen.hardware.units import unit
 from polygen.poly.frames import Frames, Held
 from polygen.poly.kernel_parts import flat
 from polygen.poly.tile_program import Buffer, Place, TileProgram, TileStatement
-from polygen.poly.tile_tree import loop, steps
+from polygen.poly.tile_tree import Node, loop, steps
 from polygen.poly.tiling import Tiling
 
 _THREADS, _COPY_ENGINE, _PRODUCTS = "threads", "tma.load", "wgmma"
@@ -47,6 +49,7 @@ class ChainShape:
             while the others weigh.
         row_slots: slots of the ring of rows: with two the next tile's come while this one's are
             used.
+        paged: rings of what lies in pages that a table names.
     """
 
     tiles: Tiling
@@ -56,6 +59,7 @@ class ChainShape:
     states: bool
     turns: bool = False
     row_slots: int = 1
+    paged: tuple[str, ...] = ()
 
     @property
     def consumers(self) -> int:
@@ -82,11 +86,12 @@ class ChainShape:
 
 def by_chain(shape: ChainShape) -> TileProgram:
     """The program."""
-    lag = {name: "k + 1" for name in ("fill_c", "multiply", "commit_multiply")}
+    late = (*_finds(shape, "c"), "fill_c")
+    lag = {name: "k + 1" for name in (*late, "multiply", "commit_multiply")}
     between = [s.name for s in _between(shape)]
     score, multiply = (loop("s", loop("m", name)) for name in ("score", "multiply"))
-    first = ("fill_b", score, "commit_score")
-    second = ("fill_c", multiply, "commit_multiply")
+    first: tuple[Node | str, ...] = (*_finds(shape, "b"), "fill_b", score, "commit_score")
+    second: tuple[Node | str, ...] = (*late, multiply, "commit_multiply")
     begin = ("locate_producer", "locate_consumer", "fill_a")
     end = (*(("complete",) if shape.states else ()), loop("m", "store"))
     every = loop("k", flat(steps(*first, *between, *second)))
@@ -130,6 +135,7 @@ def _buffers(shape: ChainShape) -> tuple[Buffer, ...]:
     found = [
         Buffer("tile_producer", "scalar", 1, 0),
         Buffer("tile_consumer", "scalar", 1, 1),
+        *(Buffer(page_registers(ring), "scalar", 2, 0) for ring in shape.paged),
         Buffer("ring_a", "shared", 1, 0, shape.row_slots),
         Buffer("ring_b", "shared", 2, 0, shape.stages),
         Buffer("ring_c", "shared", 2, 0, shape.stages),
@@ -142,6 +148,16 @@ def _buffers(shape: ChainShape) -> tuple[Buffer, ...]:
     if shape.referenced:
         found.append(Buffer("correction", "register", 2, 1))
     return tuple(found)
+
+
+def _finds(shape: ChainShape, ring: str) -> tuple[str, ...]:
+    """The statement that finds the pages of a ring's next tile; none where it has no pages."""
+    return (f"find_{ring}",) if ring in shape.paged else ()
+
+
+def page_registers(ring: str) -> str:
+    """Where the numbers of a tile's pages are, from the table to the copies."""
+    return f"page_{ring}"
 
 
 def _tiles(place: Place) -> str:
@@ -166,8 +182,17 @@ def _fills(shape: ChainShape) -> tuple[TileStatement, ...]:
         ("c", ("i", "k"), keys),
     ):
         cell = f"ring_{ring}[{','.join(loops)}]"
+        own: tuple[str, ...] = reads
+        if ring in shape.paged:
+            pages = f"{page_registers(ring)}[{','.join(loops)}]"
+            own = (*reads, pages)
+            found.append(
+                TileStatement(
+                    f"find_{ring}", loops, bounds, reads, (pages,), "map", threads, producer
+                )
+            )
         found.append(
-            TileStatement(f"fill_{ring}", loops, bounds, reads, (cell,), "move", engine, producer)
+            TileStatement(f"fill_{ring}", loops, bounds, own, (cell,), "move", engine, producer)
         )
     return tuple(found)
 

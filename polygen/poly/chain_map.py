@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from polygen import isl
 from polygen.errors import VerifyError
+from polygen.frontend.indices import named_in
 from polygen.poly.by_chain import ChainShape, by_chain, frames
 from polygen.poly.chain_match import VALUES, WEIGHTS, ChainMatch
 from polygen.poly.derive_syncs import Synchronised, derive
@@ -177,7 +178,7 @@ def _last(matched: ChainMatch, shape: ChainShape, row: str) -> tuple[str, ...]:
 
 def _parameters(matched: ChainMatch) -> tuple[str, ...]:
     extents = (matched.values.m, matched.values.depths[0], *(n for _, n in matched.values.batches))
-    return tuple(dict.fromkeys(one for one in extents if isinstance(one, str)))
+    return tuple(dict.fromkeys(name for one in extents for name in named_in(one)))
 
 
 def _scop(matched: ChainMatch, elements: tuple[_Element, ...]) -> Scop:

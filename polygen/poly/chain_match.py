@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.program import Program
 from polygen.hardware.device import common_facts
+from polygen.poly.elements import ROLES
 from polygen.poly.fusion import Fusion, fuse
+from polygen.poly.key_pages import PagedOperand, paged_operand
 from polygen.poly.match import Along, Match, Operand, match
 from polygen.poly.pointwise import Element, Pointwork, pointwork
 from polygen.poly.scop import scop
@@ -55,6 +57,15 @@ class ChainMatch:
         """Columns of a matrix of results."""
         assert isinstance(self.values.n, int)
         return self.values.n
+
+    @property
+    def paged(self) -> dict[str, PagedOperand]:
+        """The operands whose keys lie in pages, by the name of their ring."""
+        found = {
+            name: paged_operand(operand.index if name == VALUES else renamed(operand.index))
+            for name, operand in self.operands
+        }
+        return {name: one for name, one in found.items() if one is not None}
 
     @property
     def operands(self) -> tuple[tuple[str, Operand], ...]:
@@ -189,7 +200,9 @@ def _require_numbers(chain: Chain, scores: Match, values: Match) -> None:
 
 def _require_boxes(found: ChainMatch) -> None:
     row = common_facts()["tensor_map_row_bytes"]
-    for _, operand in found.operands:
+    for name, operand in found.operands:
+        if any(one.places for one in operand.index):
+            _require_pages(found, operand, "n" if name != VALUES else "k")
         if not operand.in_boxes or operand.alignment < row:
             raise UnsupportedProgram(
                 f"{operand.tensor}: the copy engine cannot move it",
@@ -198,6 +211,28 @@ def _require_boxes(found: ChainMatch) -> None:
                 f"bytes; these start at multiples of {operand.alignment}",
                 nearest="Pass an array with aligned rows, without steps backwards",
             )
+
+
+def _require_pages(found: ChainMatch, operand: Operand, keys: str) -> None:
+    """Refuse what is read by index but for pages of keys, each key with a row of its own."""
+    where, name = found.chain.values.name, operand.tensor.name
+    places = [place for one in operand.index for place in one.places]
+    inside = {term.dim for place in places for term in place.terms if term.dim in ROLES}
+    if operand.role == "m" or not inside <= {keys}:
+        what = "rows of the first product" if operand.role == "m" else "columns, or what is summed,"
+        raise UnsupportedProgram(
+            f"{operand}: {what} by index",
+            where=where,
+            why="a table names pages of keys and of values",
+            nearest=f"Pass {name} with its rows in the order of the result's",
+        )
+    if operand.inner.dim == keys:
+        raise UnsupportedProgram(
+            f"{operand}: keys of a page are neighbours in memory",
+            where=where,
+            why="boxes of pages are rows, one for each key",
+            nearest=f"Pass {name} with its keys outside of its head dim, as in [N,P,D]",
+        )
 
 
 def renamed(index: tuple[Along, ...]) -> tuple[Along, ...]:

@@ -34,6 +34,8 @@ class Along:
         rows: the vector in which that is a place: the element is the one that stands there, kept
             inside of the axis.
         extent: of the axis, with `rows`.
+        places: with `rows` of what boxes of the copy engine are read by: the place along each of
+            its axes, in the place of a dim.
         modulo: of the digit that the dim is read at, ``floor(dim / per) mod modulo``; 0: none.
         more: further terms, of other dims or of other digits, none of them with an offset.
         padded: whether elements outside of the axis are read, as zeros.
@@ -49,6 +51,7 @@ class Along:
     modulo: int = 0
     more: tuple[Along, ...] = ()
     padded: bool = False
+    places: tuple[Along, ...] = ()
 
     @property
     def step(self) -> int:
@@ -85,8 +88,8 @@ class Along:
 
     def renamed(self, names: Mapping[str, str]) -> Along:
         """The same over dims of other names."""
-        more = tuple(one.renamed(names) for one in self.more)
-        return replace(self, dim=names.get(self.dim, self.dim), more=more)
+        more, places = (tuple(t.renamed(names) for t in own) for own in (self.more, self.places))
+        return replace(self, dim=names.get(self.dim, self.dim), more=more, places=places)
 
     def at(self, places: Mapping[str, int]) -> int:
         """The element where dims are at their places, 0 of those that are left out."""
@@ -97,6 +100,8 @@ class Along:
         return found
 
     def __str__(self) -> str:
+        if self.places:
+            return f"{self.rows}[{', '.join(map(str, self.places))}]"
         if self.rows:
             return f"{self.rows}[{replace(self, rows='')}]"
         if self.group:
@@ -114,6 +119,8 @@ def along(index: Index, dims: dict[str, str]) -> Along:
     if isinstance(index, Within):
         return Along(dims[index.iterator], group=dims[index.group])
     if isinstance(index, Gathered):
+        if len(index.places) > 1:
+            return named(index, tuple(along(place, dims) for place in index.places))
         return replace(along(index.place, dims), rows=index.rows, extent=index.extent)
     if isinstance(index, Affine):
         return Along(dims[index.iterator], index.scale, index.offset, index.per)
@@ -122,6 +129,11 @@ def along(index: Index, dims: dict[str, str]) -> Along:
             [Along(dims[str(t.of)], t.scale, 0, t.per, modulo=t.modulo) for t in index.terms], index
         )
     return Along(dims[index])
+
+
+def named(index: Gathered, places: tuple[Along, ...]) -> Along:
+    """An index that an array of numbers says, read at places along its axes."""
+    return Along("", 0, rows=index.rows, extent=index.extent, places=places)
 
 
 def _of_terms(terms: list[Along], form: Form) -> Along:
@@ -142,6 +154,14 @@ def composed(index: Index, at: Mapping[str, Along]) -> Along:
             nearest="Compute the rows before, and pass them",
         )
     if isinstance(index, Gathered):
+        if len(index.places) > 1:
+            raise UnsupportedProgram(
+                f"an operand is read at {index}, by an array of several axes",
+                why="threads compute rows of an operand each from one that a vector names; pages "
+                "that a table names are keys and values, of a product in a chain",
+                nearest=f"Pass {index.rows} as a vector, s32[T], with its rows in the order of the "
+                "operand's",
+            )
         place = composed(index.place, at)
         if not place.dim:
             raise UnsupportedProgram(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from polygen import isl
 from polygen.errors import VerifyError
+from polygen.frontend.indices import named_in
 from polygen.frontend.program import Dim
 from polygen.poly.legality import Proof
 from polygen.rewrite.key_range import KeyRange
@@ -140,7 +141,7 @@ def prove_key_tiles(tiles: KeyTiles, keys: Dim, span: int) -> tuple[Proof, ...]:
     Raises:
         VerifyError: with a row and a key.
     """
-    known = [keys] if isinstance(keys, str) else []
+    known = list(named_in(keys))
     known += [LOWEST] if tiles.held("lower") else []
     known += [HIGHEST] if tiles.held("upper") else []
     parameters = f"[{', '.join(known)}] -> " if known else ""

@@ -17,12 +17,22 @@ from dataclasses import dataclass
 
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import DType
-from polygen.frontend.program import Access, Contraction, Dim, Fold, Program, Tensor
+from polygen.frontend.program import (
+    Access,
+    Contraction,
+    Dim,
+    Fold,
+    Gathered,
+    Index,
+    Program,
+    Tensor,
+)
 from polygen.poly.depth import Sums
 from polygen.poly.elements import ROLES, Compute, Element
 from polygen.poly.elements import Along as Along
 from polygen.poly.elements import along as along
 from polygen.poly.elements import axis_of as axis_of
+from polygen.poly.elements import named as named
 from polygen.poly.fusion import Fusion
 from polygen.poly.match_axes import axes_of, extents_of, sides_of
 from polygen.poly.pixel_boxes import ONE_LINE, PixelBox
@@ -67,6 +77,12 @@ class Operand:
         starts = all(one.padded or one.offset >= 0 for one in self.index)
         forwards = all(one.scale >= 0 and all(t.scale >= 0 for t in one.more) for one in self.index)
         return self.in_rows and starts and forwards
+
+    @property
+    def dims(self) -> frozenset[str]:
+        """The dims that it has elements of its own for; of pages by the place of their numbers."""
+        every = (term for one in self.index for each in (one, *one.places) for term in each.terms)
+        return frozenset(term.dim for term in every)
 
     @property
     def padded(self) -> bool:
@@ -320,7 +336,7 @@ def match(
         own = contraction if several is None else several.contraction
         sides = {}
         for access, role in zip(own.reads, sides_of(own, dims), strict=True):
-            index = tuple(along(one, dims) for one in access.index)
+            index = tuple(_along(one, dims) for one in access.index)
             _require_apart(program, access, index)
             key = (access.name, role, index, depth)
             if key not in operands:
@@ -349,6 +365,13 @@ def match(
     return Match(
         tuple(products), tuple(order), axes, batches, m, n, depths, groups, outer, lengths[0]
     )
+
+
+def _along(index: Index, dims: dict[str, str]) -> Along:
+    """What indexes an axis of what copies move: of pages, where in the array that names them."""
+    if isinstance(index, Gathered):
+        return named(index, tuple(along(place, dims) for place in index.places))
+    return along(index, dims)
 
 
 def _operand(

@@ -27,7 +27,7 @@ def prove_prologues(program: Program) -> tuple[Proof, ...]:
     found = prologues(program)
     prefix = space(tuple(dict.fromkeys(d for d in _extents(program) if isinstance(d, str))))
     proofs = [
-        _prove_inside(statement, access)
+        prove_inside(statement.name, access)
         for statement in program.pointwise
         for access in statement.reads
         if access.indexed_by
@@ -64,8 +64,16 @@ def prove_prologues(program: Program) -> tuple[Proof, ...]:
     return tuple(proofs)
 
 
-def _prove_inside(statement: Statement, access: Access) -> Proof:
-    """Whatever a vector says, an element of the array is read: for every size and number."""
+def prove_inside(name: str, access: Access) -> Proof:
+    """Whatever an array says, an element of the other is read: for every size and number.
+
+    Args:
+        name: of the statement that reads it.
+        access: by index.
+
+    Raises:
+        VerifyError: some number would lead outside.
+    """
     for index in access.index:
         if not isinstance(index, Gathered):
             continue
@@ -74,10 +82,10 @@ def _prove_inside(statement: Statement, access: Access) -> Proof:
         read = isl.Map(f"{prefix}{{ [said] -> [read] : {kept} }}").range()
         outside = read.subtract(isl.Set(f"{prefix}{{ [at] : 0 <= at < {index.extent} }}"))
         if not outside.is_empty():
-            raise VerifyError(f"{statement.name} reads {access} outside: {outside}")
+            raise VerifyError(f"{name} reads {access} outside: {outside}")
     return Proof(
         "rows by index are rows of their array, whatever numbers stand in memory",
-        f"{access} of {statement.name}",
+        f"{access} of {name}",
     )
 
 

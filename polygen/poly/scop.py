@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from polygen import isl
 from polygen.brief import Brief
 from polygen.errors import SignatureError
+from polygen.frontend.indices import named_in
 from polygen.frontend.program import (
     Access,
     Affine,
@@ -253,7 +254,7 @@ def scop(program: Program, apart: bool = False, passes: Mapping[str, int] | None
         SignatureError: a size has a name that isl reserves.
     """
     extents = (extent for s in program.statements for _, extent in s.domain)
-    parameters = (*program.sizes, *(extent for extent in extents if isinstance(extent, str)))
+    parameters = (*program.sizes, *(name for extent in extents for name in named_in(extent)))
     parameters = tuple(dict.fromkeys(parameters))
     for name in parameters:
         if name.lower() in RESERVED:

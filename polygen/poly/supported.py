@@ -15,6 +15,7 @@ from collections.abc import Mapping
 
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.forms import Form
+from polygen.frontend.indices import times_in
 from polygen.frontend.program import (
     Access,
     Affine,
@@ -24,6 +25,7 @@ from polygen.frontend.program import (
     Program,
     Statement,
 )
+from polygen.rewrite.read_by_index import paged
 
 
 def require_supported(program: Program) -> None:
@@ -80,13 +82,37 @@ def require_rows_known(program: Program) -> None:
     """
     for statement in program.statements:
         for access in (*statement.reads, statement.write):
+            if isinstance(statement, Contraction) and paged(access) is not None:
+                continue  # of a chain: boxes whose corner a table says
             if access.indexed_by:
                 raise UnsupportedProgram(
                     f"{statement.name} {'stores' if access == statement.write else 'reads'} "
                     f"{access}: rows by index in a chain, or behind a product beside folds",
                     where=program.name,
                     why=f"{statement.name}: {statement}",
-                    nearest=f"Pass {access.name} with its rows in the order of the result's",
+                    nearest=f"Pass {access.name} with its rows in the order of the result's; keys "
+                    "may lie in pages, as in pages[table].reshape(B, T, D)",
+                )
+
+
+def require_sizes(program: Program) -> None:
+    """Refuse axes outside of chains that a reshape merges of one without a number and others.
+
+    Args:
+        program: no chain.
+
+    Raises:
+        UnsupportedProgram: with the statement.
+    """
+    for statement in program.statements:
+        for _, extent in statement.domain:
+            if times_in(extent) > 1:
+                raise UnsupportedProgram(
+                    f"{statement.name} runs over an axis of {extent} elements, of pages that a "
+                    "table names",
+                    where=program.name,
+                    why="pages are one axis of keys in a chain of products, f(q @ k.mT) @ v",
+                    nearest="Gather the pages first, and pass what is gathered",
                 )
 
 
@@ -97,7 +123,7 @@ def require_each_once(program: Program, statement: Statement) -> None:
         UnsupportedProgram: elements are repeated.
     """
     for access in statement.reads:
-        if any(_is_repeated(index) for index in access.index):
+        if paged(access) is None and any(_is_repeated(index) for index in access.index):
             raise UnsupportedProgram(
                 f"{statement.name} reads {access}: elements are repeated only in what operands are "
                 "computed from",
@@ -153,7 +179,7 @@ def _require_one_domain(program: Program) -> None:
 def _require_one_sum(program: Program, product: Contraction) -> None:
     summed = [it for it, _ in product.domain if it not in product.write.iterators]
     for access in product.reads:
-        own = access.iterators
+        own = access.iterators if paged(access) is None else access.axes
         if not summed or summed[0] not in own or len(set(own)) < len(own):
             alone = summed and summed[0] not in own and dict(product.domain)[summed[0]] == 1
             raise UnsupportedProgram(

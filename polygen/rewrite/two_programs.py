@@ -236,7 +236,9 @@ class TwoPrograms:
         made: set[str],
         outputs: tuple[Tensor, ...],
     ) -> Program:
-        read = {access.name for s in statements for access in s.reads}
+        accesses = [access for s in statements for access in s.reads]
+        read = {access.name for access in accesses}
+        read |= {table.name for access in accesses for table in access.indexed_by}
         inputs = [t for t in self.program.inputs if t.name in read]
         for name in sorted(read & made):
             if name == self.operand.name:

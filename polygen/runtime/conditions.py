@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from polygen.emit.conditions import Arrays, Condition, holds, most_blocks
 from polygen.emit.source import KernelSource
 from polygen.errors import AlignmentMismatch, ArgumentError
+from polygen.frontend.indices import size_value
 from polygen.frontend.program import Tensor
 from polygen.frontend.shapes import LARGEST_SIZE
 
@@ -41,7 +42,7 @@ def _refused(one: Condition, source: KernelSource, arrays: Arrays) -> ArgumentEr
             f"the size is {arrays.extent(one.dim)}",
             where=next(places),
             why="a kernel needs at least one element and counts in 32 bits",
-            nearest=f"Legal: 1 to {LARGEST_SIZE}",
+            nearest=f"Legal: 1 to {one.largest}",
         )
     if one.kind == "cover":
         return ArgumentError(
@@ -72,7 +73,7 @@ def _too_many(one: Condition, source: KernelSource, sizes: Mapping[str, int]) ->
     """Word the error for more blocks than CUDA launches, or more tiles than kernels count."""
     launch = source.launch
     named = dict.fromkeys(
-        f"{dim} = {sizes[dim]}"
+        f"{dim} = {size_value(dim, sizes)}"
         for dim in (*launch.batches, launch.along, launch.across)
         if isinstance(dim, str)
     )

@@ -23,6 +23,7 @@ from polygen.frontend.evaluate import evaluate
 from polygen.frontend.forms import Form
 from polygen.frontend.grouping import one_group
 from polygen.frontend.groups import bounds
+from polygen.frontend.indices import Place
 from polygen.frontend.program import (
     Access,
     Affine,
@@ -120,9 +121,9 @@ def sampled(
     }
     values: dict[str, Array] = {}
 
-    def by_number(vector: Any, place: str | int | Affine, statement: Statement) -> Any:
+    def by_number(vector: Any, place: Place, statement: Statement) -> Any:
         """What stands in a vector of indices for the rows."""
-        assert not isinstance(place, int)
+        assert not isinstance(place, int | Form)  # of keys in pages: chains are not tuned
         at = place if isinstance(place, Affine) else Affine(place, 1, 0)
         extent = dict(statement.domain)[at.iterator]
         count = sizes[extent] if isinstance(extent, str) else extent

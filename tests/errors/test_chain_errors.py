@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 import polygen as pg
@@ -38,24 +37,80 @@ def test_three_products() -> None:
     assert "3 products" in text and "two functions" in text
 
 
-def test_paged_caches() -> None:
-    pages = ("bf16[B,S,64]", "bf16[N,16,64]", "bf16[N,16,64]", "s32[B,J]")
-    text = _refused(lambda q, k, v, t: pg.softmax(q @ k[t].mT) @ v[t], *pages, error=ShapeError)
-    assert "the index t is [B, J]" in text and "pages of a cache be gathered there" in text
+def _paged(keys: int, values: int, count: int = 0):
+    """Pages of so many keys, of so many values; as many keys as `count` says."""
+    count = count or keys * values
+
+    def function(q, k, v, table, other):
+        k, v = (x[t].reshape(-1, count, 64) for x, t in ((k, table), (v, other)))
+        return pg.softmax(q @ k.mT) @ v
+
+    tables = (f"s32[2,{count // keys}]", f"s32[2,{count // values}]")
+    pages = (f"bf16[N,{keys},64]", f"bf16[N,{values},64]")
+    return function, ("bf16[2,S,64]", *pages, *tables)
+
+
+def test_pages_that_no_tile_is_made_of() -> None:
+    function, given = _paged(20, 20)
+    text = _refused(function, *given)
+    assert "pages of 20 keys" in text and "Use pages of 16 or 24 keys" in text
+    assert "whole pages of a multiple of 8 keys, or a part of one" in text
+    function, given = _paged(56, 72)
+    text = _refused(function, *given)
+    assert "pages of 56 and of 72 keys" in text and "as many keys for the values" in text
+    function, given = _paged(24, 24)
+    text = _refused(function, *given, error=ScheduleError, schedule=_schedule(keys=80))
+    assert "tile.cta.k" in text and "Use tile.cta.k = 48: whole pages" in text
+    kernel = pg.fuse(function).compile(*given, arch="sm_90a")
+    assert kernel.schedule.tile.cta.k == 96
+
+
+def test_pages_outside_of_a_chain() -> None:
+    given = ("bf16[B,S,64]", "bf16[N,16,64]", "s32[B,J]")
+    text = _refused(lambda q, k, t: q @ k[t].reshape(q.shape[0], -1, 64).mT, *given)
+    assert "an axis of 16*J elements, of pages that a table names" in text
+    assert "f(q @ k.mT) @ v" in text and "Gather the pages first" in text
+    given = ("bf16[B,S,64]", "bf16[N,16,64]", "s32[B,4]")
+    text = _refused(lambda q, k, t: q @ k[t].reshape(q.shape[0], -1, 64).mT, *given)
+    assert "is read at t[b,floor(j/16)], by an array of several axes" in text
+    text = _refused(lambda x, w: x.reshape(-1, 64) @ w.T, "bf16[B,16,64]", "bf16[N,64]",
+                    error=ShapeError)  # fmt: skip
+    assert "how many elements B stands for is known only at run time" in text
+
+
+def test_what_is_read_by_index_in_a_chain_is_pages() -> None:
     text = _refused(
         lambda q, k, v, t: pg.softmax(q @ k[t].T) @ v[t],
         "bf16[S,64]", "bf16[N,64]", "bf16[N,64]", "s32[T]",
     )  # fmt: skip
     assert "reads k[t[j],i]: rows by index in a chain" in text
-    # What would do: pages that are gathered before, and lengths as bounds of keys.
-    rows = pg.fuse(
-        lambda q, k, v, n: (
-            pg.softmax(pg.where(pg.indices(q @ k.mT)[2] < n[:, None, None], q @ k.mT, -np.inf)) @ v
-        )
+    assert "keys may lie in pages, as in pages[table].reshape(B, T, D)" in text
+    text = _refused(
+        lambda q, k, v, t, o: (
+            pg.softmax(q @ k[t].reshape(2, 256, 64)[:, 16:].mT) @ v[o].reshape(2, 256, 64)[:, 16:]
+        ),
+        *_paged(16, 16)[1],
     )
-    signature = ("bf16[B,S,64]", "bf16[B,T,64]", "bf16[B,T,64]", "s32[B]")
-    shown = rows.compile(*signature, arch="sm_90a").show("rewrite")
-    assert "row i has the keys j <= n[i] - 1" in shown
+    assert "reads k[t[b,floor(j/16)+1],(j mod 16),i]" in text
+    slots = lambda q, k, v, t: pg.softmax(q[t] @ k.mT) @ v  # noqa: E731
+    text = _refused(slots, "bf16[N,S,64]", *["bf16[B,T,64]"] * 2, "s32[B]")
+    assert "rows of the first product by index" in text and "Pass q with its rows" in text
+
+
+def test_pages_of_what_is_no_key_in_a_row_of_its_own() -> None:
+    def columns(q, k, v, t):
+        return pg.softmax(q @ k.mT) @ v[t].reshape(2, 64, 96).mT
+
+    given = ("bf16[2,S,64]", "bf16[2,96,64]", "bf16[N,16,96]", "s32[2,4]")
+    text = _refused(columns, *given)
+    assert "columns, or what is summed, by index" in text and "pages of keys" in text
+
+    def neighbours(q, k, v, t):
+        return pg.softmax(q @ k[t].swapaxes(2, 3).reshape(2, -1, 64).mT) @ v
+
+    given = ("bf16[2,S,64]", "bf16[N,64,16]", "bf16[2,64,64]", "s32[2,4]")
+    text = _refused(neighbours, *given)
+    assert "keys of a page are neighbours in memory" in text and "as in [N,P,D]" in text
 
 
 def test_a_product_beside_a_chain() -> None:

@@ -28,8 +28,12 @@ REFUSED = {
         ("the index x > 0 is bool", "pg.where selects"),
     ),
     "an index of two axes": (
-        lambda x, r, w: x[r] @ w.T, (X, "s32[B,T]", W), ShapeError,
-        ("the index r is [B, T]", "Pass a vector, s32[T]"),
+        lambda x, r, w: x[r] @ w.T, (X, "s32[B,T]", W), UnsupportedProgram,
+        ("read at r[b,i], by an array of several axes", "Pass r as a vector, s32[T]"),
+    ),
+    "an index of two axes behind a product": (
+        lambda x, w, e, r: x @ w.mT + e[r],
+        ("bf16[B,M,K]", "bf16[B,N,K]", "f32[V]", "s32[B,M]"), ShapeError, ("add of",),
     ),
     "an index that is one number": (
         lambda x, r, w: x[r] @ w.T, (X, "f32", W), ShapeError,
@@ -55,8 +59,8 @@ REFUSED = {
         lambda x, r, w: x[r, :, :] @ w.T, (X, R, W), TraceError, ("3 indices", "2 axes"),
     ),
     "rows of a batch": (
-        lambda x, r, w: x[r] @ w.T, ("bf16[B,S,K]", R, W), ShapeError,
-        ("x[r]: x is [B, S, K]", "an array of two axes"),
+        lambda x, r, w: x[r] @ w.T, ("bf16[B,S,K]", R, W), UnsupportedProgram,
+        ("reads r[z0]", "all from one row by index"),
     ),
     "rows of a new axis": (
         lambda x, r, w: x[None][r] @ w.T, ("bf16[K]", R, W), ShapeError, ("is [1, K]",),
@@ -157,6 +161,7 @@ def test_consumers_compute_no_rows_by_index():
     [
         ([0, 4, 9], "row 1 is row 4 of an array that has 4"),
         ([3, -1, -2], "row 1 is row -1 of an array that has 4"),
+        ([[3, 0], [2, 4]], "row 1, 1 is row 4 of an array that has 4"),
     ],
 )
 def test_rows_outside_are_refused_on_request(rows, message):
@@ -165,7 +170,7 @@ def test_rows_outside_are_refused_on_request(rows, message):
     assert "Legal there: 0 to 3" in str(caught.value)
 
 
-@pytest.mark.parametrize("rows", [np.zeros((2, 2), int), np.array([1.0])])
+@pytest.mark.parametrize("rows", [np.zeros((), int), np.array([1.0])])
 def test_what_is_no_vector_of_whole_numbers_is_refused(rows):
     with pytest.raises(ArgumentError, match="Pass whole numbers, one for each row"):
         pg.check_rows(rows, 4)
@@ -174,3 +179,4 @@ def test_what_is_no_vector_of_whole_numbers_is_refused(rows):
 def test_rows_inside_pass():
     pg.check_rows(np.array([0, 3, 3], np.int32), 4)
     pg.check_rows(np.zeros(0, np.int64), 4)
+    pg.check_rows(np.array([[0, 3], [1, 2]], np.int32), 4)

@@ -17,6 +17,7 @@ from polygen.errors import UnsupportedProgram
 from polygen.frontend.forms import Form
 from polygen.frontend.functions import TABLE
 from polygen.frontend.indexing import form_of
+from polygen.frontend.indices import size_value
 from polygen.frontend.program import (
     Access,
     Affine,
@@ -91,7 +92,7 @@ def run(program: Program, operands: Sequence[Any]) -> list[Any]:
     shapes = [o.shape for t, o in zip(program.inputs, operands, strict=True) if t.dims]
     sizes = sizes_of(program, shapes)
     for statement in program.statements:
-        extents = {i: sizes[e] if isinstance(e, str) else e for i, e in statement.domain}
+        extents = {i: size_value(e, sizes) for i, e in statement.domain}
         if isinstance(statement, Contraction):
             found = _contraction(statement, values, extents)
         else:
@@ -141,7 +142,7 @@ def _selected(access: Access, values: Mapping[str, Any], extents: Mapping[str, i
     """What an access reads: one axis per iterator, in the order of the array's axes."""
     array = values[access.name]
     if any(isinstance(index, Form) for index in access.index):
-        return _by_digits(access, array, extents)
+        return _by_digits(access, values, extents)
     for axis, index in reversed(tuple(enumerate(access.index))):
         if isinstance(index, int):
             array = jnp.take(array, index, axis=axis)
@@ -149,7 +150,7 @@ def _selected(access: Access, values: Mapping[str, Any], extents: Mapping[str, i
             steps = jnp.arange(extents[index.iterator])
             array = jnp.take(array, index.at(steps), axis=axis)
         elif isinstance(index, Gathered):
-            rows = _selected(Access(index.rows, (index.place,)), values, extents)
+            rows = _selected(Access(index.rows, index.places), values, extents)
             array = jnp.take(array, jnp.clip(rows, 0, array.shape[axis] - 1), axis=axis)
         elif isinstance(index, str) and array.shape[axis] != extents[index]:
             array = jnp.take(array, jnp.arange(extents[index]), axis=axis)
@@ -164,14 +165,19 @@ def _grid(extents: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
-def _by_digits(access: Access, array: Any, extents: Mapping[str, int]) -> Any:
+def _by_digits(access: Access, values: Mapping[str, Any], extents: Mapping[str, int]) -> Any:
     """What an access reads at sums of digits; zeros outside of axes that are padded."""
+    array = values[access.name]
     own = {it: extents[it] for it in access.axes}
     places = _grid(own)
     inside: Any = True
     at = []
     for index, count in zip(access.index, array.shape, strict=True):
-        assert not isinstance(index, (Within, Gathered))  # refused beside digits
+        assert not isinstance(index, Within)  # operators take no ends of groups
+        if isinstance(index, Gathered):
+            named = values[index.rows][tuple(form_of(one).at(places) for one in index.places)]
+            at.append(jnp.clip(named, 0, count - 1))
+            continue
         place = form_of(index).at(places)
         if isinstance(index, Form) and index.padded:
             inside = inside & (place >= 0) & (place < count)

@@ -19,6 +19,7 @@ from polygen.frontend import philox
 from polygen.frontend.forms import Form
 from polygen.frontend.functions import TABLE
 from polygen.frontend.indexing import form_of
+from polygen.frontend.indices import size_value
 from polygen.frontend.program import (
     Access,
     Affine,
@@ -170,7 +171,7 @@ def run(program: Program, operands: Sequence[Any], sizes: Mapping[str, Any]) -> 
     working = torch.float64 if exact else torch.float32
     parts = program.in_parts
     for statement in program.statements:
-        extents = {i: sizes[e] if isinstance(e, str) else e for i, e in statement.domain}
+        extents = {i: size_value(e, sizes) for i, e in statement.domain}
         if isinstance(statement, Contraction):
             values[statement.write.name] = _contraction(statement, values, extents)
         elif isinstance(statement, Fold):
@@ -228,7 +229,7 @@ def _selected(access: Access, values: Mapping[str, Any], extents: Mapping[str, A
     """What an access reads: one axis per iterator, in the order of the array's axes."""
     tensor = values[access.name]
     if any(isinstance(index, Form) for index in access.index):
-        return _by_digits(access, tensor, extents)
+        return _by_digits(access, values, extents)
     for axis, index in reversed(tuple(enumerate(access.index))):
         if isinstance(index, int):
             tensor = tensor.select(axis, index)
@@ -236,8 +237,9 @@ def _selected(access: Access, values: Mapping[str, Any], extents: Mapping[str, A
             steps = torch.arange(extents[index.iterator], device=tensor.device)
             tensor = tensor.index_select(axis, index.at(steps))
         elif isinstance(index, Gathered):
-            rows = _selected(Access(index.rows, (index.place,)), values, extents)
-            tensor = tensor.index_select(axis, rows.clamp(0, tensor.shape[axis] - 1))
+            rows = _selected(Access(index.rows, index.places), values, extents)
+            named = rows.clamp(0, tensor.shape[axis] - 1)
+            tensor = tensor.index_select(axis, named.reshape(-1)).unflatten(axis, named.shape)
         elif isinstance(index, str) and tensor.shape[axis] != extents[index]:
             tensor = tensor.narrow(axis, 0, extents[index])
     return tensor
@@ -253,14 +255,21 @@ def _grid(extents: Mapping[str, Any], device: torch.device) -> dict[str, torch.T
     }
 
 
-def _by_digits(access: Access, tensor: torch.Tensor, extents: Mapping[str, Any]) -> torch.Tensor:
+def _by_digits(
+    access: Access, values: Mapping[str, Any], extents: Mapping[str, Any]
+) -> torch.Tensor:
     """What an access reads at sums of digits; zeros outside of axes that are padded."""
+    tensor = values[access.name]
     own = {it: extents[it] for it in access.axes}
     places = _grid(own, tensor.device)
     inside = torch.ones(tuple(own.values()), dtype=torch.bool, device=tensor.device)
     at = []
     for index, count in zip(access.index, tensor.shape, strict=True):
-        assert not isinstance(index, (Within, Gathered))  # refused beside digits
+        assert not isinstance(index, Within)  # operators take no ends of groups
+        if isinstance(index, Gathered):
+            named = values[index.rows][tuple(form_of(one).at(places) for one in index.places)]
+            at.append(named.clamp(0, count - 1))
+            continue
         place = form_of(index).at(places)
         if isinstance(index, Form) and index.padded:
             inside = inside & (place >= 0) & (place < count)

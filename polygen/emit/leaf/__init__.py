@@ -7,6 +7,7 @@ from polygen.emit.leaf import (  # noqa: F401 - importing registers
     dots,
     elements,
     fill_threads,
+    find_pages,
     finish_folds,
     finish_panels,
     fold_parts,

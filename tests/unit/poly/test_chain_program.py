@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tile_mutants import moved_after, shifted
 
 from polygen.errors import IllegalSchedule, VerifyError
 from polygen.poly.by_chain import ChainShape, by_chain, frames
@@ -42,6 +43,27 @@ def test_every_form_is_proved(turns: bool, slots: int, kind: tuple[bool, bool]) 
     shape = _shape(referenced=kind[0], states=kind[1], turns=turns, row_slots=slots)
     assert len(refine(_emitted(by_chain(shape)))) == 10
     assert bool(check_frames(by_chain(shape), frames(shape))) == kind[0]
+
+
+@pytest.mark.parametrize("paged", [("b", "c"), ("c",)])
+def test_pages_are_found_before_the_slot_is_waited_for(paged: tuple[str, ...]) -> None:
+    emitted = _emitted(by_chain(replace(_shape(), paged=paged)))
+    assert len(refine(emitted)) == 9
+    order = leaves(emitted.certificate)
+    for ring in paged:
+        at = [order.index(f"{name}{ring}") for name in ("find_", "wait_empty_ring_", "fill_")]
+        assert at == sorted(at)
+
+
+@pytest.mark.parametrize("ring", ["b", "c"])
+def test_copies_that_take_the_pages_of_another_tile_are_refused(ring: str) -> None:
+    emitted = _emitted(by_chain(replace(_shape(), paged=("b", "c"))))
+    late = moved_after(emitted.certificate, f"find_{ring}", f"fill_{ring}")
+    early = shifted(emitted.certificate, f"find_{ring}", -1)
+    for tree in (late, early):
+        trees = place_trees(emitted.program, tree, emitted.leaves)
+        with pytest.raises(VerifyError, match=f"find_{ring}"):
+            refine(replace(emitted, certificate=tree, trees=trees))
 
 
 def test_both_products_are_in_flight() -> None:
