@@ -74,7 +74,7 @@ def test_the_kernel_counts_as_the_formulas_do(split):
                 declared = re.match(r"(?:const )?int (\w+) = (.*);", line)
                 if condition:
                     test, name, to = condition.groups()
-                    holds = value(test.replace("&&", "and"), names)
+                    holds = all(value(one, names) for one in test.split(" && "))
                     names[name] = value(to, names) if holds else names[name]
                 elif declared:
                     names[declared[1]] = value(declared[2], names)
