@@ -342,11 +342,12 @@ class Grids:
     """A wait for the grids before.
 
     Attributes:
-        pointers: parameters that hold addresses of what they may have written; none are named:
-            those of the kernel.
+        pointers: parameters that hold addresses of what they may have written.
+        arrays: whose addresses are such parameters; of neither any: all of the kernel's.
     """
 
     pointers: tuple[str, ...] = ()
+    arrays: tuple[str, ...] = ()
 
 
 # --- sums that several blocks share --------------------------------------------------------------

@@ -109,6 +109,30 @@ class Problem:
             for count, extent, own in zip(self.copied, (self.m, self.n), self.own, strict=True)
         )
 
+    @property
+    def made_bytes(self) -> tuple[int, int]:
+        """Bytes that are read and written where computed operands are made before the kernel."""
+        depth = self.k * self.element_bytes
+        matrices = [self.batches if own else 1 for own in self.own]
+        read = sum(one * count for one, count in zip(self.source_bytes, matrices, strict=True))
+        sides = zip(self.computed, (self.m, self.n), matrices, strict=True)
+        return read, sum(made * extent * depth * count for made, extent, count in sides)
+
+    @property
+    def behind_making(self) -> Problem:
+        """The same with operands that have been made, which are arguments."""
+        left, right = self.computed
+        return replace(
+            self,
+            threaded=(self.threaded[0] - left, self.threaded[1] - right),
+            uncopied=(self.uncopied[0] - left, self.uncopied[1] - right),
+            computed=(0, 0),
+            source_bytes=(0, 0),
+            operand_functions=(0, 0),
+            stored_bits=(0, 0),
+            held=(0, 0),
+        )
+
     def under(self, schedule: Schedule) -> Problem:
         """The same in the terms of a schedule: as it is, with operands exchanged, or with rows that
         are pixels of boxes; of the last ones whole tiles.

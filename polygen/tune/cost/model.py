@@ -46,7 +46,7 @@ PARTS = (
     "start",
 )
 
-BEFORE = "copy before"  # a part of those kernels alone that have one
+BEFORE = "launch before"  # a part of those kernels alone that have one
 
 _NAMES = tuple(Counts.__slots__)
 _VALUES = attrgetter(*_NAMES)
@@ -94,9 +94,12 @@ def times(p: CostParameters, c: Columns) -> dict[str, Column]:
 
 
 def _before(p: CostParameters, c: Columns) -> Column:
-    """Microseconds of the copy before the kernel; 0 where there is none."""
-    moved = (1 + p.written_share) * c.copied / (p.memory_share * p.memory) * 1e-3
-    return np.where(c.copied > 0, p.copy_start + moved, 0.0)
+    """Microseconds of the launch before the kernel; 0 where there is none."""
+    read, written = c.copied + c.made_from, c.copied + c.made_first
+    moved = (read + p.written_share * written) / (p.memory_share * p.memory) * 1e-3
+    multiprocessors = c.slots * c.blocks / np.maximum(c.resident, 1)
+    cycles = c.first_functions / (p.compute_function_rate * multiprocessors)
+    return np.where(written > 0, p.copy_start + np.maximum(moved, cycles / p.clock * 1e-3), 0.0)
 
 
 def _norm(sharpness: float, *parts: Column) -> Column:
