@@ -68,19 +68,13 @@ def behind_copy(matched: Match, schedule: Schedule) -> Match:
 
 def _behind_making(matched: Match, schedule: Schedule) -> Match:
     """The products on operands that have been made."""
-    others = {
-        "operands that are arguments": not any(o.computed for _, o in matched.operands),
-        "a product that goes on with the sums of another": matched.rest is not None,
-    }
-    for what, found in others.items():
-        if found:
-            raise ScheduleError(
-                f'roles.computes = "before" with {what}',
-                where=f"schedule {schedule.name}",
-                why="a launch before the kernel leaves whole operands, of one product or of "
-                "products beside each other",
-                nearest='roles.computes = "producer"',
-            )
+    if not any(operand.computed for _, operand in matched.operands):
+        raise ScheduleError(
+            'roles.computes = "before" with operands that are arguments',
+            where=f"schedule {schedule.name}",
+            why="a launch before the kernel computes operands that are computed",
+            nearest='roles.computes = "producer"',
+        )
     return replace(
         matched,
         operands=tuple(

@@ -103,6 +103,7 @@ class Counts:
         converted: elements of fragments that consumers compute, per k tile.
         converted_functions: functions beyond arithmetic in them.
         making_steps: fragments that one consumer computes after each other, per k tile.
+        making_vectors: vectors along k that it reads numbers of for them, over all of them.
     """
 
     roles: int
@@ -163,6 +164,7 @@ class Counts:
     converted: int = 0
     converted_functions: int = 0
     making_steps: int = 0
+    making_vectors: int = 0
 
     @property
     def tiles(self) -> int:
@@ -319,6 +321,7 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         converted=problem.computed[0] * own_elements,
         converted_functions=problem.operand_functions[0] * own_elements,
         making_steps=making,
+        making_vectors=problem.vectors[0] * making // max(problem.computed[0], 1),
         loaded=workers * (lefts * warp.m + rights * warp.n) * cta.k if schedule.by_lanes else 0,
         folded=cta.m * cta.n * problem.folds[0],
         indexed=cta.m * cta.n * problem.folds[1],

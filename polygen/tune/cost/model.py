@@ -142,7 +142,8 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
         c.astride > 0, np.maximum(boxes, c.fetched / p.fetch_rate_astride), boxes
     )
     finish, zeros = _finish(p, c), c.outside / p.outside_rate
-    least = np.maximum(p.step, c.making_steps * p.fragment_latency) + zeros
+    making = c.making_steps * p.fragment_latency + c.making_vectors * p.vector_latency
+    least = np.maximum(p.step, making) + zeros
     by_hand = np.maximum(c.thread_rounds * p.thread_latency, c.resident * _making(p, c))
 
     def waiting(busy: Column) -> tuple[Column, Column]:

@@ -194,6 +194,11 @@ def test_no_kernel_is_made_of_a_broken_tree(monkeypatch: pytest.MonkeyPatch) -> 
             ("bf16[M,64]", "bf16[64]", "bf16[N,64]"),
             'roles.computes = "before" with v3, a fold.*Use roles.computes = "producer"',
         ),
+        (
+            lambda x, w, ends: pg.grouped_matmul(x, w, ends),
+            ("bf16[T,64]", "bf16[E,64,N]", "s32[E]"),
+            'roles.computes = "before" with rows in groups.*Use roles.computes = "producer"',
+        ),
     ],
 )
 def test_what_needs_no_launch_before_or_has_one_behind_is_refused(
