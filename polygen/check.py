@@ -168,7 +168,7 @@ def check(
         notes: for the report.
         workers: processes at most that run the blocks.
     """
-    program = plan.program
+    program = plan.whole
     chosen = {**trial_sizes(plan), **(sizes or {})}
     operands = trial_operands(program, chosen, seed, plan)
     arrays = {t.name: value for t, value in zip(program.operands, operands, strict=True)}

@@ -1,8 +1,8 @@
 """Runs a kernel's compiled PTX on NumPy arrays: the launches that a call makes, one by one.
 
 1. The arrays are bound as those of a call are, and outputs start as NaN.
-2. Where operands are copied first, that kernel runs before the other, into a workspace whose bytes
-   are NaN; the other one gets the copies for the arrays.
+2. Where operands are copied or made first, that kernel runs before the other, into a workspace
+   whose bytes are NaN; the other one gets the copies for the arrays, and what was made.
 3. Where results are folded, the launch that follows runs on what the kernel has left; the parts
    between them start as NaN.
 """
@@ -84,9 +84,12 @@ def launches_of(
     for tensor, shape in zip(program.outputs, binding.shapes, strict=True):
         if tensor.name not in arrays:
             arrays[tensor.name] = _poisoned(shape, tensor)
-    before, copies = _copying(source, binding, tensors, arrays)
-    arrays |= copies
+    blocks, leading, copies, wholes = _copying(source, binding, tensors, arrays)
+    given_first, arrays = arrays | wholes, arrays | copies
     arguments: list[Any] = []
+    before: tuple[Launch, ...] = ()
+    made = () if source.realign is None else source.realign.made
+    dtypes = {tensor.name: tensor.dtype for tensor in (*program.tensors.values(), *made)}
     for argument, constant in zip(source.arguments, binding.constants, strict=True):
         if argument.kind == "pointer":
             arguments.append(arrays[argument.tensor])
@@ -99,7 +102,7 @@ def launches_of(
         elif argument.kind == "map":
             whole = arrays[argument.tensor]
             part = _part(argument, whole, dict(binding.sizes))
-            kind = "tf32" if program.tensors[argument.tensor].dtype == TF32 else ""
+            kind = "tf32" if dtypes[argument.tensor] == TF32 else ""
             arguments.append(
                 TensorMap(
                     part,
@@ -112,6 +115,20 @@ def launches_of(
             )
         else:
             arguments.append(np.int32(constant or 0))
+    if source.realign is not None:
+        pairs = zip(source.arguments, arguments, binding.given, strict=True)
+        if made:  # of arrays as the caller has them; what is made, in whole chunks
+            leading += [
+                given_first[one.tensor]
+                if one.kind == "pointer"
+                else value
+                if number is None
+                else np.int32(number)
+                for one, value, number in pairs
+                if one.kind != "map"
+            ]
+        threads = (source.realign.threads, 1, 1)
+        before = (Launch((blocks, 1, 1), threads, 0, tuple(leading), source.realign.entry),)
     found, following = source.launch, source.following
     block = (found.threads, 1, 1)
     own = Launch(binding.grid, block, found.shared_bytes, tuple(arguments), source.entry)
@@ -124,23 +141,39 @@ def launches_of(
 
 def _copying(
     source: KernelSource, binding: Binding, tensors: tuple[Tensor, ...], arrays: dict[str, Array]
-) -> tuple[tuple[Launch, ...], dict[str, Array]]:
-    """The launch of the copy, and what it fills: an array for each that is copied."""
+) -> tuple[int, list[Any], dict[str, Array], dict[str, Array]]:
+    """Of the launch before the kernel: blocks, its own arguments, and what it fills.
+
+    That is an array for each that is copied or made, as the kernel has it; and of what is made, as
+    it is written, in whole chunks.
+    """
     if source.realign is None:
-        return (), {}
-    sizes, blocks, arguments, copies = dict(binding.sizes), 0, [], {}
+        return 0, [], {}, {}
+    sizes, blocks = dict(binding.sizes), 0
+    arguments: list[Any] = []
+    copies: dict[str, Array] = {}
+    wholes: dict[str, Array] = {}
     for at, steps in zip(binding.copied, binding.steps, strict=True):
         tensor, array = tensors[at], arrays[tensors[at].name]
-        room = np.full(realign.rows(tensor, sizes) * realign.pitch(tensor, sizes), _NAN_BYTE, "u1")
-        bytes_apart = [step * array.itemsize for step in realign.strides(tensor, sizes)]
-        made = np.ndarray(array.shape, array.dtype, room, strides=bytes_apart)
-        whole = np.ndarray(_in_chunks(tensor, array), array.dtype, room, strides=bytes_apart)
+        copies[tensor.name], whole = _room(tensor, sizes)
         numbers = realign.constants(tensor, sizes, steps)
         blocks += numbers[0]
-        copies[tensor.name] = made
         arguments += [array, whole, *map(np.int32, numbers)]
-    block = (source.realign.threads, 1, 1)
-    return (Launch((blocks, 1, 1), block, 0, tuple(arguments), source.realign.entry),), copies
+    for tensor in source.realign.made:
+        copies[tensor.name], wholes[tensor.name] = _room(tensor, sizes)
+        blocks += realign.blocks(tensor, sizes)
+        arguments.append(np.int32(realign.blocks(tensor, sizes)))
+    return blocks, arguments, copies, wholes
+
+
+def _room(tensor: Tensor, sizes: dict[str, int]) -> tuple[Array, Array]:
+    """An array of the workspace, full of NaN, and the same with rows that end with a chunk."""
+    room = np.full(realign.rows(tensor, sizes) * realign.pitch(tensor, sizes), _NAN_BYTE, "u1")
+    bytes_apart = [step * tensor.dtype.bytes for step in realign.strides(tensor, sizes)]
+    shape = tuple(dim if isinstance(dim, int) else sizes[dim] for dim in tensor.dims)
+    kind = tensor.dtype.numpy
+    made = np.ndarray(shape, kind, room, strides=bytes_apart)
+    return made, np.ndarray(_in_chunks(tensor, made), kind, room, strides=bytes_apart)
 
 
 def _part(argument: Argument, array: Array, sizes: dict[str, int]) -> Array:

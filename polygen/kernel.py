@@ -144,7 +144,7 @@ class Kernel(Described):
     def workspace(self, sizes: dict[str, int] | None = None) -> int:
         """Bytes of device memory that a call takes beside its arrays, while it runs.
 
-        Copies of operands lie there, or the parts of folds; no kernel has both.
+        Operands that are copied or made lie there, or the parts of folds; no kernel has both.
 
         Args:
             sizes: of the call; dims not named have the size that the kernel was optimised for.
@@ -158,7 +158,7 @@ class Kernel(Described):
         known = {**self._sizes, **(sizes or {})}
         wanted = set(self.program.sizes)
         if copy is not None:
-            wanted = {d for t in copy.tensors for d in t.dims if isinstance(d, str)}
+            wanted = {d for t in copy.every for d in t.dims if isinstance(d, str)}
         missing = wanted - set(known)
         if missing:
             raise ArgumentError(

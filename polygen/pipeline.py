@@ -25,7 +25,7 @@ from polygen.invariance import check_class, sums_of
 from polygen.lower.build import lower
 from polygen.lower.follow import follow
 from polygen.lower.memory import memory, needed
-from polygen.lower.plan import CopyPlan, GroupPlan, KernelPlan
+from polygen.lower.plan import CopyPlan, GroupPlan, KernelPlan, MakePlan
 from polygen.lower.realign import precede
 from polygen.lower.resources import resources
 from polygen.lower.sections import join
@@ -145,7 +145,7 @@ def _generate(
         program, found.prospect, device, sizes, schedule, skip, sums
     )
     copy = realign(program, found.prospect.matched, decided)
-    program = program_behind(program, copy)
+    whole, program = program, program_behind(program, copy)
     in_tile = decided.covers_rows
     if copy is not None or in_tile:
         found = analysed(program, in_tile=in_tile)
@@ -155,14 +155,14 @@ def _generate(
         own = sums_of(decided, instruction, found.prospect.matched)
         check_class(tree.sums, program, sums or own.text)
     plan = follow(verify(lower(program, tree, decided, instruction, device)), synchronised)
-    plan = precede(plan, copy, synchronised)
+    plan = precede(plan, copy, synchronised, whole)
     tree = _with_others(tree, plan)
     return Passes(asked, found.model, tree, plan, _emitted(plan, command), origin, command)
 
 
 def _with_others(tree: ScheduleTree, plan: KernelPlan) -> ScheduleTree:
     """The trees of launches beside the kernel's next to its own, for people to look at."""
-    others: tuple[CopyPlan | GroupPlan, ...] = (*plan.copies, *plan.groups)
+    others: tuple[CopyPlan | MakePlan | GroupPlan, ...] = (*plan.copies, *plan.groups)
     return replace(tree, beside=tuple((other.title, other.tree) for other in others))
 
 
@@ -243,7 +243,7 @@ def _of_sections(
     plan = join(program, plans)
     for one in plan.sections:
         verify(one)
-    plan = precede(plan, copy, synchronised)
+    plan = precede(plan, copy, synchronised, asked)
     tree = replace(
         trees[0],
         elements="{ " + "; ".join(one.elements.strip("{ }") for one in trees) + " }",

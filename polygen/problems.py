@@ -82,6 +82,7 @@ def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[st
         uncopied=(_uncopied(matched, lefts), _uncopied(matched, rights)),
         computed=(len(_made(lefts)), len(_made(rights))),
         source_bytes=(_source_bytes(lefts, size), _source_bytes(rights, size)),
+        vectors=(_vectors(lefts), _vectors(rights)),
         operand_functions=(_functions(lefts), _functions(rights)),
         stored_bits=(_stored_bits(lefts), _stored_bits(rights)),
         held=(threads.words, threads.beside) if _made((*lefts, *rights)) else (0, 0),
@@ -165,6 +166,16 @@ def _source_bytes(operands: tuple[Operand, ...], size: Callable[[Dim], int]) -> 
         if one.tensor.dims
     }
     return sum(reads.values())
+
+
+def _vectors(operands: tuple[Operand, ...]) -> int:
+    """Arrays with a number for every k and none for rows that all operands are computed from."""
+    return sum(
+        one.axis(operand.role) is None and any(at.dim == "k" and at.per == 1 for at in one.index)
+        for operand in operands
+        if operand.computed is not None
+        for one in operand.computed.reads
+    )
 
 
 def _functions(operands: tuple[Operand, ...]) -> int:

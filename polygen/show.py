@@ -7,7 +7,7 @@ from polygen.chained import is_chain, matched
 from polygen.decide import candidates
 from polygen.frontend.program import Program
 from polygen.hardware.cost_parameters import cost_parameters
-from polygen.lower.plan import BlockPlan, KernelPlan, Leaf, Place
+from polygen.lower.plan import BlockPlan, KernelPlan, Leaf, MakePlan, Place
 from polygen.lower.promoting import Promote
 from polygen.lower.result_work import Finish
 from polygen.lower.scan_work import Scan
@@ -58,14 +58,14 @@ def show_cost(program: Program, plan: KernelPlan, sizes: dict[str, int], origin:
 def problem_for(plan: KernelPlan, sizes: dict[str, int]) -> Problem:
     """What the cost model prices a plan for: with rows in its tiles, or behind the kernel."""
     if plan.schedule.covers_rows:
-        found = in_tiles(plan.program)
-        return problem_of(plan.program, found.matched, found.work, sizes)
-    return candidates(plan.program, plan.device, sizes)[0]
+        found = in_tiles(plan.whole)
+        return problem_of(plan.whole, found.matched, found.work, sizes)
+    return candidates(plan.whole, plan.device, sizes)[0]
 
 
 def show_plan(plan: KernelPlan, origin: str) -> str:
     """The plan, section by section."""
-    program = plan.program
+    program = plan.whole
     sections = [
         ("computes", [f"{program.source}", *(f"{t}" for t in (*program.inputs, *program.outputs))]),
         ("schedule", [f"{plan.schedule.name}: {origin}"]),
@@ -180,6 +180,14 @@ def _copy(plan: KernelPlan, leaf: Leaf) -> str:
 def _computed(plan: KernelPlan) -> list[str]:
     """Where an operand is computed that is none in memory, and from what."""
     found = []
+    for one in plan.copies:
+        made = one.operand.computed if isinstance(one, MakePlan) else None
+        if made is not None:
+            found.append(
+                f"{one.tensor.name}, {made.dtype}, made by the launch that goes before, once: k "
+                "counts the elements of a stored row, m the rows; zeros behind their ends"
+            )
+            found += _computed_from(made)
     for name, operand in plan.match.operands:
         if operand.fragment is not None:
             found += _fragments(name, operand)

@@ -18,9 +18,9 @@ from polygen.emit import last_round, tile_domain
 from polygen.emit.conditions import refusals
 from polygen.emit.environment import environment
 from polygen.emit.following import combining, following
-from polygen.emit.instructions import copies, instructions
+from polygen.emit.instructions import computed_chunks, instructions
 from polygen.emit.key_bounds import key_bounds
-from polygen.emit.launcher import launcher, parameter, plan_conditions
+from polygen.emit.launcher import launcher, plan_conditions
 from polygen.emit.leaf.computed_chunk import lines as computed_lines
 from polygen.emit.leaf.elements import statements, types
 from polygen.emit.leaf.load_threads import SHARED_ALIGNMENT
@@ -29,7 +29,7 @@ from polygen.emit.leaf.rest import rest_helpers
 from polygen.emit.leaf.scan import scan_combining, scan_helpers, scan_reads
 from polygen.emit.leaf.sections import counted
 from polygen.emit.leaf.tally import elements, tally_helpers, tally_tensors
-from polygen.emit.leaves import extent_names, matrix_coordinates, size_name
+from polygen.emit.leaves import extent_names, matrix_coordinates, parameter, size_name
 from polygen.emit.places import places
 from polygen.emit.realign import copying
 from polygen.emit.row_groups import count, declared, find, of_group
@@ -94,7 +94,7 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
 
 def _helpers(plan: KernelPlan) -> tuple[str, ...]:
     """The files of functions that statements call, behind and before the products."""
-    before = [name for c in copies(plan) if c.computed for name in computed_lines(c.computed)[1]]
+    before = [name for one in computed_chunks(plan) for name in computed_lines(one)[1]]
     before += [name for work in plan.of(Make) for name in made_lines(work)[1]]
     before += tally_helpers(plan)
     last = [name for one in plan.each for name in statements(plan, one.epilogue)[1]]
@@ -118,7 +118,7 @@ def _options(plan: KernelPlan) -> tuple[str, ...]:
 
 def header(plan: KernelPlan, command: str) -> list[str]:
     """The first comment: expression, statements, arguments, schedule, resources, command."""
-    program = str(plan.program).splitlines()
+    program = str(plan.whole).splitlines()
     schedule = [f"  {line}" for line in dumps(plan.schedule).splitlines() if line]
     conditions = [
         f"  {refusal.code}: {refusal.sentence}"

@@ -16,9 +16,10 @@ from polygen.emit.row_groups import group_parts
 from polygen.emit.tile_domain import walk_parts
 from polygen.hardware.quad_pairs import part_registers
 from polygen.hardware.swizzle import chunk_bytes
+from polygen.lower.computed import Computed
 from polygen.lower.fragments import Make
 from polygen.lower.plan import Buffer, KernelPlan, Rows
-from polygen.lower.realign_work import WORD
+from polygen.lower.realign_work import WORD, RowMake
 from polygen.lower.result_work import Finish, Store
 from polygen.lower.work import Boxes, Copy, Fill, Load, Move, Product, Stream
 
@@ -29,7 +30,7 @@ _ORDER = (
     "box_load_once", "box_multicast", "panels_out", "portions", "warm", "panels_in", "pieces",
     "pack", "pack_apart", "chunks", "gathered", "page_at", "scattered", "computed", "staged",
     "shared_words", "wgmma", "scan", "cursor", "block_address", "partial_sums", "row_numbers",
-    "wait_across", "row_groups", "tile_domain", "dots", "row_edge",
+    "wait_across", "row_groups", "tile_domain", "dots", "row_edge", "store_computed",
 )  # fmt: skip
 _COORDINATES = ("inner", "outer", "third", "fourth", "fifth")
 
@@ -59,7 +60,7 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         needed.add("box_load_once")
     if any(finish.operands for finish in plan.of(Finish)):
         needed.add("panels_in")
-    computed = [c.computed for c in copies(plan) if c.computed is not None]
+    computed = computed_chunks(plan)
     if any(work.load is not None for work in plan.of(Make)):
         needed.add("fragment_loads")
     if computed or plan.of(Make):
@@ -109,6 +110,13 @@ def copies(plan: KernelPlan) -> list[Copy]:
     """What threads copy or compute, into whatever ring."""
     filled = [source.copy for work in plan.of(Fill) for source in work.sources]
     return list(dict.fromkeys((*plan.of(Copy), *filled)))
+
+
+def computed_chunks(plan: KernelPlan) -> list[Computed]:
+    """How threads compute operands, on their way into rings or before the kernel."""
+    before = (leaf.work for one in plan.copies for leaf in one.leaves)
+    found = [c.computed for c in copies(plan) if c.computed is not None]
+    return [*found, *(work.computed for work in before if isinstance(work, RowMake))]
 
 
 def _corners(plan: KernelPlan, moved: Sequence[Boxes], first: int) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from polygen.emit.conditions import (
     work_items,
 )
 from polygen.emit.following import following
-from polygen.emit.leaves import c_type
+from polygen.emit.leaves import parameter
 from polygen.emit.names import c_name, c_size
 from polygen.emit.realign import copy
 from polygen.errors import VerifyError
@@ -91,22 +91,6 @@ def plan_conditions(plan: KernelPlan) -> tuple[Condition, ...]:
     if plan.schedule.covers_rows and isinstance(plan.match.n, str):
         covered = (plan.match.n, plan.tiles.row)
     return conditions(plan.program, whole, plan.launch, covered)
-
-
-def parameter(plan: KernelPlan, argument: Argument) -> str:
-    """The declaration of a parameter, of the kernel or of the launcher."""
-    name = c_name(argument.name)
-    if argument.kind in ("size", "stride"):
-        return f"int {name}"
-    if argument.kind == "scalar":
-        return f"float {name}"
-    if argument.kind == "workspace":
-        return f"float* __restrict__ {name}"
-    if argument.kind == "map":
-        return f"const __grid_constant__ TensorMap {name}"
-    tensor = plan.program.tensors[argument.tensor]
-    constant = "" if tensor in plan.program.outputs else "const "
-    return f"{constant}{c_type(tensor.dtype)}* __restrict__ {name}"
 
 
 def _grid_parameters(launch: Launch) -> str:

@@ -11,7 +11,7 @@ from polygen.lower.accesses import ROWS_BEFORE, ROWS_OF_GROUP, Step
 from polygen.lower.computed import Rows
 from polygen.lower.find_pages import PIECE
 from polygen.lower.operands import walk
-from polygen.lower.plan import Buffer, KernelPlan
+from polygen.lower.plan import Argument, Buffer, KernelPlan
 from polygen.lower.result_work import Read, Write
 from polygen.lower.work import Boxes
 from polygen.poly.match import Along
@@ -243,3 +243,19 @@ def coordinates(of: Boxes, number: int, piece: int = 0) -> list[str]:
 def plus(text: str, offset: int) -> str:
     """A sum without a term of 0."""
     return f"{text} + {offset}" if offset else text
+
+
+def parameter(plan: KernelPlan, argument: Argument) -> str:
+    """The declaration of a parameter, of the kernel or of the launcher."""
+    name = c_name(argument.name)
+    if argument.kind in ("size", "stride"):
+        return f"int {name}"
+    if argument.kind == "scalar":
+        return f"float {name}"
+    if argument.kind == "workspace":
+        return f"float* __restrict__ {name}"
+    if argument.kind == "map":
+        return f"const __grid_constant__ TensorMap {name}"
+    tensor = plan.program.tensors[argument.tensor]
+    constant = "" if tensor in plan.program.outputs else "const "
+    return f"{constant}{c_type(tensor.dtype)}* __restrict__ {name}"

@@ -28,6 +28,7 @@ _WRITTEN_TEXT = (
     "find_together scores weights correction reference keys first_key half_rows first_row now "
     "share own_tiles own_items part_tiles chunk "
     "TileWalk TileColumn domain domain_tiles domain_items others of_matrix start "
+    "lines block segment segments block_rows rest held own "
     "before after worth term_of_reference terms_of_score store_parts k_lowest k_highest k_of_all "
     "Cursor __attribute__ always_inline __syncwarp"
 )
@@ -50,6 +51,7 @@ _MADE = re.compile(
     r"|(inner|scales|promote|read_scales)(_\d+)?(_row|_column|_all)?$"
     r"|(begin|combine|give|take|finish|walk)_\d+(_\d+)?$|elements$|results$|(begin|merge)_(reference|states|sum)$|combine_[a-z_]+$|fold_(i|q|w|place|rows?|columns|block|results?|parts(_\d+)?|elements|own|v\d+(_\w+)?|(at|from|\w+_part)?\d+|at|e)$"
     r"|((part|whole)_)?state_\w+$|part_sums$|(items|tiles_m|tiles_n)_\d+$"
+    r"|(from|to|blocks|length|extent|step|end|rows|pitch)_\d+(_\d+)?$|realign_\w+$"
     r"|kept_end$|(row_at|read_)\d+$|row_v\d+|\w+_r\d+$"
 )
 _KEYWORDS = frozenset(_KEYWORDS_TEXT.split())

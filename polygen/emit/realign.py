@@ -1,7 +1,8 @@
-"""The copy before a kernel: its blocks, and records for the host launcher.
+"""The launch before a kernel: its blocks, and records for the host launcher.
 
-The blocks of each array run the leaves and loops of the copy's tile program, which is derived and
-proved as the kernel's own (`polygen.lower.realign`).
+The blocks of each array run the leaves and loops of its tile program, which is derived and proved
+as the kernel's own (`polygen.lower.realign`). Of arrays that are copied the launch is told all that
+it has to know; where operands are made it has the kernel's parameters besides, but for tensor maps.
 """
 
 from __future__ import annotations
@@ -11,29 +12,34 @@ from typing import Any
 from polygen.emit.conditions import given_step
 from polygen.emit.ctext import loops
 from polygen.emit.leaf import render
-from polygen.emit.leaves import c_type, size_name
+from polygen.emit.leaves import c_type, parameter, size_name
 from polygen.emit.names import c_name
 from polygen.frontend.program import Tensor
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.build import arguments
-from polygen.lower.plan import CopyPlan, KernelPlan
-from polygen.lower.realign_work import RowCopy
+from polygen.lower.plan import Argument, CopyPlan, KernelPlan, MakePlan
+from polygen.lower.realign_work import RowCopy, RowMake
 from polygen.poly.realign_program import CHUNKS, FIRST, LAST, ROWS, WARP
 from polygen.schedule.realign import WARPS, Realign, line_bytes, segment_chunks
 
 
 def copy(plan: KernelPlan) -> dict[str, Any] | None:
-    """What the launcher needs; None: nothing is copied."""
+    """What the launcher needs; None: nothing goes before."""
     found = plan.realign
     if found is None:
         return None
+    every = found.every
     tensors = [_tensor(at, tensor) for at, tensor in enumerate(found.tensors)]
+    tensors += [_made(at, one) for at, one in enumerate(found.made, len(tensors))]
     segment = segment_chunks() * chunk_bytes()
-    extents = (size_name(dim) for tensor in found.tensors for dim in tensor.dims)
+    extents = (size_name(dim) for tensor in every for dim in tensor.dims)
+    passed = _passed(plan, found)
     sizes = dict.fromkeys(name for name in extents if not name.isdigit())
     return {
         "entry": found.entry,
         "names": ", ".join(found.names),
+        "made": ", ".join(tensor.name for tensor in found.made),
+        "does": _does(found),
         "tensors": tensors,
         "warps": WARPS,
         "warps_less_1": WARPS - 1,
@@ -42,20 +48,25 @@ def copy(plan: KernelPlan) -> dict[str, Any] | None:
         "segment_less_1": segment - 1,
         "line": line_bytes(),
         "all_blocks": " + ".join(f"blocks_{at}" for at in range(len(tensors))),
-        "arguments": ", ".join(one["arguments"] for one in tensors),
+        "arguments": ", ".join(
+            [*(one["arguments"] for one in tensors), *(_to_making(plan, found, passed))]
+        ),
+        "parameters": ", ".join(
+            parameter(plan, one) for one in passed if not _is_of(found.made, one)
+        ),
         "too_far": [
             _steps(at, tensor, tensor.order[0])
-            for at, tensor in enumerate(found.tensors)
+            for at, tensor in enumerate(every)
             if len(tensor.order) > 2
         ],
-        "passed": ", ".join(_passed(plan, found)),
+        "passed": ", ".join(passed.values()),
         "size_parameters": ", ".join(f"int {name}" for name in sizes),
         "workspace": " + ".join(one["room"] for one in tensors),
     }
 
 
 def copying(plan: KernelPlan) -> dict[str, Any] | None:
-    """The kernel of the copy; None: nothing is copied."""
+    """The kernel that goes before; None: none does."""
     found = plan.realign
     if found is None:
         return None
@@ -63,20 +74,44 @@ def copying(plan: KernelPlan) -> dict[str, Any] | None:
     lines = [f"const int lane = threadIdx.x % {lanes}, {WARP} = threadIdx.x / {lanes};"]
     lines.append("unsigned block = blockIdx.x;")
     for at, own in enumerate(plan.copies):
-        inside = _lines(plan, at, own)
+        inside = _lines(plan, at, own) if isinstance(own, CopyPlan) else _making(plan, own)
         if own is not plan.copies[-1]:
             inside = [f"if (block < blocks_{at}) {{", *map(_deeper, inside), "  return;", "}"]
             inside.append(f"block -= blocks_{at};")
         lines += inside
-    each = (_parameters(at, tensor) for at, tensor in enumerate(found.tensors))
+    each = [_parameters(at, tensor) for at, tensor in enumerate(found.tensors)]
+    first = len(each)
+    each += [f"unsigned blocks_{at}" for at, _ in enumerate(found.made, first)]
+    if found.made:
+        each += [_of_kernel(plan, found, one) for one in plan.arguments if one.kind != "map"]
+    title = "The launch" if found.made else "The copy"
     return {
-        "title": f"The copy before it: {', '.join(found.names)}, to rows that start at multiples "
+        "title": f"{title} before it: {_does(found)}, to rows that start at multiples "
         f"of {line_bytes()} bytes.",
         "entry": found.entry,
         "threads": found.threads,
         "parameters": ", ".join(each),
         "lines": lines,
     }
+
+
+def _does(found: Realign) -> str:
+    """What the launch is for, in words."""
+    names = ", ".join(found.names)
+    made = ", ".join(tensor.name for tensor in found.made)
+    return "; ".join(part for part in (names, f"makes {made}" if made else "") if part)
+
+
+def _is_of(tensors: tuple[Tensor, ...], argument: Argument) -> bool:
+    """Whether an argument is the address or a step of one of some arrays."""
+    return any(argument.tensor == tensor.name for tensor in tensors)
+
+
+def _of_kernel(plan: KernelPlan, found: Realign, argument: Argument) -> str:
+    """A parameter that the kernel has too; what it multiplies is written here."""
+    text = parameter(plan, argument)
+    written = argument.kind == "pointer" and _is_of(found.made, argument)
+    return text.removeprefix("const ") if written else text
 
 
 def _deeper(line: str) -> str:
@@ -135,14 +170,47 @@ def _lines(plan: KernelPlan, at: int, own: CopyPlan) -> list[str]:
     return lines + loops(own.place.loops, {}, 0)
 
 
-def _tensor(at: int, tensor: Tensor) -> dict[str, Any]:
-    outer, row = tensor.order[:-1], tensor.order[-1]
-    length, size = size_name(tensor.dims[row]), tensor.dtype.bytes
+def _making(plan: KernelPlan, own: MakePlan) -> list[str]:
+    """A block of one operand: its rows and its segment, the leaves of its tile program, its loops.
+
+    Rows are counted in 32 bits, as those of copies.
+    """
+    work = next(leaf.work for leaf in own.leaves if isinstance(leaf.work, RowMake))
+    shape, item, length = work.shape, work.tensor.dtype.bytes, size_name(work.length)
+    rows = " * ".join(["1LL", *(size_name(extent) for _, extent in work.outer)])
+    line = line_bytes() // item
+    lines = [
+        f"const int {CHUNKS} = (int)(({length} * {item}LL + {shape.size - 1}) / {shape.size});",
+        f"const unsigned segments = ({CHUNKS} + {shape.segment - 1}) / {shape.segment};",
+        "const unsigned block_rows = block / segments, segment = block % segments;",
+        f"const int {FIRST} = {shape.first('segment')};",
+        f"const int {ROWS} = (int)({rows} - {shape.first_row('block_rows')});",
+        f"unsigned rest = {shape.row('block_rows')};",
+        f"const long long pitch = ({length} + {line - 1}LL) / {line} * {line_bytes()};",
+        f"unsigned char* const to = (unsigned char*){c_name(work.tensor.name)} + rest * pitch;",
+    ]
+    for dim, extent in work.outer:
+        name = "row" if dim == "m" else dim
+        lines.append(f"const int {name} = rest % {size_name(extent)};")
+        lines.append(f"rest /= {size_name(extent)};")
+    if not work.outer:
+        lines.append("const int row = 0;")
+    for one in own.leaves:
+        lines += render(plan, one, 0)
+    lines.append("// The loops, generated by isl from the schedule tree.")
+    return lines + loops(own.place.loops, {}, 0)
+
+
+def _made(at: int, tensor: Tensor) -> dict[str, Any]:
+    """An operand that is made: where it lies, and how many blocks make it."""
+    return _room(at, tensor) | {"arguments": f"blocks_{at}", "refusals": []}
+
+
+def _room(at: int, tensor: Tensor) -> dict[str, Any]:
+    """Where an array lies in the workspace."""
+    length, size = size_name(tensor.dims[tensor.order[-1]]), tensor.dtype.bytes
     line = line_bytes() // size
-    rows = " * ".join(["1LL", *(size_name(tensor.dims[axis]) for axis in outer)])
-    pairs = [(size_name(tensor.dims[a]), given_step(tensor, a)) for a in reversed(outer)]
-    start = f"copies + end_{at - 1}" if at else "copies"
-    values = (f"blocks_{at}", length, *(value for pair in pairs for value in pair))
+    rows = " * ".join(["1LL", *(size_name(tensor.dims[axis]) for axis in tensor.order[:-1])])
     return {
         "bytes": size,
         "line": line,
@@ -150,8 +218,18 @@ def _tensor(at: int, tensor: Tensor) -> dict[str, Any]:
         "line_less_1": line - 1,
         "length": length,
         "rows": rows,
-        "arguments": ", ".join((f"(const unsigned char*){c_name(tensor.name)}", start, *values)),
         "room": f"{rows} * (({length} + {line - 1}LL) / {line}) * {line_bytes()}",
+    }
+
+
+def _tensor(at: int, tensor: Tensor) -> dict[str, Any]:
+    outer, row = tensor.order[:-1], tensor.order[-1]
+    length, size = size_name(tensor.dims[row]), tensor.dtype.bytes
+    pairs = [(size_name(tensor.dims[a]), given_step(tensor, a)) for a in reversed(outer)]
+    start = f"copies + end_{at - 1}" if at else "copies"
+    values = (f"blocks_{at}", length, *(value for pair in pairs for value in pair))
+    return _room(at, tensor) | {
+        "arguments": ", ".join((f"(const unsigned char*){c_name(tensor.name)}", start, *values)),
         "refusals": [
             *(f"{size_name(dim)} < 1" for dim in tensor.dims if isinstance(dim, str)),
             *(f"{given_step(tensor, axis)} < 0" for axis in outer if tensor.dims[axis] != 1),
@@ -160,21 +238,37 @@ def _tensor(at: int, tensor: Tensor) -> dict[str, Any]:
     }
 
 
-def _passed(plan: KernelPlan, found: Realign) -> list[str]:
-    """The arguments of the launcher that the copies are given to."""
-    names, values = found.names, []
+def _passed(plan: KernelPlan, found: Realign) -> dict[Argument, str]:
+    """The arguments of the launcher that the copies are given to, and their values."""
+    names, values = [tensor.name for tensor in found.every], {}
     for argument in arguments(plan.program):
         name = c_name(argument.name)
         if argument.tensor in names and argument.kind in ("pointer", "stride"):
             at = names.index(argument.tensor)
-            tensor = found.tensors[at]
+            tensor = found.every[at]
             if argument.kind == "pointer":
                 start = f" + end_{at - 1}" if at else ""
-                name = f"(const {c_type(tensor.dtype)}*)(copies{start})"
+                name = f"({c_type(tensor.dtype)}*)(copies{start})"
+                name = name if tensor in found.made else f"(const {name[1:]}"
             else:
                 name = f"(int)({_steps(at, tensor, argument.axis)})"
-        values.append(name)
+        values[argument] = name
     return values
+
+
+def _to_making(plan: KernelPlan, found: Realign, passed: dict[Argument, str]) -> list[str]:
+    """The kernel's arguments as a launch that makes operands gets them: of the caller's arrays."""
+    if not found.made:
+        return []
+    every = (one for one in plan.arguments if one.kind != "map")
+    return [
+        passed[one]
+        if _is_of(found.made, one)
+        else given_step(plan.program.tensors[one.tensor], one.axis)
+        if one.kind == "stride"
+        else c_name(one.name)
+        for one in every
+    ]
 
 
 def _steps(at: int, tensor: Tensor, axis: int) -> str:

@@ -48,6 +48,7 @@ class CostParameters:
         compute_function_rate: functions beyond arithmetic that they evaluate for them per cycle.
         fragment_rate: elements of fragments that consumers of a multiprocessor compute per cycle.
         fragment_latency: cycles from shared memory to the product of a fragment that one computes.
+        vector_latency: cycles more for each vector along k of which one reads numbers for it.
         outside_rate: bytes per cycle that the copy engine fills with zeros outside an array.
         l2_rate: bytes per cycle that the L2 cache gives all multiprocessors together.
         latency: cycles from a copy's issue to its arrival.
@@ -113,6 +114,7 @@ class CostParameters:
     compute_rate: float
     fragment_rate: float
     fragment_latency: float
+    vector_latency: float
     compute_function_rate: float
     outside_rate: float
     l2_rate: float

@@ -19,14 +19,14 @@ from polygen.poly.tile_tree import leaves as tree_leaves
 
 
 def block_parts(
-    tree: BlockTree, found: Sequence[Leaf], pointers: tuple[str, ...] = ()
+    tree: BlockTree, found: Sequence[Leaf], waits: Grids | None = None
 ) -> tuple[tuple[Leaf, ...], Place, tuple[Placed, ...]]:
     """The leaves of a block, those that synchronise among them, in the order of the tree.
 
     Args:
         tree: what a block runs, proved.
         found: the leaves of its statements.
-        pointers: variables from which addresses are made, which a wait for grids guards.
+        waits: what a wait for grids guards; None: all that the kernel has addresses of.
 
     Returns:
         Leaves, who runs them, and the barriers.
@@ -40,7 +40,7 @@ def block_parts(
     every = list(found)
     for leaf in tree.synchronised.leaves:
         if leaf.kind == GRID:
-            every.append(Leaf(leaf.name, GRID, units[leaf.name], leaf.loops, Grids(pointers)))
+            every.append(Leaf(leaf.name, GRID, units[leaf.name], leaf.loops, waits or Grids()))
         else:
             every.append(Leaf(leaf.name, "bar", "block", leaf.loops, bars[leaf.name]))
     order = tree_leaves(tree.synchronised.tree)

@@ -114,6 +114,7 @@ def check_groups(schedule: Schedule, match: Match) -> None:
         "exchange": (schedule.exchange, "false"),
         "launch.dependent": (schedule.launch.dependent, "false"),
         "launch.realign": (schedule.launch.realign, "false"),
+        'roles.computes = "before"': (schedule.makes_first, '"producer"'),
         'atom = "dot"': (schedule.by_lanes, '"auto"'),
     }
     for field, (asked, instead) in others.items():
@@ -296,6 +297,7 @@ def check_folds(schedule: Schedule, work: Pointwork) -> None:
         "exchange": (schedule.exchange, "false"),
         "launch.dependent": (schedule.launch.dependent, "false"),
         "launch.realign": (schedule.launch.realign, "false"),
+        'roles.computes = "before"': (schedule.makes_first, '"producer"'),
         'atom = "dot"': (schedule.by_lanes, '"auto"'),
     }
     for operand in work.operands.folds:

@@ -31,7 +31,7 @@ from polygen.lower.launch import Launch as Launch
 from polygen.lower.launch import MapAxis as MapAxis
 from polygen.lower.launch import Results
 from polygen.lower.promoting import Promote
-from polygen.lower.realign_work import RowCopy
+from polygen.lower.realign_work import RowCopy, RowMake
 from polygen.lower.rest_work import Convert
 from polygen.lower.result_work import (
     Epilogue,
@@ -72,7 +72,7 @@ from polygen.poly.derive_syncs import Synchronised
 from polygen.poly.frame import Frame
 from polygen.poly.key_tiles import KeyTiles
 from polygen.poly.legality import Proof
-from polygen.poly.match import Match
+from polygen.poly.match import Match, Operand
 from polygen.poly.place_trees import PlaceTree
 from polygen.poly.pointwise import Pointwork
 from polygen.poly.row_groups import GroupWalk
@@ -112,6 +112,7 @@ Work: TypeAlias = (
     | Product
     | Promote
     | RowCopy
+    | RowMake
     | RowStore
     | Scan
     | Send
@@ -269,6 +270,19 @@ class CopyPlan(BlockPlan):
 
 
 @dataclass(frozen=True, slots=True)
+class MakePlan(BlockPlan):
+    """What a block of the launch that goes before does for an operand that it makes."""
+
+    tensor: Tensor
+    operand: Operand  # as it is computed
+
+    @property
+    def title(self) -> str:
+        """Which operand, in words."""
+        return f"the launch that goes before, which makes {self.tensor.name}"
+
+
+@dataclass(frozen=True, slots=True)
 class GroupPlan(BlockPlan):
     """What a block of the launch that follows does for one group of results."""
 
@@ -331,8 +345,9 @@ class KernelPlan(Brief):
     tile_domain: TileDomain | None = None  # the tiles that have products; None: all
     groups: tuple[GroupPlan, ...] = ()  # what its blocks do
     group_walk: GroupWalk | None = None  # how blocks find groups of rows; None: there are none
-    realign: Realign | None = None  # the copy that goes before; `program` is that of what follows
-    copies: tuple[CopyPlan, ...] = ()  # what its blocks do
+    realign: Realign | None = None  # what goes before; `program` is that of what follows
+    asked: Program | None = None  # with the statements of operands that are made before
+    copies: tuple[CopyPlan | MakePlan, ...] = ()  # what its blocks do
     scores: Match | None = None  # of a chain, its first product; `match` is the second's
     scored: Pointwork | None = None  # of a chain, what is computed at every (row, key)
     key_tiles: KeyTiles | None = None  # of a chain, which tiles of keys a tile of rows visits
@@ -345,6 +360,11 @@ class KernelPlan(Brief):
     def each(self) -> tuple[KernelPlan, ...]:
         """The plans of all sections; of a kernel without, itself."""
         return self.sections or (self,)
+
+    @property
+    def whole(self) -> Program:
+        """What the kernel and the launches beside it compute together."""
+        return self.program if self.asked is None else self.asked
 
     @property
     def extents(self) -> tuple[tuple[str, Dim], ...]:

@@ -1,48 +1,73 @@
-"""The copy that goes before a kernel, array by array: a tile program, and the leaves of it.
+"""The launch before a kernel, array by array: tile programs, and the leaves of them.
 
-All arrays have one tile program, which is synchronised and proved like a kernel's
-(`polygen.poly.realign_program`); each of them has leaves of its own, with its elements and its
+All arrays that are copied have one tile program, and all operands that are made another one. Both
+are synchronised and proved like a kernel's (`polygen.poly.realign_program`,
+`polygen.poly.make_program`); each array has leaves of its own, with its elements and its
 parameters.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
-from polygen.frontend.program import Tensor
+from polygen.frontend.program import Program, Tensor
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.block_plan import block_parts, check_calls
+from polygen.lower.computed import computed
 from polygen.lower.follow_keys import Derive
-from polygen.lower.plan import CopyPlan, KernelPlan, Leaf
-from polygen.lower.realign_work import RowCopy, word_shifts
+from polygen.lower.plan import CopyPlan, KernelPlan, Leaf, MakePlan
+from polygen.lower.realign_work import RowCopy, RowMake, word_shifts
+from polygen.lower.verify_made import check_made
+from polygen.lower.work import Grids
 from polygen.poly.block_tree import BlockTree
+from polygen.poly.elements import Along
+from polygen.poly.make_program import MADE, map_making
+from polygen.poly.match import Operand
+from polygen.poly.prologue import prologue, prologues
+from polygen.poly.prologue_proofs import prove_prologues
 from polygen.poly.realign_program import CHUNK, WHERE, RealignShape, map_realign
 from polygen.schedule.realign import ROUNDS, TOGETHER, WARPS, Realign
 
 
-def precede(plan: KernelPlan, copy: Realign | None, derived: Derive) -> KernelPlan:
-    """The plan with the tile program of the copy that goes before, if there is one.
+def precede(plan: KernelPlan, copy: Realign | None, derived: Derive, asked: Program) -> KernelPlan:
+    """The plan with the tile programs of the launch that goes before, if there is one.
 
     Args:
         plan: a kernel that has been verified.
-        copy: which arrays are copied; None: none.
+        copy: which arrays are copied, and which are made; None: none.
         derived: what synchronises a tile program, derived or kept from before.
+        asked: the program with the statements that compute what is made.
 
     Raises:
-        VerifyError: a chunk is left out or written twice, something outside of its row is read, or
-            what would be emitted does not do what the program says.
+        VerifyError: a chunk is left out or written twice, something outside of its row is read, an
+            operand is not what the program says, or what would be emitted does not do what the tile
+            program says.
     """
     if copy is None:
         return plan
     shape = RealignShape(
         WARPS, plan.device.warp_size, TOGETHER, ROUNDS, chunk_bytes(), plan.launch.dependent
     )
-    tree = _mapped(shape, derived)
-    copies = tuple(_copy(one, shape, tree) for one in copy.tensors)
-    for one in copies:
+    copying = _mapped(map_realign, shape, derived) if copy.tensors else None
+    making = _mapped(map_making, shape, derived) if copy.made else None
+    found: list[CopyPlan | MakePlan] = []
+    if copying is not None:
+        found += (_copy(one, shape, copying) for one in copy.tensors)
+    if making is not None:
+        first = len(copy.tensors)
+        found += (_make(at, one, shape, making, asked) for at, one in enumerate(copy.made, first))
+    trees = [tree for tree in (copying, making) if tree is not None]
+    proofs = [proof for tree in trees for proof in tree.proofs]
+    proofs += prove_prologues(asked) if copy.made else ()
+    plan = replace(plan, realign=copy, copies=tuple(found), proofs=(*plan.proofs, *proofs))
+    plan = replace(plan, asked=asked if copy.made else None)
+    for one in plan.copies:
         check_calls(plan.entry, one, WHERE)
-    return replace(plan, realign=copy, copies=copies, proofs=(*plan.proofs, *tree.proofs))
+        if isinstance(one, MakePlan):
+            check_made(plan, one)
+    return plan
 
 
 def _copy(tensor: Tensor, shape: RealignShape, tree: BlockTree) -> CopyPlan:
@@ -52,13 +77,57 @@ def _copy(tensor: Tensor, shape: RealignShape, tree: BlockTree) -> CopyPlan:
         Leaf("edges", "read_edges", "threads", (), work),
         Leaf("shifted", "shift_chunks", "threads", (CHUNK,), work),
     ]
-    return CopyPlan(tree, *block_parts(tree, leaves, work.pointers), tensor)
+    return CopyPlan(tree, *block_parts(tree, leaves, Grids(work.pointers)), tensor)
+
+
+def _make(
+    at: int, tensor: Tensor, shape: RealignShape, tree: BlockTree, asked: Program
+) -> MakePlan:
+    """The leaf of one operand's blocks."""
+    operand = made_operand(tensor, asked)
+    of = computed(operand)
+    assert of is not None  # it was asked for because it is
+    *outer, inner = tensor.order
+    names = {axis: operand.index[axis].dim for axis in outer}
+    extents = tuple((names[axis], tensor.dims[axis]) for axis in reversed(outer))
+    work = RowMake(at, tensor, shape, of, extents, tensor.dims[inner])
+    leaves = [Leaf(MADE, "make_chunks", "threads", (CHUNK,), work)]
+    return MakePlan(tree, *block_parts(tree, leaves, Grids(arrays=work.arrays)), tensor, operand)
+
+
+def made_operand(tensor: Tensor, asked: Program) -> Operand:
+    """An operand as the launch before computes it: a matrix in rows, or one of several.
+
+    Its stored rows run along "k", their number is "m", and what is left are batch dims.
+
+    Args:
+        tensor: as which it is stored.
+        asked: the program that says how it is computed.
+    """
+    *outer, inner = tensor.order
+    names = {inner: "k"} | dict(zip(reversed(outer), ("m", *_batch_dims(len(outer))), strict=False))
+    index = tuple(Along(names[axis]) for axis in range(len(tensor.dims)))
+    extents = {names[axis]: dim for axis, dim in enumerate(tensor.dims)}
+    made = prologue(asked.tensors, prologues(asked)[tensor.name], index)
+    return Operand(tensor, "m", index, tuple(({"m": 1} | extents).items()), made)
+
+
+def _batch_dims(count: int) -> tuple[str, ...]:
+    return tuple(f"z{at}" for at in range(count))
 
 
 @lru_cache(maxsize=8)
-def _mapped(shape: RealignShape, derived: Derive) -> BlockTree:
-    """Copies of one shape have one tree, before whatever kernel: it is proved once in a process."""
-    return map_realign(shape, derived)
+def _mapped(
+    mapping: Callable[[RealignShape, Derive], BlockTree], shape: RealignShape, derived: Derive
+) -> BlockTree:
+    """Launches of one shape have one tree, before whatever kernel: it is proved once in a process.
+
+    Args:
+        mapping: makes it.
+        shape: of a block.
+        derived: as for `precede`.
+    """
+    return mapping(shape, derived)
 
 
 def forget() -> None:

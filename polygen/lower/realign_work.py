@@ -1,4 +1,4 @@
-"""What leaves of the copy that goes before a kernel do: their record, and how a chunk is shifted.
+"""What leaves of the launch before a kernel do: their records, and how a chunk is shifted.
 
 A chunk of the copy is bytes `shift` to `shift + 15` of two adjacent chunks of the array. `shift`
 differs from row to row, so that no instruction can have it as a constant: a step for each of its
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from polygen.errors import VerifyError
+from polygen.frontend.program import Dim, Tensor
+from polygen.lower.computed import Computed
 from polygen.poly.realign_program import SOURCES, WHERE, RealignShape
 
 WORD = 4  # bytes
@@ -55,6 +57,35 @@ class RowCopy:
     def pointers(self) -> tuple[str, ...]:
         """The variables from which all addresses are made: of the row, and of its copy."""
         return "begin", "base", "to"
+
+
+@dataclass(frozen=True, slots=True)
+class RowMake:
+    """What an operand is computed from -> a row of it.
+
+    Attributes:
+        at: its number among all that the launch leaves.
+        tensor: the operand, as an array.
+        shape: what a block does.
+        computed: how a chunk is computed.
+        outer: variable and extent of every axis but the row's own, the fastest first.
+        length: elements of a row.
+    """
+
+    at: int
+    tensor: Tensor
+    shape: RealignShape
+    computed: Computed
+    outer: tuple[tuple[str, Dim], ...]
+    length: Dim
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """What it reads and writes."""
+        reads = (fetch.tensor for fetch in self.computed.fetches if fetch.tensor.dims)
+        vectors = (fetch.rows.vector for fetch in self.computed.fetches if fetch.rows)
+        named = (*(tensor.name for tensor in reads), *vectors, self.tensor.name)
+        return tuple(dict.fromkeys(named))
 
 
 def word_shifts(size: int) -> tuple[WordShift, ...]:

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from polygen.errors import VerifyError
@@ -246,8 +246,32 @@ def _check_address(
     variables: Mapping[str, str],
 ) -> None:
     """`text` is where `index` is, whatever the strides and the coordinates."""
-    fixed = (*plan.batches, *plan.match.sums)
-    dims = [dim for dim, _ in fixed] + list(variables) + [ROWS_BEFORE]
+    fixed = tuple(dim for dim, _ in (*plan.batches, *plan.match.sums))
+    check_address_in(plan.entry, fixed, tensor, index, text, variables)
+
+
+def check_address_in(
+    entry: str,
+    fixed: Sequence[str],
+    tensor: Tensor,
+    index: tuple[Along, ...],
+    text: str,
+    variables: Mapping[str, str],
+) -> None:
+    """Refuse a formula that is not where an index is, whatever the strides and the coordinates.
+
+    Args:
+        entry: of the kernel.
+        fixed: dims that are known by their own names.
+        tensor: the array.
+        index: per axis.
+        text: the formula.
+        variables: by which it knows other dims.
+
+    Raises:
+        VerifyError: with the place, and the one that it is not.
+    """
+    dims = [*fixed, *variables, ROWS_BEFORE]
     strides = [stride_argument(tensor, axis) for axis in tensor.order[:-1]]
     for at in (*units(dims), *ends(dims, index)):
         for steps in units(strides):
@@ -262,7 +286,7 @@ def _check_address(
                 raise VerifyError(
                     f"{tensor.name} is accessed at {found} and not at {wanted} where "
                     f"{' and '.join(given) or 'all is 0'}",
-                    where=f"{plan.entry}: {text}",
+                    where=f"{entry}: {text}",
                 )
 
 

@@ -47,16 +47,35 @@ def check_computed(plan: KernelPlan, c: Copy, check_address: Address) -> None:
     dims = (operand.role, "k") if c.k_contiguous else ("k", operand.role)
     if of.dims != dims or c.extents != tuple(operand.extent(dim) for dim in dims):
         raise VerifyError(f"copy_{c.operand} ends at {c.extents}", where=plan.entry)
+    if of.dtype != c.tensor.dtype or c.tensor != operand.tensor:
+        raise VerifyError(f"copy_{c.operand} makes {of.dtype}", where=plan.entry)
+    check_chunks(plan, of, made, f"copy_{c.operand}", check_address)
+
+
+def check_chunks(
+    plan: KernelPlan, of: Computed, made: Prologue, who: str, check_address: Address
+) -> None:
+    """Check what chunks of an operand are computed of, and how.
+
+    Args:
+        plan: the kernel.
+        of: how they are computed.
+        made: how the program computes an element.
+        who: computes them, for messages.
+        check_address: as for `check_computed`.
+
+    Raises:
+        VerifyError: with what differs.
+    """
+    dims = of.dims
     if of.statements != made.statements or of.coordinates != made.coordinates:
         raise VerifyError(
-            f"copy_{c.operand} computes {_text(of)}, the program {_text(made)}", where=plan.entry
+            f"{who} computes {_text(of)}, the program {_text(made)}", where=plan.entry
         )
-    if of.dtype != made.dtype or of.dtype != c.tensor.dtype or c.tensor != operand.tensor:
-        raise VerifyError(f"copy_{c.operand} makes {of.dtype}", where=plan.entry)
+    if of.dtype != made.dtype:
+        raise VerifyError(f"{who} makes {of.dtype}", where=plan.entry)
     if [f.name for f in of.fetches] != [one.name for one in made.reads]:
-        raise VerifyError(
-            f"copy_{c.operand} reads {[f.name for f in of.fetches]}", where=plan.entry
-        )
+        raise VerifyError(f"{who} reads {[f.name for f in of.fetches]}", where=plan.entry)
     first = 0
     for fetch, one in zip(of.fetches, made.reads, strict=True):
         _check_fetch(plan, of, fetch, one, first)

@@ -402,11 +402,12 @@ class Grids:
     """A wait for the grids before.
 
     Attributes:
-        pointers: variables from which addresses are made of what they may have written; none are
-            named: the parameters of the kernel.
+        pointers: variables from which addresses are made of what they may have written.
+        arrays: whose addresses are parameters; of neither any: all of the kernel's parameters.
     """
 
     pointers: tuple[str, ...] = ()
+    arrays: tuple[str, ...] = ()
 
 
 # --- sums that several blocks share --------------------------------------------------------------

@@ -13,7 +13,7 @@ slices only change where an operand's elements lie; operands that are read alike
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import DType
@@ -389,6 +389,8 @@ def _operand(
     made = prologue({t.name: t for t in arguments}, computed[name], index)
     own = {term.dim for one in index for term in one.terms}
     tensor, axes = operand_array(made, name, tuple(s for s in sizes if s[0] in own), role)
+    inner = axis_of(index, axes[tensor.order[-1]].dim)
+    made = replace(made, inner=-1 if inner is None else inner)
     return Operand(tensor, role, axes, sizes, made)
 
 

@@ -53,12 +53,14 @@ class Prologue:
         reads: arguments, each with the variable that holds its element.
         statements: on one element, in order; the last casts to the type that is multiplied.
         coordinates: variable, and the number that it holds.
+        inner: the value's axis whose neighbours are adjacent where the operand is stored.
     """
 
     result: str
     reads: tuple[Element, ...]
     statements: tuple[Compute, ...]
     coordinates: tuple[tuple[str, Along], ...] = ()
+    inner: int = -1
 
     @property
     def dtype(self) -> DType:
@@ -197,11 +199,11 @@ def without_prologues(program: Program, found: Prologues | None = None) -> Progr
     read = {access.name for s in statements for access in s.reads}
     inside = {access.name for own in found.values() for s in own for access in s.reads}
     arguments = tuple(t for t in program.inputs if t.name in read or t.name not in inside)
-    made = tuple(_array(value, own[-1]) for value, own in found.items())
+    made = tuple(operand_of(value, own[-1]) for value, own in found.items())
     return replace(program, inputs=(*arguments, *made), statements=statements)
 
 
-def _array(value: str, last: Pointwise) -> Tensor:
+def operand_of(value: str, last: Pointwise) -> Tensor:
     """The value as an array, which nobody stores."""
     extents = dict(last.domain)
     dims = tuple(extents[it] if isinstance(it, str) else 1 for it in last.write.index)

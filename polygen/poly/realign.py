@@ -1,13 +1,19 @@
-"""Which operands a realigning copy helps, and the program behind it.
+"""Which operands a launch before the kernel copies or makes, and the program behind it.
 
 The copy is the identity on an array's elements: a change of layout, of which the product alone
 depends. The rest of the kernel is that of the program whose arrays are aligned as the copies are.
-What the copy's own blocks do is a tile program (`polygen.poly.realign_program`).
+
+An operand that is computed may be made there too: that is another place for the same statements
+(`polygen.poly.prologue`), all of whose elements then have one instance that computes them. The rest
+of the kernel is that of the program whose products read an array.
+
+What blocks of the launch do are tile programs (`polygen.poly.realign_program`,
+`polygen.poly.make_program`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from polygen.errors import ScheduleError
@@ -15,6 +21,7 @@ from polygen.frontend.program import Program, Tensor, realigned
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.poly.fills import by_threads
 from polygen.poly.match import Match, Operand
+from polygen.poly.prologue import operand_of, prologues, without_prologues
 from polygen.schedule.model import Schedule
 from polygen.schedule.realign import Realign
 
@@ -32,20 +39,53 @@ def _whole(tensor: Tensor) -> Tensor:
     return replace(tensor, alignment=chunk_bytes())
 
 
-def copied(matched: Match) -> tuple[Tensor, ...]:
-    """The arrays that a realigning copy helps, each once; none of rows in groups."""
+def copied(matched: Match, *, made: bool = False) -> tuple[Tensor, ...]:
+    """The arrays that a realigning copy helps, each once; none of rows in groups.
+
+    Args:
+        matched: the products.
+        made: whether computed operands are made first; what they read stays where it is.
+    """
     if matched.groups:  # the kernel's frame reads where they end before it waits for a copy
         return ()
     found = {o.tensor.name: o.tensor for _, o in matched.operands if helped(o)}
+    for _, operand in matched.operands if made else ():
+        for one in operand.computed.reads if operand.computed is not None else ():
+            found.pop(one.tensor.name, None)
     return tuple(found.values())
 
 
 def behind_copy(matched: Match, schedule: Schedule) -> Match:
-    """The products on what a schedule's copies leave; as they are where it has none.
+    """The products on what the launch before a kernel leaves; as they are where there is none.
 
     Raises:
-        ScheduleError: a copy for a kernel that has no use for it.
+        ScheduleError: a copy for a kernel that has no use for it, or operands are to be made first
+            of which there are none, or which this kernel computes itself.
     """
+    found = _behind_making(matched, schedule) if schedule.makes_first else matched
+    return _behind_copy(found, matched, schedule)
+
+
+def _behind_making(matched: Match, schedule: Schedule) -> Match:
+    """The products on operands that have been made."""
+    if not any(operand.computed for _, operand in matched.operands):
+        raise ScheduleError(
+            'roles.computes = "before" with operands that are arguments',
+            where=f"schedule {schedule.name}",
+            why="a launch before the kernel computes operands that are computed",
+            nearest='roles.computes = "producer"',
+        )
+    return replace(
+        matched,
+        operands=tuple(
+            (name, one if one.computed is None else replace(_aligned(one), computed=None))
+            for name, one in matched.operands
+        ),
+    )
+
+
+def _behind_copy(matched: Match, asked: Match, schedule: Schedule) -> Match:
+    """The products on what the copies leave."""
     if not schedule.launch.realign:
         return matched
     if not schedule.specialised:
@@ -55,7 +95,7 @@ def behind_copy(matched: Match, schedule: Schedule) -> Match:
             why="operands are copied for the copy engine, which feeds roles alone",
             nearest='Use launch.realign = false, or roles.form = "cooperative"',
         )
-    names = {tensor.name for tensor in copied(matched)}
+    names = {tensor.name for tensor in copied(asked, made=schedule.makes_first)}
     return replace(
         matched,
         operands=tuple(
@@ -66,19 +106,39 @@ def behind_copy(matched: Match, schedule: Schedule) -> Match:
 
 
 def realign(program: Program, matched: Match, schedule: Schedule) -> Realign | None:
-    """The copy that goes before a kernel; None: it needs none."""
+    """The launch that goes before a kernel; None: it needs none."""
     return realign_all(program, [matched], schedule)
 
 
 def realign_all(program: Program, sections: Sequence[Match], schedule: Schedule) -> Realign | None:
     """The copy before a kernel of several sections; what several of them multiply, once."""
-    named = {tensor.name: tensor for one in sections for tensor in copied(one)}
+    first = schedule.makes_first
+    named = {tensor.name: tensor for one in sections for tensor in copied(one, made=first)}
     tensors = tuple(named.values()) if schedule.launch.realign else ()
-    return Realign(f"pg_{program.name}_realign", tensors) if tensors else None
+    made = tuple(_made(program, sections)) if first else ()
+    return Realign(f"pg_{program.name}_realign", tensors, made) if tensors or made else None
+
+
+def _made(program: Program, sections: Sequence[Match]) -> Iterator[Tensor]:
+    """The arrays that computed operands become, each once, stored as their tiles are."""
+    inner = {
+        operand.tensor.name: operand.computed.inner
+        for one in reversed(sections)
+        for _, operand in reversed(one.operands)
+        if operand.computed is not None
+    }
+    for value, statements in prologues(program).items():
+        tensor = operand_of(value, statements[-1])
+        last = tensor.order[inner[value]]
+        order = (*(axis for axis in tensor.order if axis != last), last)
+        yield replace(tensor, order=order, alignment=chunk_bytes())
 
 
 def program_behind(program: Program, copy: Realign | None) -> Program:
-    """The program of the kernel that runs on the copies."""
+    """The program of the kernel that runs on the copies, and on what was made."""
     if copy is None:
         return program
+    if copy.made:  # both launches have one list of arguments
+        behind = without_prologues(program)
+        program = replace(behind, inputs=(*program.inputs, *copy.made))
     return realigned(program, dict.fromkeys(copy.names, chunk_bytes()))

@@ -47,8 +47,10 @@ class Binding:
         spans: per tensor, bytes from its first to behind its last element.
         apart: positions of tensors that must share no memory, the written one first.
         maps: per "map" argument, the position of its tensor and its layout.
-        copied: of a kernel with a copy before it, per array that is copied, its position.
+        copied: of a kernel with a launch before it, per array that is copied, its position. What is
+            made there is behind the arrays of the call, as it lies in the workspace.
         steps: of these, as the caller has them, elements per step along each axis.
+        given: `constants`, with the steps of all arrays as the caller has them.
     """
 
     sizes: tuple[tuple[str, int], ...]
@@ -63,6 +65,7 @@ class Binding:
     maps: tuple[tuple[int, MapLayout], ...]
     copied: tuple[int, ...] = ()
     steps: tuple[tuple[int, ...], ...] = ()
+    given: tuple[int | None, ...] = ()
 
 
 def bind(
@@ -90,8 +93,10 @@ def bind(
     for position, (tensor, view) in enumerate(zip(tensors, views, strict=False)):
         _check_view(tensor, view, writes=position >= len(inputs))
     sizes = _sizes(tensors, views)
-    names = [tensor.name for tensor in tensors]
-    declared = dict(zip(names, tensors, strict=True))
+    made = source.realign.made if source.realign else ()
+    every = (*tensors, *made)
+    names = [tensor.name for tensor in every]
+    declared = dict(zip(names, every, strict=True))
     check_conditions(source, _OF_SIZES, Arrays(declared, sizes, {}, {}))
     device = _device(tensors, views)
     shapes = [tuple(_size(dim, sizes) for dim in tensor.dims) for tensor in tensors]
@@ -104,17 +109,20 @@ def bind(
         strides.append(used)
     required = dict(source.alignment)
     items = [tensor.dtype.bytes for tensor in tensors]
-    steps = dict(zip(names, strides, strict=True))
-    check_conditions(source, _OF_STEPS, Arrays(declared, sizes, steps, {}))
     copied = tuple(map(names.index, source.realign.names)) if source.realign else ()
-    inner = list(strides)  # as the kernel is given them
-    for at in copied:
+    # As the kernel is given them.
+    inner = [*strides, *(realign.strides(one, sizes) for one in made)]
+    steps = dict(zip(names, inner, strict=True))
+    check_conditions(source, _OF_STEPS, Arrays(declared, sizes, steps, {}))
+    for at in (*copied, *range(len(tensors), len(every))):
         required.pop(names[at], None)
-        inner[at] = realign.strides(tensors[at], sizes)
-        _check_strides(tensors[at], shapes[at], inner[at], tensors[at].order)
-        alone = zip(shapes[at], inner[at], strict=True)
+        inner[at] = realign.strides(every[at], sizes)
+        shape = tuple(_size(dim, sizes) for dim in every[at].dims)
+        _check_strides(every[at], shape, inner[at], every[at].order)
+        alone = zip(shape, inner[at], strict=True)
         inner[at] = tuple(0 if size == 1 else step for size, step in alone)
     inner_steps = dict(zip(names, inner, strict=True))
+    own_steps = inner_steps | dict(zip(names, strides, strict=False))
     return Binding(
         sizes=tuple(sizes.items()),
         shapes=tuple(shapes[len(inputs) :]),
@@ -122,7 +130,8 @@ def bind(
         grid=source.launch.grid(sizes),
         device=device,
         masks=tuple(
-            max(required.get(name, item), item) - 1 for name, item in zip(names, items, strict=True)
+            max(required.get(tensor.name, item), item) - 1
+            for tensor, item in zip(tensors, items, strict=True)
         ),
         stride_bits=tuple(
             stride_bits(tensor, used) for tensor, used in zip(tensors, strides, strict=True)
@@ -134,16 +143,17 @@ def bind(
         apart=tuple(
             (names.index(one.tensor), names.index(one.other))
             for one in source.conditions
-            if one.kind == "apart"
+            if one.kind == "apart" and declared[one.other] not in made  # in memory of its own
         ),
         maps=tuple(
-            (at, map_layout(argument, tensors[at], sizes, inner[at]))
+            (at, map_layout(argument, every[at], sizes, inner[at]))
             for argument in source.arguments
             if argument.kind == "map"
             for at in (names.index(argument.tensor),)
         ),
         copied=copied,
         steps=tuple(strides[at] for at in copied),
+        given=_constants(source, sizes, own_steps),
     )
 
 

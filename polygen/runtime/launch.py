@@ -148,7 +148,8 @@ class Launcher:
         if ready.copies is None:
             ready.submit(pointers, scalars, queue)
         else:
-            with ready.copies.made(pointers, ready.library, queue, stream is not None) as inner:
+            explicit = stream is not None
+            with ready.copies.made(pointers, scalars, ready.library, queue, explicit) as inner:
                 ready.submit(inner, scalars, queue)
         if out is not None:
             return out
@@ -289,15 +290,20 @@ class Launcher:
             grid, threads = (following.grid(sizes), 1, 1), (following.threads, 1, 1)
             second = self._load(binding.device, following.entry, 0, driver)
             launches += (functools.partial(driver.launch, second, *grid, *threads, 0),)
+        before = self.source.realign
+        made = () if before is None else before.made
         ready = Prepared(
-            self.source, binding, self._tensors, self._scalars, launches, driver.encode_map
-        )
+            self.source, binding, (*self._tensors, *made), self._scalars, launches,
+            driver.encode_map,
+        )  # fmt: skip
         ready.parts = 0 if following is None else following.workspace(sizes)
         ready.library = views[0].library
         ready.queue = stream_reader(ready.library, binding.device, driver)
-        if (copy := self.source.realign) is not None:
-            before = self._load(binding.device, copy.entry, 0, driver)
-            ready.copies = Copies(copy, binding, self._tensors, driver, how, before)
+        if before is not None:
+            handle = self._load(binding.device, before.entry, 0, driver)
+            ready.copies = Copies(
+                self.source, binding, self._tensors, self._scalars, driver, how, handle
+            )
         if outs is None:
             ready.allocate = tuple(
                 allocator(ready.library, binding.device, sizes, tensor.dtype, tensor.order)

@@ -42,7 +42,7 @@ _CHOICES: dict[str, Callable[[], tuple[str, ...]]] = {
     "epilogue.rows": lambda: ("after", "tile"),
     "functions": lambda: ("fast", "short"),
     "roles.form": lambda: ("none", "cooperative", "pingpong"),
-    "roles.computes": lambda: ("producer", "consumer"),
+    "roles.computes": lambda: ("producer", "consumer", "before"),
 }
 _PERMUTATIONS = {
     "pipeline.order": ("copy", "mma"),

@@ -97,7 +97,8 @@ class Roles:
     consumer_registers: int = 232  # per thread of the consumers
     # Who computes operands that are computed: "producer": its threads, who write them to the rings;
     # "consumer": it reads what the copy engine has brought, computes fragments of the left operand
-    # in its registers, and multiplies from there
+    # in its registers, and multiplies from there; "before": a launch that goes before, which leaves
+    # the whole operand in a workspace, from where the copy engine brings it like an argument
     computes: str = "producer"
 
 
@@ -224,6 +225,11 @@ class Schedule:
     def from_registers(self) -> bool:
         """Whether left operands are fragments that consumers compute in their registers."""
         return self.specialised and self.roles.computes == "consumer"
+
+    @property
+    def makes_first(self) -> bool:
+        """Whether operands that are computed are made by a launch that goes before."""
+        return self.specialised and self.roles.computes == "before"
 
     @property
     def by_lanes(self) -> bool:

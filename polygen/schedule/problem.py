@@ -36,6 +36,7 @@ class Problem:
         own: whether each of these has operands of its own that carry m, and that carry n.
         computed: how many operands that carry m, and that carry n, are computed.
         source_bytes: of the arguments that these are computed from, of one matrix of results.
+        vectors: of these arguments, those that have a number for every k, and none for rows.
         operand_functions: functions beyond arithmetic in an element of all of these together.
         held: words that threads which fill rings hold of a chunk, and registers beside them; zeros:
             of rows that they shift into place, or there are none.
@@ -83,6 +84,7 @@ class Problem:
     uncopied: tuple[int, int] = (0, 0)
     computed: tuple[int, int] = (0, 0)
     source_bytes: tuple[int, int] = (0, 0)
+    vectors: tuple[int, int] = (0, 0)
     operand_functions: tuple[int, int] = (0, 0)
     held: tuple[int, int] = (0, 0)
     stored_bits: tuple[int, int] = (0, 0)
@@ -114,6 +116,31 @@ class Problem:
             for count, extent, own in zip(self.copied, (self.m, self.n), self.own, strict=True)
         )
 
+    @property
+    def made_bytes(self) -> tuple[int, int]:
+        """Bytes that are read and written where computed operands are made before the kernel."""
+        depth = self.k * self.element_bytes
+        matrices = [self.batches if own else 1 for own in self.own]
+        read = sum(one * count for one, count in zip(self.source_bytes, matrices, strict=True))
+        sides = zip(self.computed, (self.m, self.n), matrices, strict=True)
+        return read, sum(made * extent * depth * count for made, extent, count in sides)
+
+    @property
+    def behind_making(self) -> Problem:
+        """The same with operands that have been made, which are arguments."""
+        left, right = self.computed
+        return replace(
+            self,
+            threaded=(self.threaded[0] - left, self.threaded[1] - right),
+            uncopied=(self.uncopied[0] - left, self.uncopied[1] - right),
+            computed=(0, 0),
+            source_bytes=(0, 0),
+            vectors=(0, 0),
+            operand_functions=(0, 0),
+            stored_bits=(0, 0),
+            held=(0, 0),
+        )
+
     def under(self, schedule: Schedule) -> Problem:
         """The same in the terms of a schedule: as it is, with operands exchanged, or with rows that
         are pixels of boxes; of the last ones whole tiles. Sums that are joined have one axis.
@@ -135,6 +162,7 @@ class Problem:
             own=self.own[::-1],
             computed=self.computed[::-1],
             source_bytes=self.source_bytes[::-1],
+            vectors=self.vectors[::-1],
             operand_functions=self.operand_functions[::-1],
             stored_bits=self.stored_bits[::-1],
             stored=self.stored[::-1],

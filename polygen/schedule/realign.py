@@ -1,4 +1,4 @@
-"""The realigning copy: arrays whose rows start anywhere -> copies whose rows start at cache lines.
+"""What goes before a kernel: operands -> matrices whose rows start at cache lines.
 
 The copy engine moves rows that start at multiples of 16 bytes. Where those of an operand do not, a
 small kernel copies it before the product, and the product's kernel runs on the copy, as on any
@@ -10,7 +10,9 @@ array with such rows: the same code, the same sums, the same bits.
    whole chunks, each from the two chunks of the array in which it lies. What a block does is a tile
    program (`polygen.poly.realign_program`), with proofs that every chunk is written once, and that
    nothing outside the row is read.
-3. The last chunk of a row is filled up with zeros; what lies between it and the next row is neither
+3. Operands that are computed may be made there as well, each as an array of its own: a lane
+   computes whole chunks, as threads that fill rings do (`polygen.poly.make_program`).
+4. The last chunk of a row is filled up with zeros; what lies between it and the next row is neither
    written nor read: the product's tensor maps end with the row.
 """
 
@@ -45,15 +47,22 @@ def segment_chunks() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Realign:
-    """The copy that goes before a kernel.
+    """The launch that goes before a kernel: what it copies, and what it makes.
 
     Attributes:
         entry: the name of its kernel.
         tensors: what it copies, as the caller has it.
+        made: operands that it computes: arrays of the kernel's that no caller has.
     """
 
     entry: str
     tensors: tuple[Tensor, ...]
+    made: tuple[Tensor, ...] = ()
+
+    @property
+    def every(self) -> tuple[Tensor, ...]:
+        """What it leaves in the workspace, in that order."""
+        return (*self.tensors, *self.made)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -66,19 +75,21 @@ class Realign:
         return WARPS * lanes()
 
     def offsets(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """Bytes from the start of the workspace to each copy, and to its end."""
+        """Bytes from the start of the workspace to each of `every`, and to its end."""
         found = [0]
-        for tensor in self.tensors:
+        for tensor in self.every:
             found.append(found[-1] + rows(tensor, sizes) * pitch(tensor, sizes))
         return tuple(found)
 
     def workspace(self, sizes: Mapping[str, int]) -> int:
-        """Bytes of all copies."""
+        """Bytes of all of them."""
         return self.offsets(sizes)[-1]
 
     def __str__(self) -> str:
-        names = ", ".join(map(str, self.tensors))
-        return f"{self.entry} copies {names}: rows start at multiples of {line_bytes()} bytes there"
+        parts = {"copies": self.tensors, "makes": self.made}
+        done = (f"{verb} {', '.join(map(str, each))}" for verb, each in parts.items() if each)
+        rows = f"rows start at multiples of {line_bytes()} bytes there"
+        return f"{self.entry} {' and '.join(done)}: {rows}"
 
 
 def line_bytes() -> int:
@@ -115,7 +126,7 @@ def strides(tensor: Tensor, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def blocks(tensor: Tensor, sizes: Mapping[str, int]) -> int:
-    """Thread blocks that copy an array."""
+    """Thread blocks that copy or make an array."""
     segments = -(-row_bytes(tensor, sizes) // (segment_chunks() * row_multiple()))
     return -(-rows(tensor, sizes) // WARPS) * segments
 

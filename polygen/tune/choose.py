@@ -112,6 +112,11 @@ def choose(
     if chosen.launch.realign:
         by_hand = problem.uncopied
         origin += "; operands that tensor maps cannot describe are copied first, to whole lines"
+    if chosen.makes_first:
+        made, computed = computed, (0, 0)
+        by_hand = (by_hand[0] - made[0], by_hand[1] - made[1])
+        origin += "; operands that are computed are made first, in a launch before the kernel"
+        problem = problem.behind_making
     if chosen.specialised and sum(by_hand) > sum(problem.computed):
         origin += "; threads fill rings: tensor maps cannot describe all operands"
     if chosen.from_registers:
@@ -145,6 +150,17 @@ def _weighed(device: Device, problem: Problem) -> list[Schedule]:
         for one in shipped(device)
         if not one.from_registers or problem.under(one).stored_bits[0]
     ]
+    if any(problem.computed):
+        # Behind a launch that makes them, operands are as they are where nothing is computed.
+        found += [
+            replace(
+                one,
+                roles=replace(one.roles, computes="before"),
+                launch=Launches(dependent=device.has("griddepcontrol")),
+            )
+            for one in found
+            if one.specialised and not one.from_registers
+        ]
     if any(problem.copied):
         found += [replace(one, launch=copied_first(device)) for one in found if one.specialised]
     return found

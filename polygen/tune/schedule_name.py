@@ -59,4 +59,6 @@ def schedule_name(schedule: Schedule) -> str:
         parts.append("copied")
     if schedule.from_registers:
         parts.append("made")
+    if schedule.makes_first:
+        parts.append("first")
     return "_".join(parts)

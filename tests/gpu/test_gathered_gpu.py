@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import polygen as pg
+from polygen.schedule.model import Launches, Schedule
 
 pytestmark = pytest.mark.gpu
 
@@ -41,11 +43,38 @@ LAYERS: dict[str, tuple[Any, tuple[str, ...], dict[str, int]]] = {
 }  # fmt: skip
 
 
+def made_first(kernel: pg.Kernel) -> Schedule:
+    """A schedule with roles whose operands a launch before it makes.
+
+    Rows of the others that the copy engine does not take are copied there, too.
+    """
+    if not kernel.passes.plan.device.has("wgmma"):
+        pytest.skip("launches before the kernel are for kernels with roles")
+    before = pg.fuse(lambda x, w: x @ w.T, name="plain").compile(
+        "f16[4096,4096]", "f16[4096,4096]", out_dtype="f32"
+    )
+    found = before.schedule
+    return replace(
+        found,
+        roles=replace(found.roles, computes="before"),
+        epilogue=replace(found.epilogue, through="lines"),
+        launch=Launches(realign=True, dependent=True),
+    )
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["auto", "made first"])
 @pytest.mark.parametrize("name", LAYERS)
-def test_rows_by_index_are_exact(name: str) -> None:
+def test_rows_by_index_are_exact(name: str, first: bool) -> None:
     cupy = pytest.importorskip("cupy")
     function, signature, sizes = LAYERS[name]
-    kernel = pg.fuse(function, name="gathered").compile(*signature, sizes=sizes, out_dtype="f32")
+    if first and "behind" in name:
+        pytest.skip("no operand is computed")
+    fused = pg.fuse(function, name="gathered")
+    kernel = fused.compile(*signature, sizes=sizes, out_dtype="f32")
+    if first:
+        schedule = made_first(kernel)
+        kernel = fused.compile(*signature, sizes=sizes, out_dtype="f32", schedule=schedule)
+        assert kernel.workspace() > 0
     rng = np.random.default_rng(0)
     arrays: list[Any] = []
     for tensor in kernel.program.inputs:
@@ -65,6 +94,31 @@ def test_rows_by_index_are_exact(name: str) -> None:
         for t, array in zip(kernel.program.inputs, arrays, strict=True)
     ]
     np.testing.assert_array_equal(found, pg.fuse(function).reference(*kept))
+
+
+def test_many_rows_are_made_first_and_captured_in_a_graph() -> None:
+    torch = pytest.importorskip("torch")
+    sizes = {"S": 16384, "T": 8192, "K": 4096, "N": 4096}
+    kernel = pg.fuse(lambda x, r, w: x[r] @ w.T, name="gathered").compile(
+        "f16[S,K]", "s32[T]", "f16[N,K]", sizes=sizes
+    )
+    if kernel.passes.plan.device.has("wgmma"):
+        assert kernel.schedule.makes_first and "are made first" in kernel.schedule_origin
+        assert kernel.workspace() == sizes["T"] * sizes["K"] * 2
+    x, w = (torch.randn(sizes[d], 4096, device="cuda", dtype=torch.half) for d in "SN")
+    r = torch.randint(0, sizes["S"], (sizes["T"],), device="cuda", dtype=torch.int32)
+    out = torch.empty(sizes["T"], sizes["N"], device="cuda", dtype=torch.half)
+    kernel(x, r, w, out=out)
+    wanted = (x[r.long()].float() @ w.float().T).half()
+    torch.testing.assert_close(out, wanted, rtol=1e-2, atol=0.5)
+    graph, first = torch.cuda.CUDAGraph(), out.clone()
+    with torch.cuda.graph(graph):
+        kernel(x, r, w, out=out)
+    r.copy_(r.flip(0))
+    out.zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(out, first.flip(0))
 
 
 def test_rows_that_are_no_rows_are_named_on_request() -> None:

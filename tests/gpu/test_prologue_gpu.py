@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import polygen as pg
 from polygen.cli.accuracy import expected
 from polygen.hardware.conversion import meaning
+from polygen.schedule.model import Launches
 
 pytestmark = pytest.mark.gpu
 
@@ -72,6 +74,41 @@ def test_layers_are_within_their_bounds(name: str) -> None:
     error, ratio, above = bound.compare(found.get())
     print(f"\n{name}: {kernel.schedule.name}, error {error:.3g}, {ratio:.2f} of the bound at most")
     assert above == 0
+
+
+@pytest.mark.parametrize("name", ["scaled columns", "silu", "int4 weights in groups"])
+def test_operands_that_are_made_first_have_the_bits_of_those_of_the_producer(name: str) -> None:
+    cupy, torch = pytest.importorskip("cupy"), pytest.importorskip("torch")
+    function, signature, sizes = LAYERS[name]
+    plain = pg.fuse(lambda x, w: x @ w.T, name="plain").compile(
+        "bf16[4096,4096]", "bf16[4096,4096]", out_dtype="f32"
+    )
+    if not plain.schedule.specialised:
+        pytest.skip("launches before the kernel are for kernels with roles")
+    by_lines = replace(plain.schedule.epilogue, through="lines")
+    schedule = replace(plain.schedule, epilogue=by_lines)
+    own = replace(schedule.roles, producer_registers=152, consumer_registers=168)
+    before = replace(schedule.roles, computes="before")
+    ways = (
+        replace(schedule, roles=own),
+        replace(schedule, roles=before, launch=Launches(realign=True, dependent=True)),
+    )
+    torch.manual_seed(0)
+    arrays: list[Any] = []
+    found = []
+    for way in ways:
+        kernel = pg.fuse(function, name="layer").compile(
+            *signature, sizes=sizes, out_dtype="f32", schedule=way
+        )
+        for tensor in kernel.program.inputs if not arrays else ():
+            shape = [d if isinstance(d, int) else sizes[d] for d in tensor.dims]
+            narrow = tensor.dtype.name == "u8"
+            whole = torch.randint(0, 256, shape, device="cuda", dtype=torch.uint8)
+            real = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+            arrays.append(whole if narrow else real)
+        found.append(cupy.full((sizes["M"], sizes["N"]), np.nan, np.float32))
+        kernel(*arrays, out=found[-1])
+    assert bool((found[0].view(cupy.int32) == found[1].view(cupy.int32)).all())
 
 
 @pytest.mark.parametrize("name", ["s8", "u8", "e4m3", "e5m2"])

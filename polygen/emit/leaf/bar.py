@@ -39,7 +39,8 @@ def _(plan: KernelPlan, one: Leaf, work: Placed) -> Text:
 def _(plan: KernelPlan, one: Leaf, work: Grids) -> Text:
     # No read is hoisted above: to the compiler, addresses are made here.
     own = [c_name(a.name) for a in plan.arguments if a.kind == "pointer"]
-    made = ", ".join(f'"+l"({name})' for name in work.pointers or own)
+    named = [*work.pointers, *map(c_name, work.arrays)]
+    made = ", ".join(f'"+l"({name})' for name in named or own)
     note = f"{one.statement}: the grids before are complete, and their writes are visible"
     return Text(f'asm volatile("griddepcontrol.wait;" : {made} :: "memory");', note, inline=True)
 

@@ -155,7 +155,15 @@ def _address(fetch: Fetch, row: str, column: str) -> str:
 
 
 def makes(
-    of: Computed, words: str, row: str, column: str, to: str, left: str, *, rounded: bool
+    of: Computed,
+    words: str,
+    row: str,
+    column: str,
+    to: str,
+    left: str,
+    *,
+    rounded: bool,
+    write: str = "write_computed",
 ) -> list[str]:
     """Lines that compute a chunk and write it.
 
@@ -164,9 +172,10 @@ def makes(
         words: pointer to the words that hold what was read.
         row: of the operand.
         column: of the chunk's first element in the row.
-        to: address in shared memory.
+        to: address in shared memory, or wherever `write` takes it.
         left: how many elements of the chunk are inside the operand.
         rounded: whether tf32 is rounded here.
+        write: the function that writes it.
     """
     text, _ = lines(of, words)
     kind, size = of.dtype.name, of.dtype.bytes
@@ -187,7 +196,7 @@ def makes(
         "unsigned w[4];",
         "#pragma unroll",
         f"for (int i = 0; i < 4; ++i) {pack}",
-        f"write_computed({to}, w, min(max({left}, 0), {of.elements}) * {size});",
+        f"{write}({to}, w, min(max({left}, 0), {of.elements}) * {size});",
     ]
 
 

@@ -18,7 +18,7 @@ from polygen.emit.leaves import coordinate, element_of, if_stored, position, rea
 from polygen.emit.names import c_name
 from polygen.frontend.dtypes import S32
 from polygen.frontend.program import Tensor
-from polygen.lower.plan import KernelPlan, Leaf
+from polygen.lower.plan import KernelPlan, Leaf, MakePlan
 from polygen.lower.result_work import Epilogue, Read, Write
 from polygen.poly.elements import Element
 
@@ -40,6 +40,9 @@ def types(plan: KernelPlan, more: Sequence[Read | Element] = ()) -> dict[str, An
     casts = [s.dtype for s in plan.program.pointwise if s.function == "cast"]
     if plan.match.rest is not None:
         casts += [s.dtype for s in plan.match.rest.statements if s.function == "cast"]
+    computed = (one.operand.computed for one in plan.copies if isinstance(one, MakePlan))
+    before = [s for made in computed if made is not None for s in made.statements]
+    casts += [s.dtype for s in before if s.function == "cast"]
     outputs = [tensor.dtype for tensor in plan.program.outputs]
     records = type_records((t.dtype for t in tensors), (*casts, *outputs), plan.device)
     return records | {"real": real_type(plan.atom.c.dtype)}

@@ -65,7 +65,7 @@ def cost(
     """
     counted = counts(device, fitted, problem)
     found = times(parameters or cost_parameters(device), Columns([counted]))
-    named = (*PARTS, BEFORE) if counted.copied else PARTS
+    named = (*PARTS, BEFORE) if counted.copied or counted.made_first else PARTS
     parts = tuple((part, float(found[part][0])) for part in named)
     return Cost(float(found["total"][0]), parts, counted)
 

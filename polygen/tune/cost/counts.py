@@ -91,6 +91,9 @@ class Counts:
         groups: of the raster: how often the other operands are swept.
         astride: 1 if rows of an operand lie astride the lines of the cache.
         copied: of the operands that are copied first, to rows that start at lines.
+        made_from: read where computed operands are made first.
+        made_first: of these operands, written.
+        first_functions: evaluated for them.
         others: clusters of output tiles without products.
         exchanged: 1 if operands are exchanged.
         lanes: 1 if lanes multiply, without tensor cores.
@@ -107,6 +110,7 @@ class Counts:
             counts are of tiles that a block has for itself.
         last_rounds: of these tiles, how many the busiest block has a part of.
         last_tiles: how many there are.
+        making_vectors: vectors along k that it reads numbers of for them, over all of them.
     """
 
     roles: int
@@ -153,6 +157,9 @@ class Counts:
     groups: int
     astride: int
     copied: int
+    made_from: int = 0
+    made_first: int = 0
+    first_functions: int = 0
     others: int = 0
     exchanged: int = 0
     lanes: int = 0
@@ -168,6 +175,7 @@ class Counts:
     last_split: int = 1
     last_rounds: int = 0
     last_tiles: int = 0
+    making_vectors: int = 0
 
     @property
     def tiles(self) -> int:
@@ -196,6 +204,8 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         problem: sizes, and the weight of the epilogue.
     """
     schedule = fitted.schedule
+    first = _made_first(problem) if schedule.makes_first else {}
+    problem = problem.behind_making if schedule.makes_first else problem
     asked, problem = problem, problem.under(schedule)
     cta, warp, cluster = schedule.tile.cta, schedule.tile.warp, schedule.cluster
     size = problem.element_bytes
@@ -337,14 +347,25 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         groups=groups,
         astride=problem.astride and not all_copied,
         copied=problem.copied_bytes if copied else 0,
+        **first,
         exchanged=schedule.exchange,
         lanes=schedule.by_lanes,
         converted=problem.computed[0] * own_elements,
         converted_functions=problem.operand_functions[0] * own_elements,
         making_steps=making,
+        making_vectors=problem.vectors[0] * making // max(problem.computed[0], 1),
         loaded=workers * (lefts * warp.m + rights * warp.n) * cta.k if schedule.by_lanes else 0,
         folded=cta.m * cta.n * problem.folds[0],
         indexed=cta.m * cta.n * problem.folds[1],
         exponentials=cta.m * cta.n * problem.folds[2],
         unstored=problem.result_bytes == 0,
     )
+
+
+def _made_first(problem: Problem) -> dict[str, int]:
+    """What is read, written and evaluated where the operands that are computed are made first."""
+    read, written = problem.made_bytes
+    elements = written // problem.element_bytes
+    count = max(sum(problem.computed), 1)
+    functions = elements * sum(problem.operand_functions) // count
+    return {"made_from": read, "made_first": written, "first_functions": functions}

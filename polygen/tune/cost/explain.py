@@ -158,7 +158,10 @@ def _memory(c: Counts, p: CostParameters) -> str:
 
 
 def _before(c: Counts, p: CostParameters) -> str:
-    return f"{c.copied / 1e6:.1f} MB read and written, {p.memory_share * p.memory:.0f} GB/s"
+    read, written = (c.copied + more for more in (c.made_from, c.made_first))
+    moved = f"{read / 1e6:.1f} MB read and {written / 1e6:.1f} MB written"
+    functions = f", {c.first_functions} functions" if c.first_functions else ""
+    return f"{moved}{functions}, {p.memory_share * p.memory:.0f} GB/s"
 
 
 def _start(c: Counts, p: CostParameters) -> str:

@@ -47,7 +47,7 @@ PARTS = (
     "start",
 )
 
-BEFORE = "copy before"  # a part of those kernels alone that have one
+BEFORE = "launch before"  # a part of those kernels alone that have one
 
 _NAMES = tuple(Counts.__slots__)
 _VALUES = attrgetter(*_NAMES)
@@ -96,9 +96,12 @@ def times(p: CostParameters, c: Columns) -> dict[str, Column]:
 
 
 def _before(p: CostParameters, c: Columns) -> Column:
-    """Microseconds of the copy before the kernel; 0 where there is none."""
-    moved = (1 + p.written_share) * c.copied / (p.memory_share * p.memory) * 1e-3
-    return np.where(c.copied > 0, p.copy_start + moved, 0.0)
+    """Microseconds of the launch before the kernel; 0 where there is none."""
+    read, written = c.copied + c.made_from, c.copied + c.made_first
+    moved = (read + p.written_share * written) / (p.memory_share * p.memory) * 1e-3
+    multiprocessors = c.slots * c.blocks / np.maximum(c.resident, 1)
+    cycles = c.first_functions / (p.compute_function_rate * multiprocessors)
+    return np.where(written > 0, p.copy_start + np.maximum(moved, cycles / p.clock * 1e-3), 0.0)
 
 
 def _norm(sharpness: float, *parts: Column) -> Column:
@@ -141,7 +144,8 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
         c.astride > 0, np.maximum(boxes, c.fetched / p.fetch_rate_astride), boxes
     )
     finish, zeros = _finish(p, c, c.split, c.panels), c.outside / p.outside_rate
-    least = np.maximum(p.step, c.making_steps * p.fragment_latency) + zeros
+    making = c.making_steps * p.fragment_latency + c.making_vectors * p.vector_latency
+    least = np.maximum(p.step, making) + zeros
     by_hand = np.maximum(c.thread_rounds * p.thread_latency, c.resident * _making(p, c))
 
     def waiting(busy: Column) -> tuple[Column, Column]:

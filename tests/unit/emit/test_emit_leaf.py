@@ -65,7 +65,10 @@ FOLDS = {"folds": UNUSUAL["registers"], "folds_of_panels": roles("pingpong")}
 
 
 MADE = replace(roles(), roles=Roles("cooperative", 40, 200, "consumer"))
-COMPUTED = {"computed": ("sm_80", small()), "made": ("sm_90a", MADE)}
+FIRST = replace(roles(), roles=Roles(computes="before", form="cooperative"))
+COMPUTED = {
+    "computed": ("sm_80", small()), "made": ("sm_90a", MADE), "made first": ("sm_90a", FIRST),
+}  # fmt: skip
 BESIDE = replace(  # two consumers that have halves of a row each
     roles("two", through="registers"), tile=Tile(CtaTile(64, 128, 64), WarpTile(64, 64))
 )
@@ -82,7 +85,7 @@ COVERING = {
 
 
 def computed_plan(arch, schedule):
-    """A kernel whose warps, or whose consumers, compute an operand."""
+    """A kernel whose warps, whose consumers, or what goes before it computes an operand."""
     fused = pg.fuse(lambda x, g, w: pg.silu(x * g) @ w.T, name="leaf")
     kernel = fused.compile("bf16[M,K]", "bf16[K]", "bf16[N,K]", arch=arch, schedule=schedule)
     return kernel.passes.plan

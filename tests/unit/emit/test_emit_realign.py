@@ -83,6 +83,34 @@ def test_the_c_launcher_copies_and_launches_as_calls_from_python_do(tmp_path, na
     assert host.workspace(*named.values()) == kernel.workspace()
 
 
+def test_the_c_launcher_makes_operands_as_calls_from_python_do(tmp_path):
+    """Of two operands, one by index and one beside a copy; the kernel multiplies what was made."""
+    function = pg.fuse(lambda x, r, a, w: (x[r] * a) @ w.T, name="product")
+    schedule = replace(SCHEDULE, roles=replace(SCHEDULE.roles, computes="before"))
+    signature, sizes = ("bf16[S,K]", "s32[T]", "f32", "bf16[N,K]"), {"S": 9, "T": 67, "K": 131}
+    kernel = function.compile(
+        *signature, arch="sm_90a", sizes={**sizes, "N": 45}, schedule=schedule, out_dtype="bf16"
+    )
+    program, source = kernel.program, kernel._generated.source
+    (made,) = source.realign.made
+    given = {**sizes, "N": 45, "x_stride0": 140, "w_stride0": 131, "y0_stride0": 46}
+    given |= {"x": 0x10002, "r": 0x20004, "w": 0x30002, "y0": 0x40002}
+    host, start = HostLauncher(source, program, tmp_path), 1 << 40
+    assert host.realigned(given, start) == 0
+    copy, begins = start, start + 45 * 384
+    blocks, values = host.copied()
+    assert blocks == 6 + realign.blocks(made, sizes)
+    assert values[:7] == [given["w"], copy, 6, 131, 45, 131, 9]
+    assert values[7:13] == [given["x"], given["r"], 0, given["w"], begins, given["y0"]]
+    assert values[13:] == [9, 131, 67, 45, 140, 131, 192, 46]
+    assert host.passed() == [9, 131, 67, 45, 140, 192, 192, 46]
+    left, right = host.described(2)
+    assert (left.address, left.strides, right.address) == (begins, (384,), copy)
+    assert host.workspace(45, 131, 67) == kernel.workspace() == (45 + 67) * 384
+    assert host.realigned({**given, "x_stride0": -1}, start) != 0
+    assert host.realigned({**given, "S": 0}, start) != 0
+
+
 def test_what_the_copy_does_not_take_is_refused(tmp_path):
     function, signature, sizes = CASES["columns first"]
     kernel = function.compile(*signature, arch="sm_90a", sizes=sizes, schedule=SCHEDULE)

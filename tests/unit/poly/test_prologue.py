@@ -128,27 +128,39 @@ def test_chains_are_left_to_be_refused():
 
 
 def test_a_plan_says_who_computes_what():
-    for arch, rows, words in (
-        ("sm_80", "", "by all warps on its way"),
-        ("sm_90a", "@2", "the producer's threads"),
+    few = {"M": 128, "N": 128, "K": 256}
+    for arch, rows, words, operand, row, sizes in (
+        ("sm_80", "", "by all warps on its way", "a", "m", {}),
+        ("sm_90a", "@2", "the producer's threads", "b", "n", few),  # which are exchanged
     ):
         kernel = pg.fuse(lambda x, w: pg.silu(x) @ w.T, name="shown").compile(
-            f"bf16[M,K]{rows}", "bf16[N,K]", arch=arch
+            f"bf16[M,K]{rows}", "bf16[N,K]", arch=arch, sizes=sizes
         )
         text = kernel.show("plan")
-        assert "computed operands:\n  operand a: v1[m, k], bf16, computed by" in text
+        assert f"computed operands:\n  operand {operand}: v1[{row}, k], bf16, computed by" in text
         assert words in text and "v0 = silu(x_0)  (f32)" in text
-        assert "reads x_0 = x[m, k]: x: bf16[M, K]" in text
+        assert f"reads x_0 = x[{row}, k]: x: bf16[M, K]" in text
         assert "v1 by P0, P1" in text and "threads compute operands" in kernel.schedule_origin
         assert "computed by threads" in kernel.show("cost")
 
 
 def test_a_plan_says_what_consumers_compute():
-    kernel = pg.fuse(lambda x, w: pg.silu(x) @ w.T, name="shown").compile(
+    kernel = pg.fuse(lambda x, w: (x + 1) @ w.T, name="shown").compile(
         "bf16[M,K]", "bf16[N,K]", arch="sm_90a"
     )
     text = kernel.show("plan")
     assert "operand a: v1, bf16, computed by consumers in their registers of x[m, k]" in text
-    assert "v0 = silu(x_0)  (f32)" in text and "v1 by P0, P1" in text
+    assert "v0 = add(x_0, 1.0)  (f32)" in text and "v1 by P0, P1" in text
     assert "consumers compute the left operand" in kernel.schedule_origin
-    assert "elements with 8192 functions computed by consumers" in kernel.show("cost")
+    assert "8192 elements computed by consumers" in kernel.show("cost")
+
+
+def test_a_plan_says_what_is_made_first():
+    kernel = pg.fuse(lambda x, w: pg.silu(x) @ w.T, name="shown").compile(
+        "bf16[M,K]", "bf16[N,K]", arch="sm_90a"
+    )
+    text = kernel.show("plan")
+    assert "v1, bf16, made by the launch that goes before, once" in text
+    assert "v0 = silu(x_0)  (f32)" in text and "v1 by P0, P1" in text
+    assert "are made first" in kernel.schedule_origin
+    assert "33.6 MB read and 33.6 MB written, 16777216 functions" in kernel.show("cost")

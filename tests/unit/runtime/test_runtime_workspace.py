@@ -44,7 +44,7 @@ class Device:
     """Stands in for CUDA: remembers what happens, in order."""
 
     def __init__(self, capturing: bool = False, copied: int = 2) -> None:
-        self.copied = copied
+        self.kinds = (ctypes.c_uint64, ctypes.c_uint64, *[ctypes.c_int32] * 4) * copied
         self.events: list[tuple[object, ...]] = []
         self.maps: list[tuple[int, object]] = []
         self.handles: dict[int, str] = {}
@@ -57,9 +57,8 @@ class Device:
     def launch(self, function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra):
         numbers: tuple[int, ...] = ()
         if self.handles[function].endswith("_realign"):
-            kinds = (ctypes.c_uint64, ctypes.c_uint64, *[ctypes.c_int32] * 4) * self.copied
-            addresses = (ctypes.c_void_p * len(kinds)).from_address(parameters)
-            pairs = zip(kinds, addresses, strict=True)
+            addresses = (ctypes.c_void_p * len(self.kinds)).from_address(parameters)
+            pairs = zip(self.kinds, addresses, strict=True)
             numbers = tuple(kind.from_address(address).value for kind, address in pairs)
         self.events.append((self.handles[function], (gx, gy, gz), bx, stream, *numbers))
 
@@ -143,6 +142,41 @@ def test_the_copy_comes_first_and_the_kernel_gets_the_copies(kernel, rooms):
     assert (left_map.sizes, left_map.strides) == ((131, 67), (ROWS,))
     assert (right_map.sizes, right_map.strides) == ((131, 45), (ROWS,))
     assert rooms == [(67 + 45) * ROWS] == [kernel.workspace()]
+
+
+def test_what_is_made_first_is_made_of_the_caller_s_arrays(rooms):
+    """Rows of x by index, times a number; w is copied, and both lie in the workspace."""
+    function = pg.fuse(lambda x, r, a, w: (x[r] * a) @ w.T, name="made")
+    schedule = replace(roles(through="lines"), launch=Launches(realign=True))
+    schedule = replace(schedule, roles=replace(schedule.roles, computes="before"))
+    sizes = {"S": 9, "T": 67, "K": 131, "N": 45}
+    signature = ("bf16[S,K]", "s32[T]", "f32", "bf16[N,K]")
+    kernel = function.compile(*signature, arch="sm_90a", sizes=sizes, schedule=schedule)
+    program, device = kernel.program, Device()
+    names = [argument.name for argument in kernel._generated.source.arguments]
+    assert names[:6] == ["x", "r", "a", "w", "v1", "y0"]
+    own = [ctypes.c_uint64] * 2 + [ctypes.c_float] + [ctypes.c_uint64] * 3
+    device.kinds = (*device.kinds[:6], ctypes.c_uint32, *own, *[ctypes.c_int32] * 8)
+    x, w, y = arrays()[0], *arrays()[1:]
+    x = cupy_array((9, 131), 0x10002, (280, 2), BF16)
+    r = cupy_array((67,), 0x40000, None, np.int32)
+    found = Launcher(
+        kernel._generated.source, artifact(), program.inputs, program.outputs, device.driver
+    )
+    assert found((x, r, w), (0.5,), y) is y
+    copy, begins = START, START + 45 * ROWS
+    (entry, blocks, _, _, *values), second = device.events
+    assert (entry, second[0]) == ("pg_made_realign", "pg_made")
+    assert values[:7] == [0x90000, copy, 6, 131, 45, 131, 9] and blocks == (6 + 9, 1, 1)
+    assert values[7:13] == [0x10002, 0x40000, 0.5, 0x90000, begins, 0xF0000]
+    steps = dict(zip(names[6:14], values[13:], strict=True))
+    assert steps == {
+        "S": 9, "K": 131, "T": 67, "N": 45, "x_stride0": 140, "w_stride0": 131,
+        "v1_stride0": ROWS // 2, "y0_stride0": 45,
+    }  # fmt: skip
+    (left, left_map), (right, _) = device.maps
+    assert (left, right) == (begins, copy) and left_map.strides == (ROWS,)
+    assert rooms == [(45 + 67) * ROWS] == [kernel.workspace()]
 
 
 def test_the_workspace_belongs_to_the_stream_of_the_call(kernel, rooms):

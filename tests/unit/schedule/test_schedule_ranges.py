@@ -142,7 +142,8 @@ CASES: dict[str, list[tuple[Schedule, dict[str, Any], bool]]] = {
     ],
     "roles.form": [(R, {"roles__form": "three"}, False)],
     "roles.computes": [  # of arguments consumers compute nothing; tests/errors has the rest
-        (R, {"roles__computes": who}, who == "producer") for who in ("producer", "consumer", "all")
+        (R, {"roles__computes": who}, who == "producer")
+        for who in ("producer", "consumer", "before", "all")
     ],
     "roles.producer_registers": [
         (R, {"roles__producer_registers": n}, n in (24, 40)) for n in (16, 24, 36, 40, 240)

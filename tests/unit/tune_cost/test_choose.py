@@ -287,6 +287,20 @@ def test_a_copy_is_not_worth_it_for_a_small_product():
     assert found == {64: False, 4096: True}
 
 
+def test_operands_are_made_first_where_the_product_is_large():
+    """Rows by index by themselves; few of them are gathered in the kernel."""
+    found = {}
+    for rows in (16, 8192):
+        gathered = Problem(
+            rows, 4096, 4096, threaded=(1, 0), uncopied=(1, 0), computed=(1, 0), held=(4, 64),
+            source_bytes=(rows * 8192, 0),
+        )  # fmt: skip
+        chosen, origin = choose(H200, gathered, everything)
+        found[rows] = chosen.makes_first
+        assert ("are made first" in origin) == chosen.makes_first == chosen.launch.dependent
+    assert found == {16: False, 8192: True}
+
+
 @pytest.mark.parametrize("layout", ["nn", "tn", "tt"])
 def test_tf32_is_multiplied_with_k_innermost_only(layout):
     schedule, origin = decided(layout, "tf32", "bias")

@@ -39,7 +39,7 @@ PROBLEMS = (
     ),
     Problem(
         4096, 4096, 4096, threaded=(1, 0), computed=(1, 0), source_bytes=(1 << 25, 0),
-        held=(8, 64), stored_bits=(16, 0),
+        held=(8, 64), stored_bits=(16, 0), vectors=(1, 0),
     ),
 )  # fmt: skip
 
@@ -68,6 +68,7 @@ WORSE = (
     "wide_cluster_loss", "tile", "panel", "panel_turn", "registers", "line", "across",
     "thread_latency", "thread_passes", "warp_start", "warp_latency", "warp_crowding",
     "full_rate_warps", "barrier", "round", "exchange", "copy_start", "fragment_latency",
+    "vector_latency",
     "unstored", "fold", "fold_index", "fold_exponential",
 )  # fmt: skip
 
@@ -247,6 +248,30 @@ def test_a_copy_before_the_kernel_is_a_part_of_its_own():
     assert (copied.counts.threaded, copied.counts.astride) == (0, False)
     aligned = cost(H200, one, replace(odd, threaded=(0, 0), access_bytes=16, astride=False))
     assert copied.microseconds == pytest.approx(aligned.microseconds + dict(copied.parts)[BEFORE])
+
+
+def test_operands_that_are_made_first_are_read_and_written_once_and_then_arguments():
+    rows = Problem(
+        8192, 4096, 4096, threaded=(1, 0), uncopied=(1, 0), computed=(1, 0), held=(4, 64),
+        source_bytes=(1 << 26, 0), operand_functions=(1, 0),
+    )  # fmt: skip
+    (one,) = (x for x in ALL if x.schedule.name == "pingpong_128x128x64")
+    roles = replace(one.schedule.roles, computes="before")
+    found = cost(H200, found_in(one, roles), rows)
+    plain = cost(H200, one, rows.behind_making)
+    counted, before = found.counts, dict(found.parts)[BEFORE]
+    assert (counted.made_from, counted.made_first, counted.made) == (1 << 26, 1 << 26, 0)
+    assert counted.first_functions == 1 << 25
+    assert found.microseconds == pytest.approx(plain.microseconds + before)
+    moved = (1 + P.written_share) * (1 << 26) / (P.memory_share * P.memory) * 1e-3
+    assert before == pytest.approx(P.copy_start + moved)
+    many = cost(H200, found_in(one, roles), replace(rows, operand_functions=(8, 0)))
+    assert dict(many.parts)[BEFORE] > before
+
+
+def found_in(one, roles):
+    """The same with other roles."""
+    return replace(one, schedule=replace(one.schedule, roles=roles))
 
 
 def test_what_no_copy_helps_is_still_moved_by_threads():

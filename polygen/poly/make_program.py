@@ -1,0 +1,112 @@
+"""The tile program that makes a computed operand before the kernel: what it reads -> rows of lines.
+
+A block has a segment of as many rows of the operand as it has warps, a row each, as a block of the
+copy has (`polygen.poly.realign_program`).
+
+    made[warp,c]        chunks of the row, from c of the segment on, some for each lane: each is
+                        computed of what the operand's statements read for its elements -> memory
+
+What is read for an element the statements say (`polygen.poly.prologue`); here that is one cell of
+`given` for every chunk, whatever it holds.
+
+1. Every chunk of a row's segment is computed and written once, of what is read for it: by the cells
+   of the statement. Lanes have chunks of their own.
+2. The blocks of all segments and of all rows are every chunk of the operand, each once.
+3. The tree is synchronised and proved as every other (`polygen.poly.block_tree`). In a dependent
+   launch it waits for the grids before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from polygen import isl
+from polygen.errors import VerifyError
+from polygen.hardware.units import unit
+from polygen.poly.block_tree import BlockTree, check_once, proved
+from polygen.poly.derive_syncs import Synchronised, derive
+from polygen.poly.legality import Proof
+from polygen.poly.realign_program import (
+    CHUNK,
+    CHUNKS,
+    FIRST,
+    ROWS,
+    WARP,
+    WHERE,
+    RealignShape,
+    check_blocks,
+    check_lanes,
+)
+from polygen.poly.tile_program import Buffer, Place, TileProgram, TileStatement
+from polygen.poly.tile_tree import loop
+from polygen.poly.versions import TileModel
+
+MADE = "made"  # the statement
+
+
+def make_program(shape: RealignShape) -> TileProgram:
+    """The statement of a block."""
+    place = Place("warps", (WARP,), (shape.warps,), shape.lanes)
+    inside = f"{WARP} < {ROWS} and 0 <= {CHUNK} < {shape.segment} and {CHUNK} mod {shape.step} = 0"
+    inside += f" and {CHUNK} < {CHUNKS} - {FIRST}"
+    each = f"p = {shape.own} and 0 <= u < {shape.together} and 0 <= lane < {shape.lanes}"
+    own = f"exists (u, lane : {each}) and p < {CHUNKS}"
+    statement = TileStatement(
+        MADE, (CHUNK,), inside, (f"given[{WARP},p] : {own}",), (f"operand[{WARP},p] : {own}",),
+        "map", unit("threads"), place,
+    )  # fmt: skip
+    order = loop(CHUNK, MADE)
+    return TileProgram(
+        (ROWS, CHUNKS, FIRST),
+        f"{ROWS} >= 1 and 0 <= {FIRST} < {CHUNKS}",
+        (Buffer("given", "global"), Buffer("operand", "global")),
+        (statement,),
+        order,
+        order,
+        dependent=shape.dependent,
+    )
+
+
+def map_making(
+    shape: RealignShape, derived: Callable[[TileProgram], Synchronised] = derive
+) -> BlockTree:
+    """The tree of a block that makes an operand, with its proofs.
+
+    Args:
+        shape: what a block does.
+        derived: what synchronises a tile program, derived or kept from before: it is proved.
+
+    Raises:
+        VerifyError: a chunk is left out or written twice, or is computed of what is read for
+            another, or what would be emitted does not do what the program says; with an instance.
+    """
+    program = make_program(shape)
+    return proved(program, check_making(shape, program), derived, WHERE)
+
+
+def check_making(shape: RealignShape, program: TileProgram) -> tuple[Proof, ...]:
+    """Prove of a program that it computes every chunk once, of what is read for it.
+
+    Args:
+        shape: what it has to do.
+        program: its statement.
+
+    Raises:
+        VerifyError: with what is left out, written twice or not read.
+    """
+    model = TileModel(program)
+    segment = f"{FIRST} <= p < {FIRST} + {shape.segment} and p < {CHUNKS}"
+    rows = f"0 <= w < {shape.warps} and w < {ROWS}"
+    wanted = model.set(f"operand[w,p] : {rows} and {segment}")
+    written = model.writes["operand"].get(MADE)
+    check_once(written, wanted, MADE, WHERE)
+    assert written is not None  # else it would have been refused
+    names = f"[{','.join(program.parameters)}] -> "
+    alike = isl.Map(f"{names}{{ operand[w,p] -> given[w,p] }}")
+    unread = written.apply_range(alike).subtract(model.reads["given"][MADE])
+    if not unread.is_empty():
+        raise VerifyError(f"{isl.sample_pair(unread)} is not read", where=WHERE)
+    check_lanes(shape)
+    check_blocks(shape)
+    rows_by_chunks = f"{shape.warps} rows by {shape.segment}"
+    return (Proof("every chunk of an operand is computed and written once", rows_by_chunks),)
