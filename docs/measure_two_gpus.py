@@ -309,6 +309,13 @@ def _phases(kind: Kind, x: torch.Tensor) -> dict[str, float]:
     return {"forward": forward / 1e3, "backward": max(both - forward, 0.0) / 1e3}
 
 
+PARTS: dict[str, Callable[[Kind], Any]] = {
+    "tensor_parallel": tensor_parallel,
+    "overlap": overlap,
+    "pipelines": pipelines,
+}
+
+
 def main() -> None:
     """Runs everything; rank 0 writes the record."""
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -319,17 +326,18 @@ def main() -> None:
     if not kind.dry:
         torch.cuda.set_device(kind.device)
     dist.init_process_group("gloo" if kind.dry else "nccl")
-    found = {
+    found: dict[str, Any] = {
         "kind": "two GPUs",
         "measured": not kind.dry,
         "gpu": "none" if kind.dry else torch.cuda.get_device_name(kind.device),
         "ranks": dist.get_world_size(),
         "torch": torch.__version__,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "tensor_parallel": tensor_parallel(kind),
-        "overlap": overlap(kind),
-        "pipelines": pipelines(kind),
     }
+    for name, part in PARTS.items():
+        found[name] = part(kind)
+        if dist.get_rank() == 0:  # what was found is there, whatever becomes of the next part
+            print(json.dumps({name: found[name]}), flush=True)
     every: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(every, found["pipelines"])
     found["pipelines_equal_on_all"] = all(
@@ -339,7 +347,8 @@ def main() -> None:
         text = json.dumps(found, indent=1) + "\n"
         if given.out:
             given.out.write_text(text)
-        print(text, end="")
+        else:
+            print(text, end="")
     dist.destroy_process_group()
 
 
