@@ -68,7 +68,7 @@ def render(folder: Path = FOLDER / "results") -> str:
         made = record["runs"][-1]
         body = re.sub("^##", "###", report.page(record, shown), flags=re.MULTILINE)
         parts.append(f"## {made.get('gpu', {}).get('name', 'GPU')}, {made['date'][:10]}\n\n{body}")
-    parts.append(fused(folder))
+    parts += filter(None, [fused(folder)])
     for path in sorted(folder.glob("*.json")):
         record = json.loads(path.read_text())
         if any("speedup" in row for row in record.get("rows", [])):  # of the earlier harness
@@ -78,7 +78,10 @@ def render(folder: Path = FOLDER / "results") -> str:
 
 def fused(folder: Path = FOLDER / "results") -> str:
     """Kernels that fuse more than pointwise work, as Markdown."""
-    record = json.loads((folder / "h200_fused.json").read_text())
+    path = folder / "h200_fused.json"
+    if not path.exists():
+        return ""
+    record = json.loads(path.read_text())
     versions = record["versions"]
     lines = [
         f"## Folds, norms, triangles, convolutions: {record['gpu']}, {record['date'][:10]}",

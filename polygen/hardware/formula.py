@@ -67,6 +67,9 @@ def _made(node: ast.AST, text: str) -> Evaluate:
         return lambda names: number
     if isinstance(node, ast.Name):
         return lambda names: _named(names, node.id, text)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = _made(node.operand, text)
+        return lambda names: -inner(names)
     pair: tuple[ast.AST, ast.AST, ast.AST] | None = None
     if isinstance(node, ast.BinOp):
         pair = (node.op, node.left, node.right)

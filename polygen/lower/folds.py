@@ -187,7 +187,7 @@ def fold_orders(
     in_tile = {one.value: one for before in out.before for one in before.folds}
     lanes = {fold: group.lanes for group in after.groups for fold in group.folds} if after else {}
     threads = after.threads if after else 0
-    found = {one.value: _order(one, lanes[one.value], threads) for one in out.folds}
+    found = {one.value: _order(one, lanes.get(one.value, 0), threads) for one in out.folds}
     found |= beside
     for fold in program.folds:
         if result_of(fold.write.name) in in_tile:

@@ -338,8 +338,8 @@ def test_lanes_that_do_not_meet_or_meet_others_are_refused(monkeypatch, change):
 def test_a_fold_that_nobody_combines_is_refused(monkeypatch):
     plain = lowered.following
 
-    def fewer(program, entry, parts):
-        found = plain(program, entry, parts)
+    def fewer(program, entry, parts, warps):
+        found = plain(program, entry, parts, warps)
         first = replace(found.groups[0], folds=found.groups[0].folds[1:])
         return replace(found, groups=(first, *found.groups[1:]))
 

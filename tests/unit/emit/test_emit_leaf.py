@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import paged_samples
 import pytest
 from chain_samples import few_rows
 from matrix import UNUSUAL, case, roles, small, tiled
@@ -138,6 +139,13 @@ def rest_plan():
     return fused.compile(*signature(16), arch="sm_90a", schedule=form(run=4)).passes.plan
 
 
+def paged_plan():
+    """Attention over a cache in pages."""
+    shapes = paged_samples.signature(64, "J", heads=2, depth=64)
+    kernel = pg.fuse(paged_samples.decoding(), name="leaf").compile(*shapes, arch="sm_90a")
+    return kernel.passes.plan
+
+
 def beside_plan():
     """A kernel that folds rows of an operand beside its product."""
     function = pg.fuse(lambda x, w: (x @ w.T) * (x * x).sum(axis=1, keepdims=True), name="leaf")
@@ -156,7 +164,7 @@ def plans():
     found |= {name: computed_plan(*given) for name, given in COMPUTED.items()}
     found |= {"staged": staged_plan(), "chain": chain_plan(), "parts": chain_plan(few_rows(128))}
     found |= {"beside": beside_plan(), "rows": rows_plan(), "scaled": scaled_plan()}
-    found |= {"rest": rest_plan()}
+    found |= {"rest": rest_plan(), "paged": paged_plan()}
     found |= {name: covering_plan(*given) for name, given in COVERING.items()}
     return found | {name: folding(schedule) for name, schedule in FOLDS.items()}
 
@@ -170,7 +178,7 @@ def test_no_leaf_is_in_the_table_for_nothing(plans):
     "name",
     [
         *KERNELS, *COMPUTED, *COVERING, *FOLDS,
-        "staged", "chain", "parts", "beside", "rows", "scaled", "rest",
+        "staged", "chain", "parts", "beside", "rows", "scaled", "rest", "paged",
     ],
 )  # fmt: skip
 def test_a_leaf_names_the_iterators_that_it_reads(plans, name):

@@ -30,3 +30,7 @@ def test_formulas_are_read_as_c_reads_them():
 def test_what_is_no_formula_is_refused(text, message):
     with pytest.raises(VerifyError, match=message):
         value(text, {"k": 1, "s": 2})
+
+
+def test_numbers_may_be_negative():
+    assert value("(39LL * step) + row * (-1LL * step) + -2", {"step": 3, "row": 4}) == 103

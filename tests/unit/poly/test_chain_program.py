@@ -48,7 +48,7 @@ def test_every_form_is_proved(turns: bool, slots: int, kind: tuple[bool, bool]) 
 @pytest.mark.parametrize("paged", [("b", "c"), ("c",)])
 def test_pages_are_found_before_the_slot_is_waited_for(paged: tuple[str, ...]) -> None:
     emitted = _emitted(by_chain(replace(_shape(), paged=paged)))
-    assert len(refine(emitted)) == 9
+    assert len(refine(emitted)) == 10
     order = leaves(emitted.certificate)
     for ring in paged:
         at = [order.index(f"{name}{ring}") for name in ("find_", "wait_empty_ring_", "fill_")]
