@@ -2,8 +2,9 @@
 
 Indices of lanes, addresses and patterns of bits are written once, as C, and proved by what they
 give for every value of their names. What is read are sums, products, quotients, remainders, shifts,
-operations on bits and, in parentheses, comparisons of what is not negative: there C's division is
-Python's `//`. Types are left out: nothing overflows here.
+operations on bits, the lesser or larger of two and, in parentheses, comparisons, all of what is not
+negative: there C's division is Python's `//`. Numbers that are added or multiplied may be. Types
+are left out: nothing overflows here.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
+
+import numpy as np
 
 from polygen.errors import VerifyError
 
@@ -37,6 +40,7 @@ _OPERATIONS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
+_FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {"min": np.minimum, "max": np.maximum}
 Evaluate = Callable[[Mapping[str, Any]], Any]
 
 
@@ -75,6 +79,10 @@ def _made(node: ast.AST, text: str) -> Evaluate:
         pair = (node.op, node.left, node.right)
     elif isinstance(node, ast.Compare) and len(node.ops) == 1:
         pair = (node.ops[0], node.left, node.comparators[0])
+    elif isinstance(node, ast.Call) and ast.unparse(node.func) in _FUNCTIONS:
+        function = _FUNCTIONS[ast.unparse(node.func)]
+        first, second = (_made(one, text) for one in node.args)
+        return lambda names: function(first(names), second(names))
     if pair is None or type(pair[0]) not in _OPERATIONS:
         raise VerifyError(f"a formula has no {type(node).__name__}", where=text)
     operation = _OPERATIONS[type(pair[0])]

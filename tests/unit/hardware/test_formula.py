@@ -34,3 +34,7 @@ def test_what_is_no_formula_is_refused(text, message):
 
 def test_numbers_may_be_negative():
     assert value("(39LL * step) + row * (-1LL * step) + -2", {"step": 3, "row": 4}) == 103
+
+
+def test_the_lesser_and_the_larger_of_two():
+    assert value("min((rank * 4 + k) / 2, (3 - 1)) + max(k, 1)", {"rank": 2, "k": 0}) == 3
