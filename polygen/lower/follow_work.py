@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import Dim, Fold, Index, Pointwise, Program, Tensor
+from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.launch import Parts
 from polygen.lower.scan_work import PartStore, Scan
 from polygen.poly.folds import Split
 from polygen.poly.whole_rows import Rows, iterator
-
-MOST = 16  # bytes of the widest access of a lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +135,7 @@ def lies_beside(rows: Rows, tensor: Tensor, index: Sequence[Index], wide: int) -
     return (
         own == [tensor.contiguous_axis]
         and index[own[0]] == along
-        and word <= MOST
+        and word <= chunk_bytes()
         and tensor.alignment % word == 0
     )
 
@@ -159,7 +158,7 @@ def row_width(rows: Rows, split: Split, program: Program) -> int:
         for one in rows.statements
         if one.write.name in rows.outputs
     ]
-    widest = min((MOST // tensor.dtype.bytes for tensor, _ in held), default=1)
+    widest = min((chunk_bytes() // tensor.dtype.bytes for tensor, _ in held), default=1)
     return widest if all(lies_beside(rows, *one, widest) for one in held) else 1
 
 

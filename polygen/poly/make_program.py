@@ -47,14 +47,10 @@ MADE = "made"  # the statement
 def make_program(shape: RealignShape) -> TileProgram:
     """The statement of a block."""
     place = Place("warps", (WARP,), (shape.warps,), shape.lanes)
-    inside = f"{WARP} < {ROWS} and 0 <= {CHUNK} < {shape.segment} and {CHUNK} mod {shape.step} = 0"
-    inside += f" and {CHUNK} < {CHUNKS} - {FIRST}"
-    each = f"p = {shape.own} and 0 <= u < {shape.together} and 0 <= lane < {shape.lanes}"
-    own = f"exists (u, lane : {each}) and p < {CHUNKS}"
+    read, written = (f"{name}[{WARP},p] : {shape.chunks}" for name in ("given", "operand"))
     statement = TileStatement(
-        MADE, (CHUNK,), inside, (f"given[{WARP},p] : {own}",), (f"operand[{WARP},p] : {own}",),
-        "map", unit("threads"), place,
-    )  # fmt: skip
+        MADE, (CHUNK,), shape.visits, (read,), (written,), "map", unit("threads"), place
+    )
     order = loop(CHUNK, MADE)
     return TileProgram(
         (ROWS, CHUNKS, FIRST),
@@ -95,9 +91,7 @@ def check_making(shape: RealignShape, program: TileProgram) -> tuple[Proof, ...]
         VerifyError: with what is left out, written twice or not read.
     """
     model = TileModel(program)
-    segment = f"{FIRST} <= p < {FIRST} + {shape.segment} and p < {CHUNKS}"
-    rows = f"0 <= w < {shape.warps} and w < {ROWS}"
-    wanted = model.set(f"operand[w,p] : {rows} and {segment}")
+    wanted = model.set(f"operand[w,p] : {shape.all}")
     written = model.writes["operand"].get(MADE)
     check_once(written, wanted, MADE, WHERE)
     assert written is not None  # else it would have been refused

@@ -79,6 +79,28 @@ class RealignShape:
         """Chunk `u` of a lane's, of those that a warp copies at a time."""
         return f"{FIRST} + {CHUNK} + {self.lanes} * u + lane"
 
+    @property
+    def visits(self) -> str:
+        """Which instances of a statement over chunks a warp has."""
+        inside = f"0 <= {CHUNK} < {self.segment} and {CHUNK} mod {self.step} = 0"
+        return f"{WARP} < {ROWS} and {inside} and {CHUNK} < {CHUNKS} - {FIRST}"
+
+    @property
+    def each(self) -> str:
+        """Chunk `p` is one of a lane's."""
+        return f"p = {self.own} and 0 <= u < {self.together} and 0 <= lane < {self.lanes}"
+
+    @property
+    def chunks(self) -> str:
+        """Chunks `p` of the row that a warp visits at a time."""
+        return f"exists (u, lane : {self.each}) and p < {CHUNKS}"
+
+    @property
+    def all(self) -> str:
+        """Rows `w` and chunks `p` that a block has to visit."""
+        rows = f"0 <= w < {self.warps} and w < {ROWS}"
+        return f"{rows} and {FIRST} <= p < {FIRST} + {self.segment} and p < {CHUNKS}"
+
     def first_row(self, rows: str) -> str:
         """The first row of a block, by the number of its rows among all blocks'."""
         return f"{rows} * {self.warps}"
@@ -96,11 +118,7 @@ def realign_program(shape: RealignShape) -> TileProgram:
     """The statements of a block."""
     place = Place("warps", (WARP,), (shape.warps,), shape.lanes)
     there, edge = f"{WARP} < {ROWS}", f"edge[{WARP}]"
-    inside = f"0 <= {CHUNK} < {shape.segment} and {CHUNK} mod {shape.step} = 0"
-    inside += f" and {CHUNK} < {CHUNKS} - {FIRST}"
-    each = f"p = {shape.own} and 0 <= u < {shape.together} and 0 <= lane < {shape.lanes}"
-    own = f"exists (u, lane : {each}) and p < {CHUNKS}"
-    chunk = f"exists (p : exists (u, lane : {each}) and p < {CHUNKS} and p <= g < p + {SOURCES})"
+    chunk = f"exists (p : {shape.chunks} and p <= g < p + {SOURCES})"
     whole = " and ".join(one.format("g") for one in WHOLE)
     statements = (
         TileStatement(
@@ -108,8 +126,8 @@ def realign_program(shape: RealignShape) -> TileProgram:
             (f"array[{WARP},g] : g = 0 or g = {LAST}",), (edge,), "map", unit("threads"), place,
         ),
         TileStatement(
-            "shifted", (CHUNK,), f"{there} and {inside}",
-            (f"array[{WARP},g] : {chunk} and {whole}", edge), (f"copy[{WARP},p] : {own}",),
+            "shifted", (CHUNK,), shape.visits,
+            (f"array[{WARP},g] : {chunk} and {whole}", edge), (f"copy[{WARP},p] : {shape.chunks}",),
             "map", unit("threads"), place,
         ),
     )  # fmt: skip
@@ -153,9 +171,7 @@ def check_copy(shape: RealignShape, program: TileProgram) -> tuple[Proof, ...]:
         VerifyError: with what is left out, written twice or read outside.
     """
     model = TileModel(program)
-    segment = f"{FIRST} <= p < {FIRST} + {shape.segment} and p < {CHUNKS}"
-    rows = f"0 <= w < {shape.warps} and w < {ROWS}"
-    wanted = model.set(f"copy[w,p] : {rows} and {segment}")
+    wanted = model.set(f"copy[w,p] : {shape.all}")
     check_once(model.writes["copy"].get("shifted"), wanted, "shifted", WHERE)
     _check_reads(shape, model)
     check_lanes(shape)
