@@ -5,6 +5,7 @@ Newer cards have their instructions, if not their speed: results are compared, a
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from typing import Any
 
@@ -23,14 +24,19 @@ def _compiled(case: Random, arch: str) -> Any:
     return as_for(str(current_arch()), compile_program(case, arch))
 
 
+def _one(given: tuple[str, int]) -> str:
+    arch, seed = given
+    try:
+        return run_random(older_program(seed), arch, _on_gpu, True, _compiled)
+    except Exception as error:
+        return f"seed {seed}: {type(error).__name__}: {error}"
+
+
 @pytest.mark.parametrize("arch", [TURING, VOLTA])
 def test_random_programs_are_exact(arch: str) -> None:
-    failures = []
-    for seed in range(COUNT):
-        try:
-            failures.append(run_random(older_program(seed), arch, _on_gpu, True, _compiled))
-        except Exception as error:
-            failures.append(f"seed {seed}: {type(error).__name__}: {error}")
-    wrong = [text for text in failures if text]
+    seeds = [(arch, seed) for seed in range(COUNT)]
+    workers = max(1, (os.cpu_count() or 2) - 2)
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        wrong = [text for text in pool.imap_unordered(_one, seeds, chunksize=2) if text]
     print(f"\n{arch}: {COUNT} random programs, {len(wrong)} wrong")
     assert not wrong, "\n".join(wrong[:10])
