@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,7 @@ from polygen.schedule.model import (
     Tile,
     WarpTile,
 )
-from polygen.tune.cost.chains import ChainProblem, chain_time, parts_worth_it
+from polygen.tune.cost.chains import ChainProblem, chain_time, parts_worth_it, timed
 
 _FILE = "chains.toml"
 _STAGES = 2
@@ -239,8 +239,47 @@ def _fitting(
     skip: frozenset[str],
     sizes: Mapping[str, int],
 ) -> Decided:
-    """The first schedule of the data that fits the chain and the device, with the parts that the
-    cost model finds worth it.
+    """The first schedule of the data that fits the chain and the device, or the fastest of those
+    that were timed beside it; with the parts that the cost model finds worth it.
+    """
+    problem = _problem(found, sizes)
+    fitting = _all_fitting(found, atom, device, skip, sizes)
+    entry, schedule, shape = next(fitting)
+    origin = "shipped: the first tile that fits"
+    if problem is not None and "step" in entry:
+
+        def took(one: tuple[Mapping[str, Any], Schedule, ChainShape]) -> float:
+            return timed(device, one[1], problem, one[0]["begin"], one[0]["step"])
+
+        beside = [
+            one
+            for one in fitting
+            if "step" in one[0] and one[0]["columns_most"] == entry["columns_most"]
+        ]
+        entry, schedule, shape = min([(entry, schedule, shape), *beside], key=took)
+        if beside:
+            origin = f"shipped: the fastest of {len(beside) + 1} tiles that were timed"
+    part = 0 if problem is None else parts_worth_it(device, schedule, problem)
+    if not part:
+        return Decided(atom, schedule, shape, origin)
+    tile = replace(schedule.tile, part=part)
+    schedule = replace(schedule, name=f"{schedule.name}{_PARTS}{part}", tile=tile)
+    origin = f"{origin}, keys in parts of {part} by the cost model"
+    return Decided(atom, schedule, _shape(found, atom, schedule), origin)
+
+
+def _all_fitting(
+    found: ChainMatch,
+    atom: Atom,
+    device: Device,
+    skip: frozenset[str],
+    sizes: Mapping[str, int],
+) -> Iterator[tuple[Mapping[str, Any], Schedule, ChainShape]]:
+    """Entries of the data with their schedules, those that fit the chain and the device; one at
+    least.
+
+    Raises:
+        PolygenError: none does.
     """
     columns, rows = -(-found.columns // atom.k) * atom.k, atom.m
     tiles = take(read(_FILE), "tiles", _FILE)
@@ -257,9 +296,10 @@ def _fitting(
         where=found.chain.values.name,
         nearest="Compute less at every score, or pass it as an array",
     )
+    fits = False
     for one in tiles:
         ranges = one.get("ranges", found.chain.range is not None)
-        if not _meant_for(one, found, sizes):
+        if extent(found.values.m, sizes) > one.get("rows_most", math.inf):
             continue
         if columns > one["columns_most"] or ranges != (found.chain.range is not None):
             continue
@@ -285,35 +325,16 @@ def _fitting(
         except ResourceError as reason:
             last = reason
             continue
-        part = _part(found, schedule, device, sizes)
-        if not part:
-            return Decided(atom, schedule, shape, "shipped: the first tile that fits")
-        tile = replace(schedule.tile, part=part)
-        schedule = replace(schedule, name=f"{schedule.name}{_PARTS}{part}", tile=tile)
-        origin = f"shipped: the first tile that fits, keys in parts of {part} by the cost model"
-        return Decided(atom, schedule, _shape(found, atom, schedule), origin)
-    raise last
-
-
-def _meant_for(one: Mapping[str, Any], found: ChainMatch, sizes: Mapping[str, int]) -> bool:
-    """Whether an entry of the data is meant for these sizes, as far as they are known."""
-    rows, keys = extent(found.values.m, sizes), extent(found.values.depths[0], sizes)
-    if rows > one.get("rows_most", math.inf) or keys > one.get("keys_most", math.inf):
-        return False
-    waste = one.get("waste")
-    return waste is None or keys == math.inf or -keys % one["keys"] <= waste * keys
+        fits = True
+        yield one, schedule, shape
+    if not fits:
+        raise last
 
 
 def extent(dim: Dim, sizes: Mapping[str, int]) -> float:
     """A size, or infinity where it is not known."""
     known = all(name in sizes for name in named_in(dim))
     return float(size_value(dim, sizes)) if known else math.inf
-
-
-def _part(found: ChainMatch, schedule: Schedule, device: Device, sizes: Mapping[str, int]) -> int:
-    """Keys of a part, where sizes are known and parts are worth it; else 0: all of them."""
-    problem = _problem(found, sizes)
-    return 0 if problem is None else parts_worth_it(device, schedule, problem)
 
 
 def _problem(found: ChainMatch, sizes: Mapping[str, int]) -> ChainProblem | None:
@@ -326,13 +347,14 @@ def _problem(found: ChainMatch, sizes: Mapping[str, int]) -> ChainProblem | None
     if math.inf in (rows, keys, matrices):
         return None
     inside = found.chain.range
-    if inside is not None and inside.upper is not None:  # what lies beyond is never visited
-        first = 0 if inside.lower is None else max(0, inside.lower)
-        keys = max(1, min(keys, rows + inside.upper) - first)
+    lower, upper = (None, None) if inside is None else (inside.lower, inside.upper)
+    if upper is not None:  # what lies beyond is never visited
+        keys = max(1, min(keys, rows + upper) - max(0, lower or 0))
     item = values.operand(VALUES).tensor.dtype.bytes
     return ChainProblem(
-        int(rows), int(keys), int(matrices), found.depth, found.columns, item, int(shared)
-    )
+        int(rows), int(keys), int(matrices), found.depth, found.columns, item, int(shared),
+        lower, upper,
+    )  # fmt: skip
 
 
 def predicted_time(program: Program, device: Device, sizes: Mapping[str, int]) -> float:

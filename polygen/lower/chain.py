@@ -82,7 +82,8 @@ def lower_chain(
     along = matched.values.m
     launch = Launch(
         along, matched.values.n, shape.tiles.cta[0], shape.tiles.cta[1], schedule.raster.group,
-        taken.threads, taken.shared_bytes, persistent=device.multiprocessors,
+        taken.threads, taken.shared_bytes, persistent=device.multiprocessors * schedule.min_blocks,
+        per_multiprocessor=schedule.min_blocks,
         batches=tuple(extent for _, extent in matched.values.batches),
     )  # fmt: skip
     visited = between.visited

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -159,15 +161,31 @@ def test_parts_that_are_not_those_that_are_combined_are_refused() -> None:
             check_parts(wrong)
 
 
-def test_keys_that_fill_no_tile_get_another() -> None:
-    program, target = pg.fuse(softmax).program(*["bf16[B,S,128]"] * 3), device("sm_90a")
+def test_of_the_tiles_that_were_timed_the_fastest_is_taken() -> None:
+    target = device("sm_90a")
 
-    def chosen(keys: int) -> str:
-        return decide_chain(program, target, "auto", sizes={"B": 256, "S": keys}).schedule.name
+    def chosen(score: Callable[..., Any], columns: int, keys: int) -> str:
+        program = pg.fuse(score).program(*[f"bf16[B,S,{columns}]"] * 3)
+        decided = decide_chain(program, target, "auto", sizes={"B": 256, "S": keys})
+        assert decided.origin == "shipped: the fastest of 2 tiles that were timed"
+        return decided.schedule.name
 
-    assert chosen(512) == "chain_128x128x128_r2_t"
-    assert chosen(640) == chosen(4096) == "chain_128x128x160_r1"
-    assert chosen(1152) == "chain_128x128x128_r1_t"  # not 1280, a ninth more
+    assert chosen(softmax, 128, 512) == "chain_128x128x128_r2_t"  # 640 keys would be visited
+    assert chosen(softmax, 128, 4289) == "chain_128x128x160_r1"  # 31 keys beyond, not 63
+    assert chosen(softmax, 128, 16384) == "chain_128x128x160_r1"
+    assert chosen(causal, 64, 1024) == "chain_64x64x64_r1"  # blocks begin beside others
+    assert chosen(causal, 64, 8192) == "chain_192x64x128_r2_t"
+    assert chosen(causal, 128, 512) == "chain_64x128x64_r1"
+    assert chosen(causal, 128, 4096) == "chain_128x128x128_r1_t"
+
+
+def test_every_multiprocessor_has_the_blocks_of_the_schedule() -> None:
+    target, program = device("sm_90a"), pg.fuse(softmax).program(*SIGNATURE)
+    few = decide_chain(program, target, "auto", sizes={"S": 8}).schedule
+    launch = pg.fuse(softmax).compile(*SIGNATURE, arch="sm_90a", schedule=few).passes.plan.launch
+    assert (few.min_blocks, launch.per_multiprocessor) == (2, 2)
+    assert launch.persistent == 2 * target.multiprocessors
+    assert launch.grid({"B": 4096, "S": 8, "T": 4096}) == (2 * target.multiprocessors, 1, 1)
 
 
 def test_functions_of_one_instruction_are_asked_for() -> None:

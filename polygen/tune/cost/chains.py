@@ -6,6 +6,8 @@
    exponentials, or its copies: so many bytes are on their way as its rings hold, for a latency.
 2. Blocks that run at once share a multiprocessor. Device memory brings every operand once.
 3. Parts are written and read by a launch behind the kernel's, which takes a while by itself.
+4. Where a tile was timed its numbers decide which of them is taken: what a block takes for a tile
+   of rows, and for each tile of keys that a mask leaves it.
 
 Where blocks fill the device parts cost and give nothing; where a grid is thin, as with one row of
 each head, they are what brings the other multiprocessors in.
@@ -41,6 +43,8 @@ class ChainProblem:
         columns: of results.
         item: bytes of an element of the operands.
         shared: matrices of results that have one matrix of keys and values.
+        lower: least key of a row less the row, where a mask leaves it a range; None: no bound.
+        upper: greatest key of a row less the row; None: no bound.
     """
 
     rows: int
@@ -50,6 +54,23 @@ class ChainProblem:
     columns: int
     item: int
     shared: int = 1
+    lower: int | None = None
+    upper: int | None = None
+
+    def visited(self, rows: int, keys: int) -> int:
+        """Tiles of keys that the tiles of rows of a matrix visit, all together.
+
+        Args:
+            rows: of a tile.
+            keys: of a tile.
+        """
+        found = 0
+        for first in range(0, self.rows, rows):
+            last = min(first + rows, self.rows) - 1
+            begin = 0 if self.lower is None else max(0, first + self.lower)
+            end = self.keys if self.upper is None else min(self.keys, last + self.upper + 1)
+            found += max(1, -(-end // keys) - begin // keys)
+        return found
 
     @property
     def bytes(self) -> float:
@@ -86,6 +107,25 @@ def chain_time(device: Device, schedule: Schedule, problem: ChainProblem) -> flo
         each = problem.matrices * problem.rows * (problem.columns + 2) * _SUM_BYTES
         found += p.copy_start + 2 * parts * each / bandwidth
     return found
+
+
+def timed(
+    device: Device, schedule: Schedule, problem: ChainProblem, begin: float, step: float
+) -> float:
+    """Microseconds of a kernel whose tile was timed, all keys of a row in one block.
+
+    Args:
+        device: the target.
+        schedule: its tile, and how many blocks a multiprocessor holds.
+        problem: the sizes.
+        begin: microseconds for a tile of rows, of `chains.toml`.
+        step: microseconds for a tile of keys.
+    """
+    cta, slots = schedule.tile.cta, device.multiprocessors * schedule.min_blocks
+    tiles = problem.matrices * -(-problem.rows // cta.m)
+    each = begin + step * problem.visited(cta.m, cta.k) * problem.matrices / tiles
+    ranges = problem.lower is not None or problem.upper is not None
+    return each * (max(1.0, tiles / slots) if ranges else -(-tiles // slots))
 
 
 def parts_worth_it(device: Device, schedule: Schedule, problem: ChainProblem) -> int:

@@ -1,0 +1,44 @@
+"""What tiles of chains that were timed are predicted to take for other sizes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from polygen.hardware.device import device
+from polygen.schedule.model import CtaTile, Schedule, Tile, WarpTile
+from polygen.tune.cost.chains import ChainProblem, timed
+
+H100 = device("sm_90a")
+RANGES = [(None, None), (None, 0), (-100, 0), (-1, 70), (5, None), (None, -300)]
+
+
+@pytest.mark.parametrize(("lower", "upper"), RANGES)
+@pytest.mark.parametrize(("rows", "keys"), [(1, 1), (300, 300), (64, 1000), (500, 130)])
+def test_tiles_of_keys_are_those_of_any_row(
+    rows: int, keys: int, lower: int | None, upper: int | None
+) -> None:
+    problem = ChainProblem(rows, keys, 1, 64, 64, 2, lower=lower, upper=upper)
+    wanted = 0
+    for first in range(0, rows, 64):
+        seen = {
+            key // 48
+            for row in range(first, min(first + 64, rows))
+            for key in range(keys)
+            if (lower is None or key >= row + lower) and (upper is None or key <= row + upper)
+        }
+        wanted += max(1, len(seen))  # a block visits one, in which all is masked
+    assert problem.visited(64, 48) == wanted
+
+
+def test_times_count_rounds_of_blocks_or_where_they_differ_in_length_all_of_them() -> None:
+    schedule = Schedule(tile=Tile(CtaTile(128, 64, 128), WarpTile(64, 64)))
+    one = ChainProblem(128, 1024, H100.multiprocessors, 64, 64, 2)
+    assert timed(H100, schedule, one, 3.0, 0.5) == pytest.approx(3.0 + 8 * 0.5)
+    more = replace(one, matrices=one.matrices + 1)
+    assert timed(H100, schedule, more, 3.0, 0.5) == pytest.approx(2 * 7.0)
+    beside = replace(schedule, min_blocks=2)
+    assert timed(H100, beside, more, 3.0, 0.5) == pytest.approx(7.0)
+    masked = replace(one, rows=1024, upper=0)  # 1 to 8 tiles of keys
+    assert timed(H100, schedule, masked, 3.0, 0.5) == pytest.approx(8 * 3.0 + 36 * 0.5)
