@@ -6,30 +6,9 @@ import math
 from typing import Any
 
 from polygen.errors import ArgumentError
-from polygen.frontend.dtypes import F32
 from polygen.runtime.arrays import describe
 from polygen.runtime.dlpack import compact
 from polygen.runtime.driver import Driver
-from polygen.runtime.outputs import allocation_scope, allocator
-
-
-def made(library: str, device: int, size: int, stream: int | None, driver: Driver) -> Any:
-    """A new array of `library`, as outputs are made.
-
-    Who drops it gives the memory back to the stream: what gets it next there runs behind.
-
-    Args:
-        library: whose array.
-        device: the current one.
-        size: in bytes.
-        stream: that the memory is for; None: the library's current one.
-        driver: the CUDA calls.
-    """
-    make = allocator(library, device, (size // F32.bytes,), F32, (0,))
-    if stream is None:
-        return make()
-    with allocation_scope(library, stream, driver):
-        return make()
 
 
 def address(

@@ -24,7 +24,7 @@ from polygen.runtime.arrays import READS, ArrayView, describe, library, read
 from polygen.runtime.artifact import Artifact
 from polygen.runtime.binding import bind, check_overlap, misaligned
 from polygen.runtime.driver import Driver, cupy_driver
-from polygen.runtime.fold_room import address, made
+from polygen.runtime.fold_room import address
 from polygen.runtime.outputs import (
     allocation_scope,
     allocator,
@@ -36,6 +36,7 @@ from polygen.runtime.prepared import Prepared
 from polygen.runtime.recent import Recent
 from polygen.runtime.scalars import LARGEST_F32, real
 from polygen.runtime.workspace import Copies
+from polygen.runtime.workspace import workspace as temporary
 
 _MOST_PREPARED = 1024  # combinations kept per kernel
 _MOST_PASSED = 256  # combinations of addresses that are known to be in order
@@ -131,26 +132,25 @@ class Launcher:
             ready.latest = pointers
         if scalars or self._scalars:
             scalars = self._as_floats(scalars)
-        if ready.parts:
-            if workspace is None:  # which lives until the launches are on the stream
-                explicit = None if stream is None else queue
-                workspace = made(ready.library, device, ready.parts, explicit, driver)
+        explicit = stream is not None
+        if ready.parts and workspace is None:
+            with temporary(
+                ready.library, device, ready.parts, queue, driver, explicit=explicit
+            ) as room:
+                _submit(ready, [*pointers, room], scalars, queue, explicit)
+        elif ready.parts:
             assert self.source.following is not None
             needed = (ready.parts, self.source.following.alignment)
             room = address(workspace, needed, device, self.source.entry, queue, driver)
-            pointers = [*pointers, room]
+            _submit(ready, [*pointers, room], scalars, queue, explicit)
         elif workspace is not None:
             raise ArgumentError(
                 "a workspace is given, and this kernel folds nothing",
                 where=self.source.entry,
                 nearest="Leave workspace= away",
             )
-        if ready.copies is None:
-            ready.submit(pointers, scalars, queue)
         else:
-            explicit = stream is not None
-            with ready.copies.made(pointers, scalars, ready.library, queue, explicit) as inner:
-                ready.submit(inner, scalars, queue)
+            _submit(ready, pointers, scalars, queue, explicit)
         if out is not None:
             return out
         if ready.finish is not None:
@@ -327,3 +327,14 @@ def _count(what: str, tensors: Sequence[Tensor], given: int) -> ArgumentError:
     return ArgumentError(
         f"{given} {what} given, {len(tensors)} expected", nearest=f"Expected: {names}"
     )
+
+
+def _submit(
+    ready: Prepared, pointers: Sequence[int], scalars: Sequence[float], queue: int, explicit: bool
+) -> None:
+    """Put the launches of a call on its stream, behind that of copies if there are any."""
+    if ready.copies is None:
+        ready.submit(pointers, scalars, queue)
+    else:
+        with ready.copies.made(pointers, scalars, ready.library, queue, explicit) as inner:
+            ready.submit(inner, scalars, queue)

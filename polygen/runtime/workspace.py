@@ -1,9 +1,9 @@
 """Memory that a call needs beside its arrays, and the launch that copies or makes operands there.
 
 The memory belongs to the stream of the call, and goes back to the caller's library when the call
-returns: both libraries hand it out again in stream order, after the kernel. While PyTorch captures
-a graph its allocator keeps what is captured to the graph. CuPy's does not, so that there the driver
-gives the memory: allocation and release become parts of the graph.
+returns: both libraries hand it out again in stream order, after the kernel. While a graph is
+captured the driver gives the memory: allocation and release become parts of the graph. No library
+would keep it to the graph but for captures of its own, and whose a capture is cannot be seen.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def workspace(
     Yields:
         The address, a multiple of a line of the cache.
     """
-    if owner != "torch" and driver.capturing(queue):
+    if driver.capturing(queue):
         address = driver.reserve(count, queue)
         try:
             yield address

@@ -99,6 +99,47 @@ def test_a_graph_with_its_own_workspace(bf16):
         np.testing.assert_array_equal(one.float().cpu().numpy(), exact.astype(np.float32))
 
 
+@pytest.mark.parametrize("captured_by", ["torch", "cupy"])
+def test_graphs_keep_their_workspaces(bf16, captured_by):
+    """Whoever captures them: what is freed meanwhile is used by others."""
+    import torch
+
+    size = {"M": 640, "N": 512, "K": 128}
+    kernel = statistics.compile(*SIGNATURE, sizes=size)
+    (x, w), (other, _) = operands(640, 512, 128), operands(640, 512, 128, seed=7)
+    given, weights = bf16(x), bf16(w)
+    out = kernel(given, weights)  # loads both functions
+    torch.cuda.synchronize()
+    if captured_by == "torch":
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            kernel(given, weights, out=out)
+        replay = graph.replay
+    else:
+        cupy = pytest.importorskip("cupy")
+        stream = cupy.cuda.Stream(non_blocking=True)
+        with stream:
+            stream.begin_capture()
+            kernel(given, weights, out=out, stream=stream.ptr)
+            graph = stream.end_capture()
+
+        def replay():
+            graph.launch(stream)
+            stream.synchronize()
+
+    count = kernel.workspace(size)
+    others = [torch.full((count,), 7, device="cuda", dtype=torch.uint8) for _ in range(64)]
+    given.copy_(bf16(other))
+    torch.cuda.synchronize()
+    for _ in range(3):
+        replay()
+    torch.cuda.synchronize()
+    wanted = evaluate(kernel.program, {"x": other, "w": w}, size)
+    for one, exact in zip(out, wanted, strict=True):
+        np.testing.assert_array_equal(one.float().cpu().numpy(), exact.astype(np.float32))
+    assert all(bool((one == 7).all()) for one in others)
+
+
 def test_calls_on_two_streams_do_not_meet(bf16):
     import torch
 

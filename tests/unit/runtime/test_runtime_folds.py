@@ -57,15 +57,39 @@ def test_a_workspace_is_made_on_the_stream(device, launcher, monkeypatch):
 
     def empty(shape, dtype):
         made.append((shape, np.dtype(dtype)))
-        return cupy_array(shape, 0xF0000)
+        return cupy_array(shape, 0xF0000, dtype="i1")
 
     monkeypatch.setattr(cupy, "empty", empty)
     x, y = arrays()
     launcher((x,), (1.0,), y)
-    assert made == [((BYTES // 4,), np.dtype("f4"))] and device.scopes == []
+    assert made == [((BYTES,), np.dtype("i1"))] and device.scopes == []
     launcher((x,), (1.0,), y, stream=9)
     assert device.scopes == [9] and [launch[-2] for launch in device.launches] == [55, 55, 9, 9]
     assert {launch[-1][-1] for launch in device.launches} == {0xF0000}
+
+
+def test_a_graph_that_is_captured_has_its_own(device, launcher, monkeypatch):
+    """Whoever captures it: no library knows what another one captures."""
+    taken = []
+
+    def reserve(count, stream):
+        taken.append((count, stream))
+        return 0xF0000
+
+    monkeypatch.setattr(
+        launcher,
+        "_driver",
+        replace(
+            device.driver,
+            capturing=lambda stream: stream == 55,
+            reserve=reserve,
+            release=lambda address, stream: taken.append((-address, stream)),
+        ),
+    )
+    x, y = arrays()
+    launcher((x,), (1.0,), y)
+    assert taken == [(BYTES, 55), (-0xF0000, 55)]
+    assert [launch[-1][-1] for launch in device.launches] == [0xF0000] * 2
 
 
 @pytest.mark.parametrize(
