@@ -182,6 +182,7 @@ def tensors(rank: int, ranks: int) -> dict[str, Any]:
     up = pgt.op(lambda x, w, b: pg.relu(x @ w.T + b), name="up_shared")
     down = pgt.op(lambda x, w, b, r: pg.relu(x @ w.T + b + r), name="down_shared")
     plain = pgt.op(lambda x, w: 2.0 * (x @ w.T), name="plain_shared")
+    added = pgt.op(lambda x, w, b, r: x @ w.T + b + r, name="added_shared")
     turned = pgt.op(lambda x, w: pg.softmax(x @ w.T, axis=0), name="turned_shared")
     mesh = init_device_mesh("cpu", (ranks,))
     made = torch.Generator().manual_seed(2)
@@ -238,6 +239,11 @@ def tensors(rank: int, ranks: int) -> dict[str, Any]:
     summed = down(over(x, Shard(1)), over(w, Shard(1)), over(b, Replicate()), over(r, Replicate()))
     right = torch.relu(x @ w.T + b + r)
     found["waits"] = [str(summed.placements[0]), torch.equal(summed.to_local(), right)]
+    operands = over(x, Shard(1)), over(w, Shard(1)), over(b, Replicate()), over(r, Replicate())
+    once = added(*operands)
+    found["once"] = [str(once.placements[0]), torch.equal(once.to_local(), x @ w.T + b + r)]
+    odd = added(over(x[:7], Shard(1)), *operands[1:3], over(r[:7], Replicate()))
+    found["odd rows"] = torch.equal(odd.to_local(), (x @ w.T + b + r)[:7])
     rows = down(over(x, Shard(0)), over(w, Replicate()), over(b, Replicate()), over(r, Shard(0)))
     found["rows"] = [str(rows.placements[0]), torch.equal(rows.full_tensor(), right)]
     half = DTensor.from_local(x / ranks, mesh, [Partial()])
@@ -253,13 +259,20 @@ def tensors(rank: int, ranks: int) -> dict[str, Any]:
     # --- chunks
     mine = x.chunk(ranks)[rank], r.chunk(ranks)[rank]
     found["gathered"] = [
-        torch.equal(pgt.gathered(down, mine[0], w, b, r, chunks=chunks), right) for chunks in (1, 3)
+        torch.equal(pgt.gathered(down, mine[0], w, b, r, chunks=chunks), right)
+        for chunks in (1, 3, None)
     ]
     part_x, part_w = (t.chunk(ranks, 1)[rank].contiguous() for t in (x, w))
     own = right.chunk(ranks)[rank]
     found["scattered"] = [
         torch.equal(pgt.scattered(down, part_x, part_w, b, mine[1], shards=("r",), chunks=3), own),
         torch.equal(pgt.scattered(down, part_x, part_w, b, r, chunks=2), own),
+        torch.equal(pgt.scattered(down, part_x, part_w, b, r), own),
+        torch.equal(pgt.scattered(down, part_x, part_w, b, mine[1], shards=("r",)), own),
+        torch.equal(
+            pgt.scattered(added, part_x, part_w, b, mine[1], shards=("r",)),
+            (x @ w.T + b + r).chunk(ranks)[rank],
+        ),
         torch.equal(pgt.scattered(plain, part_x, part_w), (2 * x @ w.T).chunk(ranks)[rank]),
     ]
 
@@ -271,16 +284,17 @@ def tensors(rank: int, ranks: int) -> dict[str, Any]:
             return str(error)
         return "accepted"
 
-    odd = whole(12, 7)
+    seven = whole(12, 7)
     found["refused"] = [
         refused(ArgumentError, lambda: plain(over(x, Shard(1)), w)),
         refused(ArgumentError, lambda: plain(over(x, Shard(1)), distribute_tensor(
             w, other, [Replicate(), Shard(1)]))),
-        refused(ArgumentError, lambda: plain(over(odd, Shard(1)), over(whole(6, 7), Shard(1)))),
+        refused(ArgumentError, lambda: plain(over(seven, Shard(1)), over(whole(6, 7), Shard(1)))),
         refused(ArgumentError, lambda: pgt.gathered(plain, mine[0], w, chunks=4)),
         refused(UnsupportedProgram, lambda: pgt.gathered(turned, mine[0], w)),
         refused(ArgumentError, lambda: pgt.scattered(plain, part_x, part_w, chunks=5)),
         refused(ArgumentError, lambda: pgt.scattered(plain, part_x, part_w, shards=("q",))),
+        refused(ArgumentError, lambda: pgt.scattered(plain, part_x, part_w, shards=("x",))),
         refused(GradientError, lambda: pgt.gathered(plain, mine[0].clone().requires_grad_(), w)),
     ]  # fmt: skip
     return found

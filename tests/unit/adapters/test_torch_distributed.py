@@ -61,9 +61,15 @@ def test_what_waits_for_a_sum_is_computed_of_the_sum(found):
         assert result["waits"] == ["R", True] and result["two dims"]
 
 
+def test_what_only_adds_to_a_sum_is_added_once(found):
+    """By rows, and with an odd number of them by one rank."""
+    for result in found["tensors"]:
+        assert result["once"] == ["R", True] and result["odd rows"]
+
+
 def test_chunks_beside_communication_give_the_whole(found):
     for result in found["tensors"]:
-        assert result["gathered"] == [True] * 2 and result["scattered"] == [True] * 3
+        assert result["gathered"] == [True] * 3 and result["scattered"] == [True] * 6
 
 
 def test_what_layers_cut_in_two_refuse(found):
@@ -75,6 +81,7 @@ def test_what_layers_cut_in_two_refuse(found):
         "rows of the results are not made of rows of x alone",
         "12 rows for 10 ranks and chunks",
         "no parameter is called q. Parameters: x, w",
+        "x has this rank's rows alone",
         "an operand needs a gradient",
     ]
     for result in found["tensors"]:
