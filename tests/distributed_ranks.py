@@ -163,6 +163,93 @@ def pipelines(rank: int, ranks: int) -> dict[str, Any]:
     return found
 
 
+def graphs(rank: int, ranks: int) -> dict[str, Any]:
+    """Captured steps, with a capture that is played: it runs what it captures, as do replays."""
+    import warnings
+
+    import torch
+
+    import polygen.adapters.torch as pgt
+    from polygen.adapters.torch import capturing, step_graphs
+
+    counts = {"captures": 0, "replays": 0, "forgotten": 0}
+    local: list[Any] = []
+
+    def record(run: Callable[[], Any], beside: Any) -> Any:
+        counts["captures"] += 1
+        captured = [(p, p.grad) for s in local if s is not None for p in s.parameters()]
+        results = run()
+
+        def replay() -> None:
+            counts["replays"] += 1
+            now = [p.grad for p, _ in captured]
+            for p, gradient in captured:  # a graph writes where it wrote when it was captured
+                p.grad = gradient
+            made = run()
+            for (p, _), gradient in zip(captured, now, strict=True):
+                p.grad = gradient
+            if results is not None:
+                results.copy_(made)
+
+        def forget() -> None:
+            counts["forgotten"] += 1
+
+        return replay, results, forget
+
+    found: dict[str, Any] = {}
+    stages = model()
+    local = [s if n * ranks // FOUR == rank else None for n, s in enumerate(stages)]
+    made = pgt.pipeline(local, MICROBATCHES, "1f1b", loss=loss, graph=True)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            made.step(*batch())
+    found["said"] = [str(one.message) for one in said]
+
+    capturing.record, capturing.prepared = record, lambda run: run()
+    step_graphs.against = lambda *_: ""
+    losses, wanted = alone(steps=4)
+    x, y = batch()
+    for name in ("1f1b", "zero-bubble"):
+        stages = model()
+        unused = torch.nn.Parameter(torch.ones(2))
+        for stage in stages:
+            stage.unused = unused
+        local = [s if n * ranks // FOUR == rank else None for n, s in enumerate(stages)]
+        made = pgt.pipeline(local, MICROBATCHES, name, loss=loss, graph=True)
+        told = [made.step(x, y) for _ in range(4)]
+        own = [p for s in local if s is not None for p in s.parameters() if p is not unused]
+        right = [g for n, s in enumerate(local) if s is not None for g in wanted[n]]
+        same = all(torch.equal(p.grad, g) for p, g in zip(own, right, strict=True))
+        of_losses = told == [None] * 4 if rank == 0 else torch.equal(
+            torch.cat(told), torch.stack(losses)
+        )  # fmt: skip
+        before = [p.grad for p in own]
+        copies = [g.clone() for g in before]
+        for p in own:
+            p.grad = None
+        made.step(2 * x, y)
+        apart = all(torch.equal(*both) for both in zip(before, copies, strict=True))
+        again = pgt.pipeline([*map(_fresh, local)], MICROBATCHES, name, loss=loss)
+        again.step(2 * x, y)
+        others = [p for s in again._stages.values() for p in s.parameters()]
+        others = [p for p in others if p.grad is not None]
+        anew = all(torch.equal(p.grad, q.grad) for p, q in zip(own, others, strict=True))
+        made.forget()
+        found[name] = [same, of_losses, apart, anew, unused.grad is None]
+    found["counts"] = counts
+    return found
+
+
+def _fresh(stage: Any) -> Any:
+    import copy
+
+    made = copy.deepcopy(stage)
+    if made is not None:
+        made.zero_grad()
+    return made
+
+
 def tensors(rank: int, ranks: int) -> dict[str, Any]:
     """Layers of polygen's operators cut in two, beside one process, on whole numbers: exact."""
     import torch

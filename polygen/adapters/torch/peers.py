@@ -143,7 +143,7 @@ class Symmetric:
     def __init__(self, group: Any, device: torch.device) -> None:
         self._group, self._device = group, device
         self.ranks, self.rank = dist.get_world_size(group), dist.get_rank(group)
-        self._patience = _milliseconds(group, device)
+        self._patience = patience(group, device)
         self._beside = torch.cuda.Stream(device, priority=-1)
         self._each = 0  # bytes of a place
         self._handle: Any = None
@@ -242,11 +242,11 @@ def _engine() -> Any:
     return engine
 
 
-def _milliseconds(group: Any, device: torch.device) -> int:
-    """How long a signal is waited for: as long as the group waits for a collective."""
+def patience(group: Any, device: torch.device) -> int:
+    """How long the engine waits for a collective of a group, in milliseconds."""
     options = getattr(group._get_backend(device), "options", None)
-    patience = getattr(options, "_timeout", None) or datetime.timedelta(minutes=10)
-    return int(patience.total_seconds() * 1000)
+    found = getattr(options, "_timeout", None) or datetime.timedelta(minutes=10)
+    return int(found.total_seconds() * 1000)
 
 
 def _symmetric(group: Any, device: torch.device) -> Symmetric | None:

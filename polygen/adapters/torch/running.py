@@ -82,7 +82,8 @@ class Runner:
     @staticmethod
     def _launch(ready: tuple[Kernel, tuple[int, ...]], operands: tuple[Any, ...], out: Any) -> Any:
         kernel, copied = ready
-        return kernel(*(_copied(operands, copied) if copied else operands), out=out)
+        operands = _copied(operands, copied) if copied else operands
+        return kernel(*operands) if out is None else kernel(*operands, out=out)
 
     def into(self, out: tuple[torch.Tensor, ...], operands: tuple[Any, ...]) -> None:
         """Run a program, its results stored in tensors that there are, without gaps."""

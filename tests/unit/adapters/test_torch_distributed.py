@@ -20,7 +20,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    return distributed_ranks.start(2, folder, "pipelines", "tensors", "examples", "dies")
+    return distributed_ranks.start(2, folder, "pipelines", "graphs", "tensors", "examples", "dies")
 
 
 def test_gradients_of_pipelines_are_those_of_one_process_bit_by_bit(found):
@@ -28,6 +28,18 @@ def test_gradients_of_pipelines_are_those_of_one_process_bit_by_bit(found):
         for name in ("gpipe", "1f1b", "interleaved", "zero-bubble", "in pairs"):
             parameters, gradients, losses, others = result[name]
             assert (parameters, gradients, losses, others) == (8, True, True, True), name
+
+
+def test_captured_steps_give_the_same_bits(found):
+    """One capture to a pipeline, three replays of four steps, and one with other inputs."""
+    for result in found["graphs"]:
+        assert result["said"] == ["steps are not captured: CUDA graphs need tensors on a GPU"]
+        for name in ("1f1b", "zero-bubble"):
+            same, losses, apart, anew, unused = result[name]
+            assert same and losses, name
+            assert apart, "gradients of a step before are what they were"
+            assert anew and unused, name
+        assert result["counts"] == {"captures": 2, "replays": 8, "forgotten": 2}
 
 
 def test_what_pipelines_refuse_is_refused_on_all_ranks(found):
