@@ -5,7 +5,7 @@ reads one of each; then all may gather what each has made of it.
 
 1. Where the engine has symmetric memory (`torch.distributed._symmetric_memory`: GPUs of one host
    that reach each other's memory), a tensor is copied into its place at the peer's. Copy engines do
-   that, on a stream of its own, and take no multiprocessor from kernels.
+   that, on streams of their own, and take no multiprocessor from kernels.
 2. Signals, kernels of the engine on words of that memory, say: *free*, a peer has read what it was
    sent in the round before; *there*, something has arrived; *made* and *taken*, likewise for what
    is gathered. A round begins with waiting for *free*, before its first kernel: what waits beside
@@ -144,7 +144,9 @@ class Symmetric:
         self._group, self._device = group, device
         self.ranks, self.rank = dist.get_world_size(group), dist.get_rank(group)
         self._patience = patience(group, device)
-        self._beside = torch.cuda.Stream(device, priority=-1)
+        # One to a peer: a signal that waits for a multiprocessor holds up no copy to another peer.
+        self._beside = [torch.cuda.Stream(device, priority=-1) for _ in range(self.ranks)]
+        self._begun: list[torch.cuda.Stream] = []
         self._each = 0  # bytes of a place
         self._handle: Any = None
         self._rooms: list[Any] = []  # all there ever were: graphs that were captured have them
@@ -163,8 +165,9 @@ class Symmetric:
         engine = _engine()
         each = -(-size // _LINE) * _LINE
         # A place for what each rank sends, and one for what this rank makes.
-        room = engine.empty((self.ranks + 1) * each, dtype=torch.uint8, device=self._device)
-        handle = engine.rendezvous(room, self._group)
+        size, name = (self.ranks + 1) * each, self._group.group_name
+        room = engine.empty_strided_p2p((size,), (1,), torch.uint8, self._device, name)
+        handle = engine.rendezvous(room)
         self._each, self._handle = each, handle
         self._rooms.append((room, handle))
         for peer in self._others():
@@ -192,8 +195,7 @@ class Symmetric:
     def push(self, to: int, tensor: torch.Tensor) -> None:
         """Copy a tensor into the peer's memory, when it is made."""
         there = self._buffer(to, self.rank, tuple(tensor.shape), tensor.dtype)
-        self._beside.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._beside):
+        with torch.cuda.stream(self._begin(to)):
             there.copy_(tensor)
             self._handle.put_signal(to, _THERE, self._patience)
 
@@ -219,8 +221,7 @@ class Symmetric:
         rows = whole.chunk(self.ranks)
         for to, _ in order(self.ranks, self.rank):
             self._handle.put_signal(to, _MADE, self._patience)
-        self._beside.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._beside):
+        with torch.cuda.stream(self._begin(self.rank)):
             rows[self.rank].copy_(own)
         for _, source in order(self.ranks, self.rank):
             self._handle.wait_signal(source, _MADE, self._patience)
@@ -229,17 +230,32 @@ class Symmetric:
 
     def end(self) -> None:
         """What was pushed has left when the stream gets here."""
-        torch.cuda.current_stream(self._device).wait_stream(self._beside)
+        for stream in self._begun:  # no others: while one is captured, the rest are not
+            torch.cuda.current_stream(self._device).wait_stream(stream)
+        self._begun.clear()
 
     def abandon(self) -> None:
         """The next round gets memory, and signals, of its own."""
+        self.end()
         self._each = 0
+
+    def _begin(self, peer: int) -> torch.cuda.Stream:
+        """The stream beside kernels for a peer, which waits for what has been launched."""
+        stream = self._beside[peer]
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        self._begun.append(stream)
+        return stream
 
 
 def _engine() -> Any:
-    import torch.distributed._symmetric_memory as engine  # noqa: PLC0415 (not in every build)
+    """What the engine's own workspaces are made with.
 
-    return engine
+    Raises:
+        ImportError: it is not in this build.
+    """
+    from torch._C._distributed_c10d import _SymmetricMemory  # noqa: PLC0415
+
+    return _SymmetricMemory
 
 
 def patience(group: Any, device: torch.device) -> int:
@@ -270,7 +286,7 @@ def _symmetric(group: Any, device: torch.device) -> Symmetric | None:
     why = _first_said(why, group, ranks)
     found = None
     if not why:
-        os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
+        os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
         try:
             found = Symmetric(group, device)
             found.reserve(_LINE)
