@@ -135,6 +135,7 @@ class Reduction:
 def _added_up(part: torch.Tensor, group: dist.ProcessGroup, plain: bool) -> torch.Tensor:
     """A sum over ranks; in place where nothing traces it."""
     if plain:
+        part = part.contiguous()
         dist.all_reduce(part, group=group)
         return part
     found: torch.Tensor = torch.distributed._functional_collectives.all_reduce(part, "sum", group)

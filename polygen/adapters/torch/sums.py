@@ -94,7 +94,7 @@ def own_rows(
     peers: Peers,
     run: Run,
     gathered: bool,
-) -> torch.Tensor | Sequence[torch.Tensor]:
+) -> Sequence[torch.Tensor]:
     """Rows of the results: those of this rank, or of all.
 
     Args:
@@ -129,9 +129,10 @@ def own_rows(
         pushed = []  # which has to stay until the round ends
         for to, _ in steps:
             (part,) = run(sums.others.program, operands(sums.others, to))
-            peers.push(to, part)
-            pushed.append(part)
+            pushed.append(part.contiguous())
+            peers.push(to, pushed[-1])
         (total,) = run(sums.own.program, operands(sums.own, rank))
+        total = total.contiguous()
         place = peers.place(shape, dtype) if gathered else None
         for number, (_, source) in enumerate(steps):
             part = peers.arrived(source, shape, dtype)
