@@ -387,6 +387,53 @@ def tensors(rank: int, ranks: int) -> dict[str, Any]:
     return found
 
 
+def several(rank: int, ranks: int) -> dict[str, Any]:
+    """More than two ranks: sums by rows, gathers, and a pipeline with a stage to a rank."""
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    import polygen as pg
+    import polygen.adapters.torch as pgt
+
+    added = pgt.op(lambda x, w, b, r: x @ w.T + b + r, name="several_added")
+    down = pgt.op(lambda x, w, b, r: pg.relu(x @ w.T + b + r), name="several_down")
+    mesh = init_device_mesh("cpu", (ranks,))
+    made = torch.Generator().manual_seed(2)
+
+    def whole(*shape: int) -> Any:
+        return torch.randint(-3, 4, shape, generator=made).to(torch.float64)
+
+    found: dict[str, Any] = {"sums": [], "scattered": [], "gathered": []}
+    for times in range(3):  # rounds come after one another
+        x, w, b, r = whole(24, 24), whole(6, 24), whole(6), whole(24, 6)
+        right = x @ w.T + b + r
+        placements = (Shard(1), Shard(1), Replicate(), Replicate())
+        operands = [
+            distribute_tensor(t, mesh, [at]) for t, at in zip((x, w, b, r), placements, strict=True)
+        ]
+        for operator, wanted in ((added, right), (down, torch.relu(right))):
+            found["sums"].append(torch.equal(operator(*operands).to_local(), wanted))
+            own = wanted.chunk(ranks)[rank]
+            part_x, part_w = (t.chunk(ranks, 1)[rank].contiguous() for t in (x, w))
+            mine = r.chunk(ranks)[rank]
+            for chunks in (None, times % 2 + 1):
+                one = pgt.scattered(
+                    operator, part_x, part_w, b, mine, shards=("r",), chunks=chunks
+                )  # fmt: skip
+                found["scattered"].append(torch.equal(one, own))
+                two = pgt.gathered(operator, x.chunk(ranks)[rank], w, b, r, chunks=chunks)
+                found["gathered"].append(torch.equal(two, wanted))
+    if ranks == FOUR:
+        _, wanted = alone(steps=1)
+        local = [stage if n == rank else None for n, stage in enumerate(model())]
+        pgt.pipeline(local, MICROBATCHES, "1f1b", loss=loss).step(*batch())
+        own = local[rank].parameters()
+        found["pipeline"] = all(torch.equal(p.grad, g) for p, g in
+                                zip(own, wanted[rank], strict=True))  # fmt: skip
+    return found
+
+
 def examples(rank: int, ranks: int) -> dict[str, Any]:
     """The example's differences from one process."""
     made = runpy.run_path(str(ROOT / "examples" / "several_gpus.py"))

@@ -1,4 +1,4 @@
-"""Two processes with Gloo: pipelines and layers cut in two, beside one process."""
+"""Two to four processes with Gloo: pipelines and layers cut in two, beside one process."""
 
 from __future__ import annotations
 
@@ -105,3 +105,11 @@ def test_the_example_gives_what_one_process_gives(found):
     for result in found["examples"]:
         layers, gradients = result["differences"]
         assert layers < 1e-12 and gradients == 0.0
+
+
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_more_than_two_ranks(ranks, tmp_path):
+    for result in distributed_ranks.start(ranks, tmp_path, "several")["several"]:
+        assert result["sums"] == [True] * 6
+        assert result["scattered"] == result["gathered"] == [True] * 12
+        assert result.get("pipeline", ranks == 3)
