@@ -471,6 +471,45 @@ def dies(rank: int, ranks: int) -> dict[str, Any]:
     return {"error": "none"}
 
 
+def leaves(rank: int, ranks: int) -> dict[str, Any]:
+    """The last rank ends between two calls of a row-parallel layer, in all ways of running it."""
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    import polygen.adapters.torch as pgt
+    from polygen.errors import EngineError
+
+    added = pgt.op(lambda x, w, r: x @ w.T + r, name="added_until_the_end")
+    mesh = init_device_mesh("cpu", (ranks,))
+
+    def call(rows: int) -> Any:
+        ones = torch.ones(rows, 4, dtype=torch.float64)  # this rank's columns
+        x, w = (DTensor.from_local(t, mesh, [Shard(1)], run_check=False) for t in (ones, ones[1:]))
+        r = DTensor.from_local(ones[:, :1].expand(rows, rows - 1).contiguous(), mesh, [Replicate()],
+                               run_check=False)  # fmt: skip
+        return added(x, w, r)
+
+    def chunks() -> Any:
+        ones = torch.ones(4, 8, dtype=torch.float64)
+        return pgt.gathered(added, ones, ones, torch.ones(8, 4, dtype=torch.float64), chunks=2)
+
+    def said(run: Callable[[], Any]) -> str:
+        try:
+            run()
+        except EngineError as error:
+            return str(error)
+        return "none"
+
+    calls = [lambda: call(6), lambda: call(7), chunks]  # by rows, added once, in chunks
+    for run in calls:
+        run()
+    if rank == ranks - 1:
+        print(DYING, flush=True)
+        os._exit(9)
+    return {"said": [said(run) for run in calls]}
+
+
 def main(rank: int, ranks: int, folder: Path, cases: list[str]) -> None:
     import torch.distributed as dist
 

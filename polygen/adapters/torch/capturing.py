@@ -256,8 +256,11 @@ def record(run: Callable[[], Any], beside: Any) -> Recorded:
     Raises:
         RuntimeError: something in it cannot be captured.
     """
-    graph = torch.cuda.CUDAGraph()
-    # The engine's watchdog asks for events on a thread of its own meanwhile.
-    with torch.cuda.graph(graph, stream=beside, capture_error_mode="thread_local"):
-        results = run()
+    graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+    try:
+        # The engine's watchdog asks for events on a thread of its own meanwhile.
+        with torch.cuda.graph(graph, stream=beside, capture_error_mode="thread_local"):
+            results = run()
+    finally:
+        torch.cuda.set_stream(current)  # where the capture fails, PyTorch leaves its own
     return graph.replay, results, graph.reset

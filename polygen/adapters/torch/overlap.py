@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 from polygen.adapters.torch import meaning
+from polygen.adapters.torch.engine import engine
 from polygen.adapters.torch.operator import Operator
 from polygen.adapters.torch.overlap_calls import Call, gathering, scattering
 from polygen.adapters.torch.peers import Peers, order, peers_of
@@ -27,6 +29,8 @@ from polygen.adapters.torch.running import sizes_for
 from polygen.adapters.torch.sums import own_rows
 from polygen.errors import ArgumentError, GradientError
 from polygen.parallel.ways import CHUNKS, COPIES
+
+_GATHERED, _SUMMED = "rows of all ranks", "sums over ranks"
 
 
 def gathered(
@@ -53,6 +57,7 @@ def gathered(
         ArgumentError: rows that chunks do not divide.
         UnsupportedProgram: rows of the results need other rows of x.
         GradientError: an operand needs a gradient, which this does not have.
+        EngineError: a rank does not answer.
     """
     _no_gradients(operator, (x, *operands))
     ranks = dist.get_world_size(group)
@@ -113,8 +118,10 @@ def _gather_in_chunks(
     arriving = []
     for chunk in x.split(each):
         buffer = x.new_empty((ranks * each, *x.shape[1:]))
-        work = dist.all_gather_into_tensor(buffer, chunk.contiguous(), group=group, async_op=True)
-        arriving.append((buffer, work))
+        begin = functools.partial(
+            dist.all_gather_into_tensor, buffer, chunk.contiguous(), group=group, async_op=True
+        )
+        arriving.append((buffer, engine(begin, _GATHERED)))
 
     def pieces(operand: Any, first: int, last: int, chunk: slice) -> Any:
         """The rows of some ranks' chunks of an operand that has all rows."""
@@ -134,7 +141,7 @@ def _gather_in_chunks(
 
     compute(x, rank, rank + 1, slice(0, chunks))
     for number, (buffer, work) in enumerate(arriving):
-        work.wait()
+        engine(work.wait, _GATHERED)
         for first, last in ((rank + 1, ranks), (0, rank)):
             if first < last:
                 here = slice(number, number + 1)
@@ -170,6 +177,7 @@ def scattered(
         ArgumentError: rows that ranks and chunks do not divide, or no such parameter.
         UnsupportedProgram: the operator has no such sum, or rows need other rows.
         GradientError: an operand needs a gradient, which this does not have.
+        EngineError: a rank does not answer.
     """
     _no_gradients(operator, operands)
     ranks = dist.get_world_size(group)
@@ -229,15 +237,16 @@ def _scatter_in_chunks(
         sums, works = [], []
         for part in run(cut.head, local):
             total = part.new_empty((each, *part.shape[1:]))
-            works.append(
-                dist.reduce_scatter_tensor(total, part.contiguous(), group=group, async_op=True)
+            begin = functools.partial(
+                dist.reduce_scatter_tensor, total, part.contiguous(), group=group, async_op=True
             )
+            works.append(engine(begin, _SUMMED))
             sums.append(total)
         under_way.append((sums, works))
     found = []
     for number, (sums, works) in enumerate(under_way):
         for work in works:
-            work.wait()
+            engine(work.wait, _SUMMED)
         found.append(rest(number, sums))
     if chunks == 1:
         return tuple(found[0])

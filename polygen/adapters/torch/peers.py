@@ -18,7 +18,6 @@ process group ends the kernel that waits for it with an error of CUDA.
 
 from __future__ import annotations
 
-import datetime
 import math
 import os
 import socket
@@ -27,6 +26,8 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+
+from polygen.adapters.torch.engine import engine, patience
 
 _FREE, _THERE, _MADE, _TAKEN = range(4)
 _LINE = 512  # bytes: places begin at multiples of it
@@ -102,12 +103,15 @@ class Messages:
 
     def push(self, to: int, tensor: torch.Tensor) -> None:
         """Send a tensor."""
-        self._sending.append((dist.isend(tensor, self._of_world(to), group=self._group), tensor))
+        there = self._of_world(to)
+        work = engine(lambda: dist.isend(tensor, there, group=self._group), f"rows for rank {to}")
+        self._sending.append((work, tensor, to))
 
     def arrived(self, source: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Wait for a tensor."""
         found = torch.empty(shape, dtype=dtype)
-        dist.recv(found, self._of_world(source), group=self._group)
+        there = self._of_world(source)
+        engine(lambda: dist.recv(found, there, group=self._group), f"rows of rank {source}")
         return found
 
     def read(self, source: int) -> None:
@@ -119,12 +123,14 @@ class Messages:
 
     def gather(self, own: torch.Tensor, whole: torch.Tensor) -> None:
         """By the engine's collective."""
-        dist.all_gather_into_tensor(whole, own, group=self._group)
+        engine(
+            lambda: dist.all_gather_into_tensor(whole, own, group=self._group), "rows of all ranks"
+        )
 
     def end(self) -> None:
         """Wait until everything has left."""
-        for work, _ in self._sending:
-            work.wait()
+        for work, _, to in self._sending:
+            engine(work.wait, f"rows for rank {to}")
         self._sending.clear()
 
     def abandon(self) -> None:
@@ -256,13 +262,6 @@ def _engine() -> Any:
     from torch._C._distributed_c10d import _SymmetricMemory  # noqa: PLC0415
 
     return _SymmetricMemory
-
-
-def patience(group: Any, device: torch.device) -> int:
-    """How long the engine waits for a collective of a group, in milliseconds."""
-    options = getattr(group._get_backend(device), "options", None)
-    found = getattr(options, "_timeout", None) or datetime.timedelta(minutes=10)
-    return int(found.total_seconds() * 1000)
 
 
 def _symmetric(group: Any, device: torch.device) -> Symmetric | None:

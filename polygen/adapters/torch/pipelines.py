@@ -24,7 +24,8 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from polygen.adapters.torch.step_graphs import StepGraphs, engine
+from polygen.adapters.torch.engine import engine
+from polygen.adapters.torch.step_graphs import StepGraphs
 from polygen.errors import ArgumentError, PipelineError
 from polygen.parallel import drawing
 from polygen.parallel.proved import Proved, prove

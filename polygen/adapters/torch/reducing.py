@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from polygen.adapters.legality import refusal
 from polygen.adapters.torch import meaning
+from polygen.adapters.torch.engine import engine
 from polygen.adapters.torch.launching import is_plain, launch, launch_plainly, text_of
 from polygen.adapters.torch.peers import Peers, peers_of
 from polygen.adapters.torch.running import sizes_for
@@ -136,7 +137,7 @@ def _added_up(part: torch.Tensor, group: dist.ProcessGroup, plain: bool) -> torc
     """A sum over ranks; in place where nothing traces it."""
     if plain:
         part = part.contiguous()
-        dist.all_reduce(part, group=group)
+        engine(lambda: dist.all_reduce(part, group=group), "a sum over ranks")
         return part
     found: torch.Tensor = torch.distributed._functional_collectives.all_reduce(part, "sum", group)
     return found

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from polygen.adapters.torch import capturing
-from polygen.adapters.torch.peers import patience
+from polygen.adapters.torch.engine import engine, patience
 from polygen.errors import EngineError, told
 
 _MOMENT = 50e-6  # seconds between two looks at a step
@@ -180,21 +180,3 @@ def against(given: Sequence[Any], wanted: Sequence[Any], device: torch.device) -
     if away:
         return f"inputs or targets are on {away[0].device}, not {device}"
     return ""
-
-
-def engine(run: Callable[[], Any], what: str) -> Any:
-    """Call the engine; its failure is one clear error.
-
-    Raises:
-        EngineError: it fails.
-    """
-    try:
-        return run()
-    except RuntimeError as error:
-        raise EngineError(
-            f"the engine gives up on {what}",
-            where="torch.distributed",
-            why=told(error),
-            nearest="A rank has ended or is stuck: see its output. Nothing of this step is kept; "
-            "start the ranks again",
-        ) from error

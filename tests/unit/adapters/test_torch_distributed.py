@@ -113,3 +113,10 @@ def test_more_than_two_ranks(ranks, tmp_path):
         assert result["sums"] == [True] * 6
         assert result["scattered"] == result["gathered"] == [True] * 12
         assert result.get("pipeline", ranks == 3)
+
+
+def test_when_a_rank_of_a_layer_dies_the_other_says_so(tmp_path):
+    first, second = distributed_ranks.start(2, tmp_path, "leaves")["leaves"]
+    assert second is None
+    for text in first["said"]:
+        assert "the engine gives up on " in text and "A rank has ended or is stuck" in text
