@@ -163,6 +163,93 @@ def pipelines(rank: int, ranks: int) -> dict[str, Any]:
     return found
 
 
+def graphs(rank: int, ranks: int) -> dict[str, Any]:
+    """Captured steps, with a capture that is played: it runs what it captures, as do replays."""
+    import warnings
+
+    import torch
+
+    import polygen.adapters.torch as pgt
+    from polygen.adapters.torch import capturing, step_graphs
+
+    counts = {"captures": 0, "replays": 0, "forgotten": 0}
+    local: list[Any] = []
+
+    def record(run: Callable[[], Any], beside: Any) -> Any:
+        counts["captures"] += 1
+        captured = [(p, p.grad) for s in local if s is not None for p in s.parameters()]
+        results = run()
+
+        def replay() -> None:
+            counts["replays"] += 1
+            now = [p.grad for p, _ in captured]
+            for p, gradient in captured:  # a graph writes where it wrote when it was captured
+                p.grad = gradient
+            made = run()
+            for (p, _), gradient in zip(captured, now, strict=True):
+                p.grad = gradient
+            if results is not None:
+                results.copy_(made)
+
+        def forget() -> None:
+            counts["forgotten"] += 1
+
+        return replay, results, forget
+
+    found: dict[str, Any] = {}
+    stages = model()
+    local = [s if n * ranks // FOUR == rank else None for n, s in enumerate(stages)]
+    made = pgt.pipeline(local, MICROBATCHES, "1f1b", loss=loss, graph=True)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            made.step(*batch())
+    found["said"] = [str(one.message) for one in said]
+
+    capturing.record, capturing.prepared = record, lambda run: run()
+    step_graphs.against = lambda *_: ""
+    losses, wanted = alone(steps=4)
+    x, y = batch()
+    for name in ("1f1b", "zero-bubble"):
+        stages = model()
+        unused = torch.nn.Parameter(torch.ones(2))
+        for stage in stages:
+            stage.unused = unused
+        local = [s if n * ranks // FOUR == rank else None for n, s in enumerate(stages)]
+        made = pgt.pipeline(local, MICROBATCHES, name, loss=loss, graph=True)
+        told = [made.step(x, y) for _ in range(4)]
+        own = [p for s in local if s is not None for p in s.parameters() if p is not unused]
+        right = [g for n, s in enumerate(local) if s is not None for g in wanted[n]]
+        same = all(torch.equal(p.grad, g) for p, g in zip(own, right, strict=True))
+        of_losses = told == [None] * 4 if rank == 0 else torch.equal(
+            torch.cat(told), torch.stack(losses)
+        )  # fmt: skip
+        before = [p.grad for p in own]
+        copies = [g.clone() for g in before]
+        for p in own:
+            p.grad = None
+        made.step(2 * x, y)
+        apart = all(torch.equal(*both) for both in zip(before, copies, strict=True))
+        again = pgt.pipeline([*map(_fresh, local)], MICROBATCHES, name, loss=loss)
+        again.step(2 * x, y)
+        others = [p for s in again._stages.values() for p in s.parameters()]
+        others = [p for p in others if p.grad is not None]
+        anew = all(torch.equal(p.grad, q.grad) for p, q in zip(own, others, strict=True))
+        made.forget()
+        found[name] = [same, of_losses, apart, anew, unused.grad is None]
+    found["counts"] = counts
+    return found
+
+
+def _fresh(stage: Any) -> Any:
+    import copy
+
+    made = copy.deepcopy(stage)
+    if made is not None:
+        made.zero_grad()
+    return made
+
+
 def tensors(rank: int, ranks: int) -> dict[str, Any]:
     """Layers of polygen's operators cut in two, beside one process, on whole numbers: exact."""
     import torch
@@ -182,6 +269,7 @@ def tensors(rank: int, ranks: int) -> dict[str, Any]:
     up = pgt.op(lambda x, w, b: pg.relu(x @ w.T + b), name="up_shared")
     down = pgt.op(lambda x, w, b, r: pg.relu(x @ w.T + b + r), name="down_shared")
     plain = pgt.op(lambda x, w: 2.0 * (x @ w.T), name="plain_shared")
+    added = pgt.op(lambda x, w, b, r: x @ w.T + b + r, name="added_shared")
     turned = pgt.op(lambda x, w: pg.softmax(x @ w.T, axis=0), name="turned_shared")
     mesh = init_device_mesh("cpu", (ranks,))
     made = torch.Generator().manual_seed(2)
@@ -238,6 +326,11 @@ def tensors(rank: int, ranks: int) -> dict[str, Any]:
     summed = down(over(x, Shard(1)), over(w, Shard(1)), over(b, Replicate()), over(r, Replicate()))
     right = torch.relu(x @ w.T + b + r)
     found["waits"] = [str(summed.placements[0]), torch.equal(summed.to_local(), right)]
+    operands = over(x, Shard(1)), over(w, Shard(1)), over(b, Replicate()), over(r, Replicate())
+    once = added(*operands)
+    found["once"] = [str(once.placements[0]), torch.equal(once.to_local(), x @ w.T + b + r)]
+    odd = added(over(x[:7], Shard(1)), *operands[1:3], over(r[:7], Replicate()))
+    found["odd rows"] = torch.equal(odd.to_local(), (x @ w.T + b + r)[:7])
     rows = down(over(x, Shard(0)), over(w, Replicate()), over(b, Replicate()), over(r, Shard(0)))
     found["rows"] = [str(rows.placements[0]), torch.equal(rows.full_tensor(), right)]
     half = DTensor.from_local(x / ranks, mesh, [Partial()])
@@ -253,13 +346,20 @@ def tensors(rank: int, ranks: int) -> dict[str, Any]:
     # --- chunks
     mine = x.chunk(ranks)[rank], r.chunk(ranks)[rank]
     found["gathered"] = [
-        torch.equal(pgt.gathered(down, mine[0], w, b, r, chunks=chunks), right) for chunks in (1, 3)
+        torch.equal(pgt.gathered(down, mine[0], w, b, r, chunks=chunks), right)
+        for chunks in (1, 3, None)
     ]
     part_x, part_w = (t.chunk(ranks, 1)[rank].contiguous() for t in (x, w))
     own = right.chunk(ranks)[rank]
     found["scattered"] = [
         torch.equal(pgt.scattered(down, part_x, part_w, b, mine[1], shards=("r",), chunks=3), own),
         torch.equal(pgt.scattered(down, part_x, part_w, b, r, chunks=2), own),
+        torch.equal(pgt.scattered(down, part_x, part_w, b, r), own),
+        torch.equal(pgt.scattered(down, part_x, part_w, b, mine[1], shards=("r",)), own),
+        torch.equal(
+            pgt.scattered(added, part_x, part_w, b, mine[1], shards=("r",)),
+            (x @ w.T + b + r).chunk(ranks)[rank],
+        ),
         torch.equal(pgt.scattered(plain, part_x, part_w), (2 * x @ w.T).chunk(ranks)[rank]),
     ]
 
@@ -271,18 +371,66 @@ def tensors(rank: int, ranks: int) -> dict[str, Any]:
             return str(error)
         return "accepted"
 
-    odd = whole(12, 7)
+    seven = whole(12, 7)
     found["refused"] = [
         refused(ArgumentError, lambda: plain(over(x, Shard(1)), w)),
         refused(ArgumentError, lambda: plain(over(x, Shard(1)), distribute_tensor(
             w, other, [Replicate(), Shard(1)]))),
-        refused(ArgumentError, lambda: plain(over(odd, Shard(1)), over(whole(6, 7), Shard(1)))),
+        refused(ArgumentError, lambda: plain(over(seven, Shard(1)), over(whole(6, 7), Shard(1)))),
         refused(ArgumentError, lambda: pgt.gathered(plain, mine[0], w, chunks=4)),
         refused(UnsupportedProgram, lambda: pgt.gathered(turned, mine[0], w)),
         refused(ArgumentError, lambda: pgt.scattered(plain, part_x, part_w, chunks=5)),
         refused(ArgumentError, lambda: pgt.scattered(plain, part_x, part_w, shards=("q",))),
+        refused(ArgumentError, lambda: pgt.scattered(plain, part_x, part_w, shards=("x",))),
         refused(GradientError, lambda: pgt.gathered(plain, mine[0].clone().requires_grad_(), w)),
     ]  # fmt: skip
+    return found
+
+
+def several(rank: int, ranks: int) -> dict[str, Any]:
+    """More than two ranks: sums by rows, gathers, and a pipeline with a stage to a rank."""
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    import polygen as pg
+    import polygen.adapters.torch as pgt
+
+    added = pgt.op(lambda x, w, b, r: x @ w.T + b + r, name="several_added")
+    down = pgt.op(lambda x, w, b, r: pg.relu(x @ w.T + b + r), name="several_down")
+    mesh = init_device_mesh("cpu", (ranks,))
+    made = torch.Generator().manual_seed(2)
+
+    def whole(*shape: int) -> Any:
+        return torch.randint(-3, 4, shape, generator=made).to(torch.float64)
+
+    found: dict[str, Any] = {"sums": [], "scattered": [], "gathered": []}
+    for times in range(3):  # rounds come after one another
+        x, w, b, r = whole(24, 24), whole(6, 24), whole(6), whole(24, 6)
+        right = x @ w.T + b + r
+        placements = (Shard(1), Shard(1), Replicate(), Replicate())
+        operands = [
+            distribute_tensor(t, mesh, [at]) for t, at in zip((x, w, b, r), placements, strict=True)
+        ]
+        for operator, wanted in ((added, right), (down, torch.relu(right))):
+            found["sums"].append(torch.equal(operator(*operands).to_local(), wanted))
+            own = wanted.chunk(ranks)[rank]
+            part_x, part_w = (t.chunk(ranks, 1)[rank].contiguous() for t in (x, w))
+            mine = r.chunk(ranks)[rank]
+            for chunks in (None, times % 2 + 1):
+                one = pgt.scattered(
+                    operator, part_x, part_w, b, mine, shards=("r",), chunks=chunks
+                )  # fmt: skip
+                found["scattered"].append(torch.equal(one, own))
+                two = pgt.gathered(operator, x.chunk(ranks)[rank], w, b, r, chunks=chunks)
+                found["gathered"].append(torch.equal(two, wanted))
+    if ranks == FOUR:
+        _, wanted = alone(steps=1)
+        local = [stage if n == rank else None for n, stage in enumerate(model())]
+        pgt.pipeline(local, MICROBATCHES, "1f1b", loss=loss).step(*batch())
+        own = local[rank].parameters()
+        found["pipeline"] = all(torch.equal(p.grad, g) for p, g in
+                                zip(own, wanted[rank], strict=True))  # fmt: skip
     return found
 
 
@@ -321,6 +469,45 @@ def dies(rank: int, ranks: int) -> dict[str, Any]:
         kept = all(bool((p.grad == 1).all()) for s in stages for p in s.parameters())
         return {"error": str(error), "kept": kept}
     return {"error": "none"}
+
+
+def leaves(rank: int, ranks: int) -> dict[str, Any]:
+    """The last rank ends between two calls of a row-parallel layer, in all ways of running it."""
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    import polygen.adapters.torch as pgt
+    from polygen.errors import EngineError
+
+    added = pgt.op(lambda x, w, r: x @ w.T + r, name="added_until_the_end")
+    mesh = init_device_mesh("cpu", (ranks,))
+
+    def call(rows: int) -> Any:
+        ones = torch.ones(rows, 4, dtype=torch.float64)  # this rank's columns
+        x, w = (DTensor.from_local(t, mesh, [Shard(1)], run_check=False) for t in (ones, ones[1:]))
+        r = DTensor.from_local(ones[:, :1].expand(rows, rows - 1).contiguous(), mesh, [Replicate()],
+                               run_check=False)  # fmt: skip
+        return added(x, w, r)
+
+    def chunks() -> Any:
+        ones = torch.ones(4, 8, dtype=torch.float64)
+        return pgt.gathered(added, ones, ones, torch.ones(8, 4, dtype=torch.float64), chunks=2)
+
+    def said(run: Callable[[], Any]) -> str:
+        try:
+            run()
+        except EngineError as error:
+            return str(error)
+        return "none"
+
+    calls = [lambda: call(6), lambda: call(7), chunks]  # by rows, added once, in chunks
+    for run in calls:
+        run()
+    if rank == ranks - 1:
+        print(DYING, flush=True)
+        os._exit(9)
+    return {"said": [said(run) for run in calls]}
 
 
 def main(rank: int, ranks: int, folder: Path, cases: list[str]) -> None:

@@ -19,11 +19,15 @@ class Link:
         name: as in the data.
         bandwidth: bytes a second.
         latency: seconds before the first byte arrives.
+        beside: the part of a transfer's time that kernels which fill the GPU do not lose by it.
+        chunk: seconds that every further chunk of a transfer beside kernels costs the ranks.
     """
 
     name: str
     bandwidth: float
     latency: float
+    beside: float = 1.0
+    chunk: float = 0.0
 
     def seconds(self, size: float) -> float:
         """How long a message of so many bytes takes on a free link."""
@@ -43,4 +47,6 @@ def link(name: str) -> Link:
                                 nearest=f"Links: {', '.join(tables)}")  # fmt: skip
     facts = {key: value for source in tables[name].values() for key, value in source.items()}
     where = f"hardware/data/{FILE}, {name}"
-    return Link(name, float(take(facts, "bandwidth", where)), float(take(facts, "latency", where)))
+    bandwidth, latency = (float(take(facts, key, where)) for key in ("bandwidth", "latency"))
+    beside, chunk = float(facts.get("beside", 1.0)), float(facts.get("chunk", 0.0))
+    return Link(name, bandwidth, latency, beside, chunk)

@@ -7,7 +7,8 @@
 3. A statement that is linear in parts gives a part: parts times what is whole, sums of parts,
    casts. Any other one, such as a bias or an activation, reads the sum: it *waits* for it. The
    program then is two, up to the sums and behind them, with the sum over ranks in between.
-4. A dim has no cut where what is computed depends on where in it an element is: coordinates,
+4. What only adds to a sum need not wait for it: one rank may add it to its part. It counts once.
+5. A dim has no cut where what is computed depends on where in it an element is: coordinates,
    slices, extents, rows by index along it, folds over it that are no sums; and where parts would
    have to be added up twice.
 
@@ -52,6 +53,9 @@ class Cut:
         head: what ranks compute before they add up; the program itself where nothing waits.
         tail: what they compute of the sums, whole; None where nothing waits.
         waits: the statement that makes a sum be waited for, in words; "" where nothing waits.
+        once: whether what waits only adds to one sum, so that the sum over ranks of their parts is
+            the result if one of them, whichever, computes the program where the others compute
+            its head.
     """
 
     dim: str
@@ -60,6 +64,7 @@ class Cut:
     head: Program
     tail: Program | None = None
     waits: str = ""
+    once: bool = False
 
 
 def cuts(program: Program) -> tuple[Cut, ...]:
@@ -182,7 +187,7 @@ class _Cutter:
         if not self.waiting:
             return Cut(dim, inputs, outputs, program)
         head, tail = self._halves()
-        return Cut(dim, inputs, outputs, head, tail, self.reason)
+        return Cut(dim, inputs, outputs, head, tail, self.reason, _only_adds(tail, list(self.sums)))
 
     def _input(self, tensor: Tensor) -> State:
         axes = [a for a in range(len(tensor.dims)) if self._is((tensor.name, a))]
@@ -277,6 +282,26 @@ class _Cutter:
             invariant=(),
         )
         return head, tail
+
+
+def _only_adds(tail: Program, sums: list[str]) -> bool:
+    """Whether every statement adds something to the only sum, element by element."""
+    late = set(sums)
+    for statement in tail.statements:
+        if not isinstance(statement, Pointwise):
+            return False
+        behind = [isinstance(arg, Access) and arg.name in late for arg in statement.args]
+        name = statement.function
+        adds = name == "add" or (name == "sub" and behind[0])
+        if not adds and not (name == "cast" and statement.dtype.kind == "float"):
+            return False
+        places = [access.index for access in statement.reads if access.name in late]
+        if places != [statement.write.index]:  # once, and where it is written
+            return False
+        if not all(isinstance(index, str) for index in statement.write.index):
+            return False
+        late.add(statement.write.name)
+    return len(sums) == 1 and len(tail.outputs) == 1
 
 
 def _needed(statements: list[Statement], wanted: Iterable[str]) -> list[Statement]:

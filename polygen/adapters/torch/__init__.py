@@ -22,16 +22,19 @@ from polygen.adapters.torch.operator import Operator, op
 
 if TYPE_CHECKING:
     from polygen.adapters.torch.backend import Explanation, explain, polygen
+    from polygen.adapters.torch.capturing import Captured, captured
     from polygen.adapters.torch.overlap import gathered, scattered
     from polygen.adapters.torch.pipelines import Pipeline, pipeline
     from polygen.adapters.torch.settled import Record
 
 __all__ = [
+    "Captured",
     "Explanation",
     "Operator",
     "Pipeline",
     "Record",
     "beside",
+    "captured",
     "explain",
     "gathered",
     "op",
@@ -43,9 +46,11 @@ __all__ = [
 ]
 
 _LATER = {
+    "Captured": "capturing",
     "Explanation": "backend",
     "Pipeline": "pipelines",
     "Record": "settled",
+    "captured": "capturing",
     "explain": "backend",
     "gathered": "overlap",
     "pipeline": "pipelines",

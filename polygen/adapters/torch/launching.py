@@ -39,6 +39,34 @@ def launch(text: str, operands: Sequence[Any]) -> list[torch.Tensor]:
     return found
 
 
+def launch_plainly(
+    text: str, operands: Sequence[Any], out: tuple[torch.Tensor, ...] | None = None
+) -> Sequence[torch.Tensor]:
+    """Run a program as one kernel on plain tensors of a GPU, past PyTorch's dispatcher.
+
+    Args:
+        text: the program, by `text_of`.
+        operands: in order, tensors and numbers, for which `is_plain` holds.
+        out: tensors for the results, without gaps; None: new ones.
+
+    Returns:
+        The outputs, in order.
+    """
+    values = tuple([o if isinstance(o, torch.Tensor) else float(o) for o in operands])
+    found = _runner(text)[0].on_gpu(values, out)
+    return found if isinstance(found, tuple) else (found,)
+
+
+def is_plain(operands: Sequence[Any]) -> bool:
+    """Whether nothing but computing is to be done: no trace, no wrapper of tensors, no mode."""
+    if torch._C._len_torch_dispatch_stack() or torch.compiler.is_compiling():
+        return False
+    return all([type(o) in _PLAIN for o in operands if isinstance(o, torch.Tensor)])
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
 def text_of(program: Program) -> str:
     """A program as text that `read` reads."""
     return content(program)

@@ -86,6 +86,23 @@ class Operator:
         with torch._C._AutoDispatchBelowAutograd():  # a derivative's registration costs a call
             return self.overload(*operands)
 
+    def into(self, out: tuple[torch.Tensor, ...], operands: tuple[Any, ...]) -> None:
+        """Run the operator, its results stored in tensors that there are; nothing is recorded.
+
+        Args:
+            out: tensors without gaps, of the results' shapes and types.
+            operands: as for a call.
+
+        Raises:
+            PolygenError: operands that no kernel takes.
+        """
+        if not torch.is_autocast_enabled(out[0].device.type):
+            self._runner.into(out, operands)
+            return
+        found = self(*operands)
+        for place, value in zip(out, found if isinstance(found, tuple) else (found,), strict=True):
+            place.copy_(value)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Operator:
         return self  # what PyTorch knows by name there is once; copies of modules share it
 

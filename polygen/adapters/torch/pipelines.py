@@ -7,6 +7,7 @@
    the batch of the same tick, in the same order. What is received is waited for where it is read.
 3. Gradients are added up in the parameters' ``.grad``, in the order of the timetable. Where a step
    fails, parameters have the gradients that they had before.
+4. On GPUs a rank's turns may be captured, messages and all, and launched at once (`step_graphs`).
 
 Transport, streams and time-outs are PyTorch's (`torch.distributed.batch_isend_irecv`).
 """
@@ -23,7 +24,9 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from polygen.errors import ArgumentError, EngineError, PipelineError, told
+from polygen.adapters.torch.engine import engine
+from polygen.adapters.torch.step_graphs import StepGraphs
+from polygen.errors import ArgumentError, PipelineError
 from polygen.parallel import drawing
 from polygen.parallel.proved import Proved, prove
 from polygen.parallel.timetable import BACKWARD, FORWARD, WEIGHTS, Timetable, timetable
@@ -43,6 +46,7 @@ def pipeline(
     group: dist.ProcessGroup | None = None,
     buffers: int | None = None,
     device: torch.device | str | None = None,
+    graph: bool = False,
 ) -> Pipeline:
     """Make a pipeline of a model's stages; every rank of the group calls this.
 
@@ -57,6 +61,9 @@ def pipeline(
         group: the ranks; None: all there are.
         buffers: microbatches of which a stage may keep activations at most; None: any number.
         device: where messages are received; None: where this rank's parameters are.
+        graph: capture this rank's second step in a CUDA graph, and replay it from then on; the
+            Python of stages and loss does not run again then. Steps of which that cannot be done
+            run as they are, and why is said once.
 
     Raises:
         PipelineError: no such schedule, or stages, ranks or microbatches that it is not for.
@@ -65,7 +72,7 @@ def pipeline(
     """
     ranks = dist.get_world_size(group)
     proved = prove(timetable(schedule, len(stages), ranks), buffers)
-    found = Pipeline(proved, plan(proved, microbatches), stages, loss, group, device)
+    found = Pipeline(proved, plan(proved, microbatches), stages, loss, group, device, graph)
     found._agree()
     return found
 
@@ -95,6 +102,7 @@ class Pipeline:
         loss: Loss,
         group: dist.ProcessGroup | None,
         device: torch.device | str | None,
+        graph: bool = False,
     ) -> None:
         self.proved, self.plan, self.group = proved, plan, group
         self.rank = dist.get_rank(group)
@@ -114,6 +122,7 @@ class Pipeline:
         own = [p for stage in self._stages.values() for p in stage.parameters()]
         self._device = torch.device(device or (own[0].device if own else "cpu"))
         self._forms: dict[int, _Form] = {}
+        self._steps = StepGraphs(self._device, group) if graph else None
 
     def __str__(self) -> str:
         return drawing.text(self.proved, self.plan)
@@ -137,18 +146,37 @@ class Pipeline:
         given = self._divided(inputs, "inputs") if self.rank == first else []
         wanted = self._divided(targets, "targets") if self.rank == last else []
         self._infer(given)
-        own = [p for stage in self._stages.values() for p in stage.parameters()]
+        every = (p for stage in self._stages.values() for p in stage.parameters())
+        own = list(dict.fromkeys(every))  # stages may share some
+        if self._steps is None:
+            return self._plainly(given, wanted, own)
+        return self._steps.step(given, wanted, own, self._turns, self._plainly)
+
+    def forget(self) -> None:
+        """Give captured steps up; before `torch.distributed.destroy_process_group`, which would
+        wait for them.
+        """
+        if self._steps is not None:
+            self._steps.forget()
+
+    def _plainly(
+        self, given: list[Any], wanted: list[Any], own: list[torch.nn.Parameter]
+    ) -> torch.Tensor | None:
         before = [p.grad for p in own]
         for parameter, gradient in zip(own, before, strict=True):
             parameter.grad = None if gradient is None else gradient.clone()
-        run = _Run(self, given, wanted)
         try:
-            run.all(self.plan.turns[self.rank])
+            return self._turns(given, wanted, captured=False)
         except BaseException:
             for parameter, gradient in zip(own, before, strict=True):
                 parameter.grad = gradient
             raise
-        return torch.stack(run.losses) if self.rank == last else None
+
+    def _turns(self, given: list[Any], wanted: list[Any], *, captured: bool) -> torch.Tensor | None:
+        """Go through this rank's turns; gradients are added to what parameters have."""
+        run = _Run(self, given, wanted, captured)
+        run.all(self.plan.turns[self.rank])
+        return torch.stack(run.losses) if self.rank == self.proved.home[-1] else None
 
     def _divided(self, values: Any, name: str) -> list[Any]:
         number = self.plan.microbatches
@@ -182,7 +210,7 @@ class Pipeline:
         """
         mine = (self.proved.timetable, self.plan.microbatches)
         every: list[Any] = [None] * dist.get_world_size(self.group)
-        _engine(
+        engine(
             lambda: dist.all_gather_object(every, mine, group=self.group), "the other ranks' setup"
         )
         other = next((rank for rank, said in enumerate(every) if said != every[0]), None)
@@ -219,7 +247,7 @@ class Pipeline:
             broadcast = functools.partial(
                 dist.broadcast_object_list, told_form, src=source, group=self.group
             )
-            _engine(broadcast, f"the shape of stage {number}'s output")
+            engine(broadcast, f"the shape of stage {number}'s output")
             forms[number] = told_form[0]
         self._forms = forms or {-2: _Form((), torch.float32)}
 
@@ -244,8 +272,8 @@ def _pair(form: _Form) -> tuple[tuple[int, ...], torch.dtype]:
 class _Run:
     """One step on one rank: what has arrived, what is kept, what is under way."""
 
-    def __init__(self, of: Pipeline, inputs: list[Any], targets: list[Any]) -> None:
-        self.of, self.inputs, self.targets = of, inputs, targets
+    def __init__(self, of: Pipeline, inputs: list[Any], targets: list[Any], captured: bool) -> None:
+        self.of, self.inputs, self.targets, self.captured = of, inputs, targets, captured
         self.final = len(of.proved.home) - 1
         self.losses: list[torch.Tensor] = []
         self.arriving: dict[_Key, tuple[torch.Tensor, list[dist.Work], Message]] = {}
@@ -262,7 +290,7 @@ class _Run:
                 works[turn.work.phase](turn.work)
             self._batch(turn)
         for work, _, message in self.sending:
-            _engine(work.wait, f"{message}, which this rank sends")
+            engine(work.wait, f"{message}, which this rank sends")
 
     # --- work
     def _forward(self, work: Work) -> None:
@@ -288,11 +316,11 @@ class _Run:
             self.inner[stage, microbatch] = lambda: torch.autograd.backward(made, gradient)
             return
         if apart:
-            engine = importlib.import_module("torch.distributed.pipelining._backward")
+            split = importlib.import_module("torch.distributed.pipelining._backward")
             own = self.of._stages[stage]
             outputs = None if gradient is None else [gradient]
-            (found,), groups = engine.stage_backward_input([made], outputs, [x], own.parameters())
-            self.inner[stage, microbatch] = lambda: engine.stage_backward_weight(
+            (found,), groups = split.stage_backward_input([made], outputs, [x], own.parameters())
+            self.inner[stage, microbatch] = lambda: split.stage_backward_weight(
                 own.parameters(), groups
             )
         else:
@@ -310,7 +338,7 @@ class _Run:
             return self.handed.pop(key)
         tensor, handles, message = self.arriving.pop(key)
         for handle in handles:
-            _engine(handle.wait, f"{message}, from rank {message.source.rank}")
+            engine(handle.wait, f"{message}, from rank {message.source.rank}")
         return tensor
 
     # --- messages
@@ -328,11 +356,12 @@ class _Run:
             operations.append(self._operation(dist.irecv, tensor, message.source.rank))
             tensors.append(tensor)
         what = ", ".join(map(str, (*turn.sends, *turn.receives)))
-        handles = _engine(lambda: dist.batch_isend_irecv(operations), what)
+        handles = engine(lambda: dist.batch_isend_irecv(operations), what)
         # Engines that join a batch give one handle for all of it.
         each = handles if len(handles) == len(operations) else [handles[-1]] * len(operations)
         both = zip((*turn.sends, *turn.receives), tensors, each, strict=True)
-        self.sending = [one for one in self.sending if not one[0].is_completed()]
+        if not self.captured:  # nothing is ever over while it is captured
+            self.sending = [one for one in self.sending if not one[0].is_completed()]
         for number, (message, tensor, handle) in enumerate(both):
             if number < len(turn.sends):
                 self.sending.append((handle, tensor, message))
@@ -353,21 +382,3 @@ class _Run:
 
 def _key(work: Work) -> _Key:
     return work.phase, work.stage, work.microbatch
-
-
-def _engine(run: Callable[[], Any], what: str) -> Any:
-    """Call the engine; its failure is one clear error.
-
-    Raises:
-        EngineError: it fails.
-    """
-    try:
-        return run()
-    except RuntimeError as error:
-        raise EngineError(
-            f"the engine gives up on {what}",
-            where="torch.distributed",
-            why=told(error),
-            nearest="A rank has ended or is stuck: see its output. Nothing of this step is kept; "
-            "start the ranks again",
-        ) from error

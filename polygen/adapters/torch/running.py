@@ -42,8 +42,12 @@ class Runner:
         self._program_for, self._schedule = program_for, schedule
         self._ready: Recent[Any, tuple[Kernel, tuple[int, ...]]] = Recent(_MOST_READY)
 
-    def on_gpu(self, operands: tuple[Any, ...]) -> Any:
+    def on_gpu(self, operands: tuple[Any, ...], out: tuple[Any, ...] | None = None) -> Any:
         """Launch on the current stream of the tensors' device; nothing waits.
+
+        Args:
+            operands: tensors and numbers.
+            out: tensors for the results, without gaps; None: new ones.
 
         Returns:
             What the kernel returns: a new tensor, or a tuple of several.
@@ -62,8 +66,8 @@ class Runner:
         ready = self._ready.get((index, key))
         if _has_several_devices() and index != torch.cuda.current_device():
             with torch.cuda.device(index):
-                return self._launch(ready or self._prepare(index, key, operands), operands)
-        return self._launch(ready or self._prepare(index, key, operands), operands)
+                return self._launch(ready or self._prepare(index, key, operands), operands, out)
+        return self._launch(ready or self._prepare(index, key, operands), operands, out)
 
     def _prepare(
         self, index: int, key: tuple[Any, ...], operands: tuple[Any, ...]
@@ -76,9 +80,18 @@ class Runner:
         return self._ready.put((index, key), (kernel, copied))
 
     @staticmethod
-    def _launch(ready: tuple[Kernel, tuple[int, ...]], operands: tuple[Any, ...]) -> Any:
+    def _launch(ready: tuple[Kernel, tuple[int, ...]], operands: tuple[Any, ...], out: Any) -> Any:
         kernel, copied = ready
-        return kernel(*(_copied(operands, copied) if copied else operands))
+        operands = _copied(operands, copied) if copied else operands
+        return kernel(*operands) if out is None else kernel(*operands, out=out)
+
+    def into(self, out: tuple[torch.Tensor, ...], operands: tuple[Any, ...]) -> None:
+        """Run a program, its results stored in tensors that there are, without gaps."""
+        if out[0].is_cuda:
+            self.on_gpu(operands, out)
+            return
+        for place, value in zip(out, self.on_cpu(operands), strict=True):
+            place.copy_(value)
 
     def on_cpu(self, operands: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
         """The program's meaning in float64, for comparisons and `torch.autograd.gradcheck`.

@@ -6,7 +6,10 @@
 2. Every rank runs the program on its shards. Where the program is linear in the sums that ranks
    have parts of, the result is ``Partial``, and whoever reads it adds up.
 3. Where a statement waits for a sum (a bias, a residual, an activation), ranks run what is before
-   it, the parts are added up, and the rest is computed of the sums in PyTorch's operations.
+   it, the parts are added up, and the rest is computed of the sums in PyTorch's operations. What
+   only adds to a sum one rank adds to its part, in its kernel.
+4. Parts go to the rank whose rows they are of, beside the products of other rows, and what that
+   rank makes of them comes back (`sums`), where this is predicted to be quicker than an all-reduce.
 
 Derivatives of operators are programs, and are shared in the same way.
 """
@@ -16,14 +19,13 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from polygen.adapters.legality import refusal
-from polygen.adapters.torch import meaning
-from polygen.adapters.torch.launching import launch, read, text_of
+from polygen.adapters.torch.launching import read
+from polygen.adapters.torch.reducing import Reduction, run_as, text_or_none
 from polygen.adapters.torch.running import sizes_for
 from polygen.errors import ArgumentError
 from polygen.frontend.program import Program
@@ -106,19 +108,20 @@ class _Shared:
     Attributes:
         program: of the whole operands.
         wanted: per operand its placements; None of a number.
-        cut: the one that waits for sums, if there is one.
-        dim: the dim of the mesh over which it does.
-        text: of what ranks compute first, the program or what is before its sums; "" where no
-            kernel can be made of that.
+        dim: the dim of the mesh over which sums are waited for.
+        text: of the program, if nothing waits; "" where no kernel can be made of it.
         results: per output its shape and placements.
+        sums: what waits for sums, if something does.
+        specs: of the results, by number and type, as DTensor describes them.
     """
 
     program: Program
     text: str
     wanted: tuple[tuple[Any, ...] | None, ...]
-    cut: Cut | None
     dim: int
     results: tuple[tuple[tuple[Any, ...], tuple[Any, ...]], ...]
+    sums: Reduction | None
+    specs: dict[tuple[int, torch.dtype], Any] = field(default_factory=dict)
 
 
 _decided: Recent[Any, _Shared] = Recent(_MOST_KEPT)
@@ -152,14 +155,12 @@ def shared(source: Any, program_for: ProgramFor, operands: Sequence[Any]) -> tup
                 operand = operand.redistribute(mesh, wanted)
             operand = operand._local_tensor
         local.append(operand)
-    if call.cut is None:
-        results = _run(call.program, call.text, local)
+    if call.sums is None:
+        results = run_as(call.program, call.text, local)
     else:
-        results = _behind_sums(call, call.cut, local, mesh)
-    return tuple(
-        _distributed(result, mesh, placements, shape)
-        for result, (shape, placements) in zip(results, call.results, strict=True)
-    )
+        given = dict(zip((tensor.name for tensor in call.program.inputs), local, strict=True))
+        results = call.sums.results(given, mesh.get_group(call.dim))
+    return tuple([_distributed(call, n, result, mesh) for n, result in enumerate(results)])
 
 
 def _decision(program: Program, operands: Sequence[Any], mesh: Any) -> _Shared:
@@ -170,14 +171,13 @@ def _decision(program: Program, operands: Sequence[Any], mesh: Any) -> _Shared:
     cut = chosen[waiting[0]] if waiting else None
     return _Shared(
         program,
-        _text(cut.head if cut else program),
+        "" if cut else text_or_none(program),
         tuple(
             tuple(_placement(cut.inputs[number] if cut else WHOLE) for cut in chosen)
             if isinstance(operand, torch.Tensor)
             else None
             for number, operand in enumerate(operands)
         ),
-        cut,
         waiting[0] if waiting else 0,
         tuple(
             (
@@ -186,37 +186,8 @@ def _decision(program: Program, operands: Sequence[Any], mesh: Any) -> _Shared:
             )
             for number, tensor in enumerate(program.outputs)
         ),
+        Reduction.of(program, cut) if cut else None,
     )
-
-
-def run(program: Program, operands: Sequence[Any]) -> Sequence[torch.Tensor]:
-    """A program on this rank's tensors: as a kernel, or in PyTorch's operations."""
-    return _run(program, _text(program), operands)
-
-
-def _run(program: Program, text: str, operands: Sequence[Any]) -> Sequence[torch.Tensor]:
-    if text:
-        return launch(text, operands)
-    return meaning.run(program, operands, sizes_for(program, operands))
-
-
-def _text(program: Program) -> str:
-    """A program as text; "" where no kernel can be made of it."""
-    return text_of(program) if refusal(program) is None else ""
-
-
-def _behind_sums(
-    call: _Shared, cut: Cut, local: Sequence[Any], mesh: Any
-) -> Sequence[torch.Tensor]:
-    """What waits for sums over a dim of the mesh, computed of them."""
-    assert cut.tail is not None
-    named = dict(zip((tensor.name for tensor in call.program.inputs), local, strict=True))
-    parts = _run(cut.head, call.text, [named[tensor.name] for tensor in cut.head.inputs])
-    engine = torch.distributed._functional_collectives
-    sums = [engine.all_reduce(part, "sum", (mesh, call.dim)) for part in parts]
-    named |= {tensor.name: total for tensor, total in zip(cut.tail.inputs, sums, strict=False)}
-    operands = [named[tensor.name] for tensor in cut.tail.inputs]
-    return meaning.run(cut.tail, operands, sizes_for(cut.tail, operands))
 
 
 def _placement(state: State) -> Any:
@@ -227,16 +198,23 @@ def _placement(state: State) -> Any:
     return Partial("sum") if state == PART else Replicate()
 
 
-def _distributed(
-    local: torch.Tensor, mesh: Any, placements: tuple[Any, ...], shape: tuple[Any, ...]
-) -> Any:
+def _distributed(call: _Shared, number: int, local: torch.Tensor, mesh: Any) -> Any:
+    """A result as a DTensor."""
     from torch.distributed.tensor import DTensor  # noqa: PLC0415
+
+    spec = call.specs.get((number, local.dtype))
+    if spec is None:
+        spec = call.specs[number, local.dtype] = _spec(call, number, local.dtype, mesh)
+    return DTensor(local.contiguous(), spec, requires_grad=False)
+
+
+def _spec(call: _Shared, number: int, dtype: torch.dtype, mesh: Any) -> Any:
     from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta  # noqa: PLC0415
 
+    shape, placements = call.results[number]
     strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    meta = TensorMeta(torch.Size(shape), tuple(strides), local.dtype)
-    spec = DTensorSpec(mesh, placements, tensor_meta=meta)
-    return DTensor(local.contiguous(), spec, requires_grad=False)
+    meta = TensorMeta(torch.Size(shape), tuple(strides), dtype)
+    return DTensorSpec(mesh, placements, tensor_meta=meta)
 
 
 # --- which cut ------------------------------------------------------------------------------------

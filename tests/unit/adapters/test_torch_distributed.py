@@ -1,4 +1,4 @@
-"""Two processes with Gloo: pipelines and layers cut in two, beside one process."""
+"""Two to four processes with Gloo: pipelines and layers cut in two, beside one process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    return distributed_ranks.start(2, folder, "pipelines", "tensors", "examples", "dies")
+    return distributed_ranks.start(2, folder, "pipelines", "graphs", "tensors", "examples", "dies")
 
 
 def test_gradients_of_pipelines_are_those_of_one_process_bit_by_bit(found):
@@ -28,6 +28,18 @@ def test_gradients_of_pipelines_are_those_of_one_process_bit_by_bit(found):
         for name in ("gpipe", "1f1b", "interleaved", "zero-bubble", "in pairs"):
             parameters, gradients, losses, others = result[name]
             assert (parameters, gradients, losses, others) == (8, True, True, True), name
+
+
+def test_captured_steps_give_the_same_bits(found):
+    """One capture to a pipeline, three replays of four steps, and one with other inputs."""
+    for result in found["graphs"]:
+        assert result["said"] == ["steps are not captured: CUDA graphs need tensors on a GPU"]
+        for name in ("1f1b", "zero-bubble"):
+            same, losses, apart, anew, unused = result[name]
+            assert same and losses, name
+            assert apart, "gradients of a step before are what they were"
+            assert anew and unused, name
+        assert result["counts"] == {"captures": 2, "replays": 8, "forgotten": 2}
 
 
 def test_what_pipelines_refuse_is_refused_on_all_ranks(found):
@@ -61,9 +73,15 @@ def test_what_waits_for_a_sum_is_computed_of_the_sum(found):
         assert result["waits"] == ["R", True] and result["two dims"]
 
 
+def test_what_only_adds_to_a_sum_is_added_once(found):
+    """By rows, and with an odd number of them by one rank."""
+    for result in found["tensors"]:
+        assert result["once"] == ["R", True] and result["odd rows"]
+
+
 def test_chunks_beside_communication_give_the_whole(found):
     for result in found["tensors"]:
-        assert result["gathered"] == [True] * 2 and result["scattered"] == [True] * 3
+        assert result["gathered"] == [True] * 3 and result["scattered"] == [True] * 6
 
 
 def test_what_layers_cut_in_two_refuse(found):
@@ -75,6 +93,7 @@ def test_what_layers_cut_in_two_refuse(found):
         "rows of the results are not made of rows of x alone",
         "12 rows for 10 ranks and chunks",
         "no parameter is called q. Parameters: x, w",
+        "x has this rank's rows alone",
         "an operand needs a gradient",
     ]
     for result in found["tensors"]:
@@ -86,3 +105,18 @@ def test_the_example_gives_what_one_process_gives(found):
     for result in found["examples"]:
         layers, gradients = result["differences"]
         assert layers < 1e-12 and gradients == 0.0
+
+
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_more_than_two_ranks(ranks, tmp_path):
+    for result in distributed_ranks.start(ranks, tmp_path, "several")["several"]:
+        assert result["sums"] == [True] * 6
+        assert result["scattered"] == result["gathered"] == [True] * 12
+        assert result.get("pipeline", ranks == 3)
+
+
+def test_when_a_rank_of_a_layer_dies_the_other_says_so(tmp_path):
+    first, second = distributed_ranks.start(2, tmp_path, "leaves")["leaves"]
+    assert second is None
+    for text in first["said"]:
+        assert "the engine gives up on " in text and "A rank has ended or is stuck" in text

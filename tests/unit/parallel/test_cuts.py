@@ -29,10 +29,23 @@ CASES = {
     "products of one sum": (lambda x, u, v: -(x @ u.T) - x @ v.T, (X, W, W), ""),
     "a bias": (lambda x, w, b: x @ w.T + b, (X, W, "bf16[N]"), "add(v0[i,j], b[j])"),
     "a residual": (lambda x, w, r: r - x @ w.T, (X, W, "bf16[M,N]"), "sub(r[i,j], v0[i,j])"),
+    "a bias and a residual": (
+        lambda x, w, b, r: x @ w.T + b - r,
+        (X, W, "bf16[N]", "bf16[M,N]"),
+        "add(v0[i,j], b[j])",
+    ),
     "an activation": (lambda x, w: pg.relu(x @ w.T), (X, W), "maximum(v0[i,j], 0.0)"),
     "two sums multiplied": (lambda x, u, v: (x @ u.T) * (x @ v.T), (X, W, W), "mul(v0"),
+    "the sum twice": (lambda x, w, r: (x @ w.T + r) + x @ w.T, (X, W, "bf16[M,N]"), "add(v0"),
+    "the sum turned": (lambda x, w, r: (x @ w.T).T + r, (X, W, "bf16[N,M]"), "add("),
+    "the sum of a row": (
+        lambda x, w, r: (x @ w.T).sum(1)[:, None] + r,
+        (X, W, "bf16[M,N]"),
+        "add(",
+    ),
     "a row's largest": (lambda x, w: pg.softmax(x @ w.T, axis=-1), (X, W), "max over j"),
 }
+ADDED_ONCE = {"a bias", "a bias and a residual"}  # "a residual" takes the sum away from it
 
 
 def gathered(found: Program, cut: Cut, ranks: int, values: dict[str, np.ndarray]) -> list:
@@ -105,3 +118,28 @@ def test_dims_that_cannot_be_shared():
     assert set(of(square)) == {"K"}  # rows and columns are M, and neither is M / 2 alone
     both = program(lambda x, w: (x @ w.T, pg.relu(x @ w.T)), X, W)
     assert set(of(both)) == {"M", "N"}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_only_adds_to_a_sum_may_be_added_by_one_rank(name):
+    function, signature, _ = CASES[name]
+    found = program(function, *signature)
+    cut = of(found)["K"]
+    assert cut.once == (name in ADDED_ONCE)
+    if not cut.once:
+        return
+    made = np.random.default_rng(0)
+    values = {t.name: made.integers(-3, 4, (6,) * len(t.dims)) * 1.0 for t in found.inputs}
+    (wanted,) = evaluate(found, values, dict.fromkeys(found.sizes, 6), round_outputs=False)
+    for ranks, adding in ((2, 0), (3, 1)):
+        total = 0.0
+        for rank in range(ranks):
+            own = {
+                t.name: np.split(values[t.name], ranks, state)[rank] if isinstance(state, int)
+                else values[t.name] for t, state in zip(found.inputs, cut.inputs, strict=True)
+            }  # fmt: skip
+            computed = found if rank == adding else cut.head
+            given = {t.name: own[t.name] for t in computed.inputs}
+            sizes = dict.fromkeys(found.sizes, 6) | {cut.dim: 6 // ranks}
+            total = total + evaluate(computed, given, sizes, round_outputs=False)[0]
+        np.testing.assert_allclose(total, wanted, rtol=1e-12)

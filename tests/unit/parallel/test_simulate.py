@@ -74,5 +74,5 @@ def test_the_picture_of_the_page_is_the_schedules():
 
 
 def test_a_link_that_is_not_known():
-    with pytest.raises(HardwareDataError, match="Links: nvlink, infiniband"):
+    with pytest.raises(HardwareDataError, match="Links: nvlink, nccl, infiniband"):
         link("string")
