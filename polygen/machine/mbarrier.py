@@ -155,13 +155,11 @@ def arrive(
     state = np.zeros(lanes.count, "u8")
     for at, chosen, barrier in objects_at(machine, lanes, places, position):
         _check_alive(machine, lanes, int(chosen[0]), at, position)
-        early = _early(machine, lanes, chosen, barrier)
-        if early is not None:
-            _report_early(machine, lanes, early, at, barrier, position)
-        before = barrier.phase
+        phase, warp = barrier.phase, -1
         for lane in chosen.tolist():
-            if barrier.phase != before and early is None:
-                early = lane
+            if int(lanes.index[lane]) // 32 != warp:
+                phase, warp = barrier.phase, int(lanes.index[lane]) // 32
+            elif barrier.phase != phase:
                 _report_early(machine, lanes, lane, at, barrier, position)
             state[lane] = barrier.phase
             if machine.shadow is not None and release:
@@ -177,26 +175,15 @@ def arrive(
     return (state,)
 
 
-def _early(machine: Machine, lanes: Lanes, chosen: Vector, barrier: Barrier) -> int | None:
-    """A lane that nothing has told of the end of the phase before, if there is one."""
-    if machine.shadow is None or barrier.done_clock is None:
-        return None
-    single = machine.shadow.single
-    for lane in chosen.tolist():
-        clock, _ = single.of(int(lanes.index[lane]))
-        if not (clock >= barrier.done_clock).all():
-            return int(lane)
-    return None
-
-
 def _report_early(
     machine: Machine, lanes: Lanes, lane: int, at: int, barrier: Barrier, position: int
 ) -> None:
+    """Lanes of one warp are not ordered by the instruction that they execute together."""
     machine.findings.add(
         "barrier-count",
         f"{lanes.name(lane)} arrives at {name_of(machine, at)}, which expects {barrier.count} "
-        f"arrivals, in phase {barrier.phase}, and may as well count in the one before: nothing "
-        "orders it after the end of that phase",
+        f"arrivals, in phase {barrier.phase}, which lanes of its warp have begun by the same "
+        "instruction: who counts in which phase is not said",
         position,
         barrier.position,
     )
