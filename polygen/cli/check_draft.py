@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 
 from polygen.errors import LaunchError
-from polygen.machine.module import Instruction, Kernel, Module, Variable, items
+from polygen.machine.module import Instruction, Kernel, Module, Variable, items, type_bytes
 
 LENGTH, NUMBER, THREADS, SHARED = 1024, 64, 128, 32768
 SQUARE, CUBE = (16, 16), (8, 8, 4)
@@ -99,8 +99,9 @@ def _argument(kernel: Kernel, parameter: Variable) -> list[str]:
             fill = "nan" if dtype[0] in "fb" else "zeros"
             lines.append(f'fill = "{fill}"  # the kernel only stores to it')
         return lines
-    if parameter.size > 8 or parameter.kind not in _SCALARS:
-        return ['kind = "struct"', f"size = {parameter.size}"]
+    bytes_ = parameter.size or type_bytes(parameter.kind)
+    if parameter.kind not in _SCALARS or bytes_ != type_bytes(parameter.kind):
+        return ['kind = "struct"', f"size = {bytes_}"]
     return ['kind = "scalar"', f'dtype = "{_SCALARS[parameter.kind]}"', f"value = {NUMBER}"]
 
 

@@ -20,8 +20,10 @@ KERNELS = Path(__file__).parents[1] / "machine" / "kernels"
 HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
 TWO = """
 struct Five { float a[5]; };
+struct Two { short a; };
 extern "C" __global__ void first(float* x) { x[threadIdx.x] = 1; }
 extern "C" __global__ void second(Five s, float* x) { x[threadIdx.x] = s.a[threadIdx.x % 5]; }
+extern "C" __global__ void third(Two s, bool b, float* x) { x[threadIdx.x] = s.a + b; }
 extern "C" __global__ void late(float* x) {
   __shared__ float s[128];
   s[threadIdx.x] = x[threadIdx.x];
@@ -51,21 +53,21 @@ def test_every_kernel_gets_a_line(folder, capsys):
     said = {tuple(line.split(":")[0].split()): line for line in lines}
     assert said.keys() == {
         ("refused", "cube.ptx", "f"), ("refused", "cut.ptx"), ("silent", "deeper/two.cu", "first"),
-        ("silent", "deeper/two.cu", "second"), ("found", "deeper/two.cu", "late"),
-        ("refused", "host.cu"), ("found", "sum_race.cu"),
+        ("silent", "deeper/two.cu", "second"), ("silent", "deeper/two.cu", "third"),
+        ("found", "deeper/two.cu", "late"), ("refused", "host.cu"), ("found", "sum_race.cu"),
     }  # fmt: skip
     assert "no header <iostream>" in said["refused", "host.cu"]
     assert "`tex.1d.v4.f32.s32`" in said["refused", "cube.ptx", "f"]
     assert said["found", "sum_race.cu"].endswith(": race-write-read"), "as its launch file says"
-    assert total == "5 file(s), 7 kernel(s): 2 silent, 2 found, 3 refused, 0 stopped, 0 failed"
+    assert total == "5 file(s), 8 kernel(s): 3 silent, 2 found, 3 refused, 0 stopped, 0 failed"
 
 
 def test_the_same_as_json(tmp_path, capsys):
     (tmp_path / "two.cu").write_text(TWO)
     assert main(["check", str(tmp_path), "--arch", "sm_80", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert found["counts"] == {"silent": 2, "found": 1}
-    assert [row["kernel"] for row in found["rows"]] == ["first", "second", "late"]
+    assert found["counts"] == {"silent": 3, "found": 1}
+    assert [row["kernel"] for row in found["rows"]] == ["first", "second", "third", "late"]
     assert all(row["drafted"] for row in found["rows"])
 
 
