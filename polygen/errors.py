@@ -298,6 +298,10 @@ class PtxError(PolygenError):
         )
 
 
+class MachineFault(PtxError):
+    """The PTX machine stumbles over a text: a mistake of its own, or one of the text's."""
+
+
 class LaunchError(PolygenError):
     """A launch does not fit its kernel: shared memory, number or kind of arguments, block size."""
 

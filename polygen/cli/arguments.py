@@ -29,7 +29,8 @@ example:
 
 FILES = """
 or a kernel from outside: polygen check FILE.cu LAUNCH.toml, polygen check FILE.ptx LAUNCH.toml;
-docs/machine.md says what a launch file holds, and polygen check FILE.cu --arch sm_90a drafts one.
+docs/machine.md says what a launch file holds, and polygen check FILE.cu --arch sm_90a drafts one;
+polygen check FOLDER runs every kernel below a folder, as its launch file says or as a draft does.
 """
 
 SCHEDULES = """
@@ -205,7 +206,15 @@ def parser() -> Parser:
         type=positive,
         default=1,
         metavar="N",
-        help="processes that run the blocks; the report is the same; default: 1",
+        help="processes for the blocks, or for the files of a folder; the report is the same; "
+        "default: 1",
+    )
+    check.add_argument(
+        "--seconds",
+        type=positive,
+        default=120,
+        metavar="S",
+        help="that a kernel of a folder may take; default: 120",
     )
     check.epilog = EPILOG.format(command="check") + FILES
     run = add("run", trial.run, "run a kernel on this GPU, compare and time it", kernel, json)

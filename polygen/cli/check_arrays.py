@@ -15,6 +15,7 @@ from polygen.cli.check_launch import (
     LaunchFile,
     MapArgument,
     ScalarArgument,
+    StructArgument,
 )
 from polygen.errors import LaunchFileError
 from polygen.machine import Finding, TensorMap
@@ -47,12 +48,14 @@ def arguments(launch: LaunchFile, path: Path) -> tuple[tuple[Any, ...], list[Arr
         where = f"argument[{number}]"
         if isinstance(one, ScalarArgument):
             made.append(_scalar(one, where, problems))
+        elif isinstance(one, StructArgument):
+            made.append(_struct(one, where, path.parent, problems))
         elif isinstance(one, ArrayArgument) or one.of < 0:
             made.append(_array(one, where, path.parent, problems))
         else:
             made.append(None)
     for number, one in enumerate(launch.arguments):
-        if isinstance(one, ScalarArgument):
+        if isinstance(one, ScalarArgument | StructArgument):
             continue
         where, source = f"argument[{number}].expect", one
         if isinstance(one, MapArgument):
@@ -80,6 +83,20 @@ def _scalar(one: ScalarArgument, where: str, problems: list[str]) -> Any:
             problems.append(f"{where}.value: {one.value!r} is no {one.dtype}")
             return None
     return np.array(one.value).astype(kind)[()]
+
+
+def _struct(one: StructArgument, where: str, folder: Path, problems: list[str]) -> bytes | None:
+    if one.fill == "zeros":
+        return bytes(one.size)
+    try:
+        data: bytes = np.load(folder / one.fill, allow_pickle=False).tobytes()
+    except (OSError, ValueError) as error:
+        problems.append(f"{where}: {one.fill} cannot be read: {error}")
+        return None
+    if len(data) != one.size:
+        problems.append(f"{where}: {one.fill} has {len(data)} bytes, not {one.size}")
+        return None
+    return data
 
 
 def _array(one: Stored, where: str, folder: Path, problems: list[str]) -> Array | None:

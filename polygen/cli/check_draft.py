@@ -4,7 +4,8 @@
    array; the others are numbers.
 2. An array's dtype is that of the first access through it; one that is only stored to begins as
    NaN, or zeros. What is computed from a parameter is followed through the text.
-3. Block and dynamic shared memory are those of the launch bounds and declarations, where they say.
+3. Block and dynamic shared memory are those of the launch bounds and declarations, where they say;
+   a kernel that reads ``%tid.y`` or ``%tid.z`` gets a block with such sides.
    Sizes and numbers are not in the text: the draft has some, to be changed.
 """
 
@@ -13,9 +14,10 @@ from __future__ import annotations
 import re
 
 from polygen.errors import LaunchError
-from polygen.machine.module import Instruction, Kernel, Module, Variable, items
+from polygen.machine.module import Instruction, Kernel, Module, Variable, items, type_bytes
 
 LENGTH, NUMBER, THREADS, SHARED = 1024, 64, 128, 32768
+SQUARE, CUBE = (16, 16), (8, 8, 4)
 _MOVES = frozenset(["mov", "cvta", "cvt", "add", "sub", "mad", "selp", "shl"])
 _ACCESSES = frozenset(["ld", "st", "atom", "red", "cp", "wmma"])
 _DTYPES = {"f32": "f32", "f64": "f64", "f16": "f16", "bf16": "bf16", "s32": "s32", "u64": "u64",
@@ -63,17 +65,26 @@ def _grid(kernel: Kernel) -> str:
     return f"grid = {list(kernel.cluster)}  # one cluster of its .reqnctapercluster"
 
 
+def block(kernel: Kernel) -> tuple[int, ...]:
+    """That of the launch bounds; a guess where there are none, with the sides that it asks for."""
+    if kernel.block or kernel.threads_most:
+        return kernel.block or (kernel.threads_most,)
+    named = {word for one in kernel.instructions for word in one.operands}
+    if "%tid.z" in named:
+        return CUBE
+    return SQUARE if "%tid.y" in named else (THREADS,)
+
+
 def _block(kernel: Kernel) -> str:
+    text = str(list(block(kernel)))
     if kernel.block:
-        return f"{list(kernel.block)}  # its .reqntid"
-    if kernel.threads_most:
-        return f"[{kernel.threads_most}]  # its launch bounds allow no more"
-    return f"[{THREADS}]"
+        return f"{text}  # its .reqntid"
+    return f"{text}  # its launch bounds allow no more" if kernel.threads_most else text
 
 
 def _argument(kernel: Kernel, parameter: Variable) -> list[str]:
     reached = _reached(kernel, parameter.name)
-    if parameter.size == 128 or _describes(kernel, reached):
+    if (parameter.size == 128 and parameter.align >= 64) or _describes(kernel, reached):
         rank = _rank(kernel)
         box = ", ".join(["1"] * (rank - 2) + ["64"] * min(rank, 2))
         return [
@@ -88,8 +99,9 @@ def _argument(kernel: Kernel, parameter: Variable) -> list[str]:
             fill = "nan" if dtype[0] in "fb" else "zeros"
             lines.append(f'fill = "{fill}"  # the kernel only stores to it')
         return lines
-    if parameter.size > 8 or parameter.kind not in _SCALARS:
-        return [f"# a struct of {parameter.size} bytes: launch files have none; use pg.judge"]
+    bytes_ = parameter.size or type_bytes(parameter.kind)
+    if parameter.kind not in _SCALARS or bytes_ != type_bytes(parameter.kind):
+        return ['kind = "struct"', f"size = {bytes_}"]
     return ['kind = "scalar"', f'dtype = "{_SCALARS[parameter.kind]}"', f"value = {NUMBER}"]
 
 

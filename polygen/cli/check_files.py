@@ -18,7 +18,7 @@ from typing import Any
 
 from polygen.cli import check_draft, check_formats
 from polygen.cli.check_arrays import arguments, wrong_values
-from polygen.cli.check_launch import LaunchFile, load_launch
+from polygen.cli.check_launch import LaunchFile, load_launch, sides
 from polygen.cli.output import print_json
 from polygen.errors import LaunchFileError, PolygenError
 from polygen.hardware.device import device
@@ -64,7 +64,7 @@ def check(options: argparse.Namespace) -> int:
     entry = options.name or launch.entry
     if not launch.block:
         launch = dataclasses.replace(launch, block=_own_block(ptx, entry, launch_path))
-    grid, block = _three(launch.grid), _three(launch.block)
+    grid, block = sides(launch.grid), sides(launch.block)
     report = run(
         ptx,
         Launch(grid, block, launch.shared_bytes, values, entry or None),
@@ -135,11 +135,6 @@ def _ptx(path: Path, arch: str) -> str:
         raise PolygenError(f"cannot be read: {error}", where=str(path)) from None
 
 
-def _three(sides: tuple[int, ...]) -> tuple[int, int, int]:
-    x, y, z = (*sides, 1, 1)[:3]
-    return x, y, z
-
-
 # --- reports -------------------------------------------------------------------------------------
 def places(path: Path, where: str) -> list[dict[str, Any]]:
     """The instructions that a finding or a profile row names, with the CUDA lines behind them."""
@@ -164,8 +159,8 @@ def _json(path: Path, launch: LaunchFile, report: Report) -> dict[str, object]:
     return {
         "ok": report.ok,
         "file": str(path),
-        "grid": _three(launch.grid),
-        "block": _three(launch.block),
+        "grid": sides(launch.grid),
+        "block": sides(launch.block),
         "completion": launch.completion,
         "seed": launch.seed,
         "instructions": report.instructions,
@@ -182,7 +177,7 @@ def _json(path: Path, launch: LaunchFile, report: Report) -> dict[str, object]:
 
 def _text(path: Path, launch: LaunchFile, report: Report, compared: int, explain: bool) -> str:
     findings, profile, instructions = report.findings, report.profile, report.instructions
-    grid, block = ("x".join(map(str, _three(s))) for s in (launch.grid, launch.block))
+    grid, block = ("x".join(map(str, sides(s))) for s in (launch.grid, launch.block))
     lines = [
         f"ran {path.name}: grid {grid}, block {block}, asynchronous copies land "
         f"{_LANDING[launch.completion]}, {instructions} warp instructions"

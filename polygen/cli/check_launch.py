@@ -60,6 +60,19 @@ class ScalarArgument:
 
 
 @dataclass(frozen=True, slots=True)
+class StructArgument:
+    """A struct by value.
+
+    Attributes:
+        size: bytes.
+        fill: "zeros", or an ``.npy`` file of so many bytes, of any dtype, beside the TOML.
+    """
+
+    size: int
+    fill: str = "zeros"
+
+
+@dataclass(frozen=True, slots=True)
 class MapArgument:
     """A ``CUtensorMap`` by value: of an array argument, or of an array of its own.
 
@@ -85,10 +98,11 @@ class MapArgument:
     expect: str = ""
 
 
-Argument = ArrayArgument | ScalarArgument | MapArgument
+Argument = ArrayArgument | ScalarArgument | StructArgument | MapArgument
 KINDS: dict[str, type[Argument]] = {
     "array": ArrayArgument,
     "scalar": ScalarArgument,
+    "struct": StructArgument,
     "tensor-map": MapArgument,
 }
 
@@ -127,9 +141,20 @@ def load_launch(path: Path) -> LaunchFile:
         LaunchFileError: the file cannot be read or has mistakes; all are listed with their paths.
     """
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise LaunchFileError(str(path), [f"cannot be read: {error}"]) from None
+    return read_launch(text, path)
+
+
+def read_launch(text: str, path: Path) -> LaunchFile:
+    """The launch in a text, which `path` names in messages.
+
+    Raises:
+        LaunchFileError: it has mistakes; all are listed with their paths.
+    """
+    try:
+        raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise LaunchFileError(str(path), [f"not TOML: {error}"]) from None
     problems = []
@@ -163,6 +188,12 @@ def _argument(number: int, table: dict[str, Any], problems: list[str]) -> Argume
     return made
 
 
+def sides(given: tuple[int, ...]) -> tuple[int, int, int]:
+    """A grid or block; missing sides are 1."""
+    x, y, z = (*given, 1, 1)[:3]
+    return x, y, z
+
+
 # --- values --------------------------------------------------------------------------------------
 def _head_problems(head: LaunchFile) -> list[str]:
     problems = []
@@ -190,6 +221,8 @@ def _argument_problems(
 ) -> list[str]:
     if isinstance(one, ScalarArgument):
         return _dtype_problems(where, one.dtype)
+    if isinstance(one, StructArgument):
+        return _struct_problems(where, one)
     if isinstance(one, ArrayArgument):
         return _array_problems(where, one)
     problems = []
@@ -203,7 +236,7 @@ def _argument_problems(
         problems += _array_problems(where, one)
     elif one.dtype or one.shape:
         problems.append(f"{where}.of: the array is argument {one.of}; dtype and shape are its own")
-    elif one.of >= len(arguments) or isinstance(arguments[one.of], ScalarArgument | MapArgument):
+    elif one.of >= len(arguments) or not isinstance(arguments[one.of], ArrayArgument):
         legal = [str(n) for n, a in enumerate(arguments) if isinstance(a, ArrayArgument)]
         problems.append(
             f"{where}.of: argument {one.of} is no array. Legal: {', '.join(legal) or 'none'}"
@@ -226,6 +259,16 @@ def _array_problems(where: str, one: ArrayArgument | MapArgument) -> list[str]:
     return problems
 
 
+def _struct_problems(where: str, one: StructArgument) -> list[str]:
+    problems = []
+    if not 1 <= one.size <= MOST_STRUCT:
+        problems.append(f"{where}.size: {one.size} is not between 1 and {MOST_STRUCT} bytes")
+    if one.fill != "zeros" and not one.fill.endswith(".npy"):
+        problems.append(f"{where}.fill: {one.fill!r} is unknown. Legal: 'zeros', or an .npy file")
+    return problems
+
+
+MOST_STRUCT = 32764  # bytes: what all parameters of a kernel may have
 FILLS = ("random-integers", "zeros", "nan", "iota")
 # The machine's arrays by name; f16 and the like as polygen calls them.
 DTYPES = {
@@ -268,7 +311,7 @@ def _structured(raw: dict[str, Any], kind: type[Any], where: str, problems: list
 
 
 _LEGAL: dict[str, Any] = {
-    "grid": [1], "block": [1], "dtype": "f32", "shape": [1], "box": [1], "value": 0,
+    "grid": [1], "block": [1], "dtype": "f32", "shape": [1], "box": [1], "value": 0, "size": 1,
 }  # fmt: skip
 
 

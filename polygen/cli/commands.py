@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from pathlib import Path
 
 from polygen.check import CheckReport
-from polygen.cli import check_files, load, pipelines
+from polygen.cli import check_files, check_folder, load, pipelines
 from polygen.cli.output import fancy, print_code, print_json, print_pairs, print_table
 from polygen.errors import ToolchainMissing, UsageError
 from polygen.hardware.device import devices
@@ -113,6 +114,8 @@ def check(options: argparse.Namespace) -> int:
     """Prove the kernel and run its PTX on NumPy, or run a kernel file; 1 if anything is found."""
     if check_files.is_file(options.program):
         return check_files.check(options)
+    if not options.signature and (folder := Path(options.program)).is_dir():
+        return check_folder.check(folder, options)
     if not options.signature:
         raise UsageError(
             "the following arguments are required: OPERAND",

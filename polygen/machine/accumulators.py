@@ -79,8 +79,8 @@ def watch(w: Writer, one: Instruction, registers: frozenset[str]) -> None:
         if written:
             source = one.operands[1]
             w.emit(
-                f"if M.groups.flights: accumulators.rename(M, L, {one.operands[0]!r}, {source!r}, "
-                f"{w.position})"
+                f"if M.groups.under_way: accumulators.rename(M, L, {one.operands[0]!r}, "
+                f"{source!r}, {w.position})"
             )
         return
     read = registers.intersection(uses(one, w.kernel))
@@ -107,9 +107,7 @@ def touch(machine: Machine, lanes: Lanes, accesses: dict[Any, Access]) -> None:
     groups, units = machine.groups, units_of(lanes)
     for unit in units:
         groups.touched.setdefault(unit, {})[id(accesses)] = accesses
-    for flight in groups.flights:
-        if flight.unit not in units:
-            continue
+    for flight in groups.flights_of(units):
         for one in accesses.values():
             if one.register in flight.sums or (one.writes and one.register in flight.left):
                 verb = "writes" if one.writes else "reads"
@@ -124,7 +122,7 @@ def touch(machine: Machine, lanes: Lanes, accesses: dict[Any, Access]) -> None:
 def rename(machine: Machine, lanes: Lanes, target: str, source: str, position: int) -> None:
     """``mov`` to a watched register while products are under way."""
     units = units_of(lanes)
-    mine = [flight for flight in machine.groups.flights if flight.unit in units]
+    mine = machine.groups.flights_of(units)
     for flight in mine:
         if source in flight.sums:
             flight.sums.add(target)
@@ -140,12 +138,15 @@ def rename(machine: Machine, lanes: Lanes, target: str, source: str, position: i
             )
 
 
-def check(machine: Machine, lanes: Lanes, unit: Unit, operands: Operands, position: int) -> None:
+def check(
+    machine: Machine, lanes: Lanes, first: int, unit: Unit, operands: Operands, position: int
+) -> None:
     """A product starts: its registers are fenced, and no other shape still adds to them.
 
     Args:
         machine: whose findings.
-        lanes: of the warpgroup.
+        lanes: those of the warpgroup, and others.
+        first: place of the first of the warpgroup among them.
         unit: the warpgroup.
         operands: of the product.
         position: of the instruction.
@@ -155,22 +156,20 @@ def check(machine: Machine, lanes: Lanes, unit: Unit, operands: Operands, positi
             if one.register in operands.sums or one.register in operands.left:
                 machine.findings.add(
                     "wgmma-order",
-                    f"the warpgroup of {lanes.name(0)} starts wgmma on register {one.register}, "
-                    "accessed since the last wgmma.fence",
+                    f"the warpgroup of {lanes.name(first)} starts wgmma on register "
+                    f"{one.register}, accessed since the last wgmma.fence",
                     position,
                     one.position,
                 )
-    for flight in machine.groups.flights:
-        if flight.unit != unit:
-            continue
+    for flight in machine.groups.flights.get(unit, ()):
         shared = flight.sums & operands.left
         if flight.shape != operands.shape:
             shared |= flight.sums & operands.sums
         for name in sorted(shared):
             machine.findings.add(
                 "wgmma-order",
-                f"the warpgroup of {lanes.name(0)} starts wgmma on register {name} while one of "
-                "another shape, or whose sums it reads as A, may still use it",
+                f"the warpgroup of {lanes.name(first)} starts wgmma on register {name} while one "
+                "of another shape, or whose sums it reads as A, may still use it",
                 position,
                 flight.position,
             )

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from polygen.machine.state import Machine
 
 ALIGNMENT = 128  # of a tensor box in shared memory
+AREA = 128  # bytes that the shadow takes together where a copy covers all of them
 MAP_ALIGNMENT = 64  # of a tensor map
 # What a box holds outside its tensor when the map asks for NaN, as bits: read off an H200.
 NAN_FILL = {"bfloat16": 0x7FF7, "float16": 0x7FF7, "float32": 0x7FF77FF7}
@@ -40,6 +41,8 @@ class Load:
 
     chunks: Vector  # absolute shared bytes of the chunks, of 16 bytes or, of stores, fewer
     data: Vector  # what lands there, (chunks, bytes of each)
+    areas: Vector  # the same bytes for the shadow, in areas of `width` each
+    width: int
     barrier: int  # absolute shared byte
     engine: int  # clock row of its loader
     position: int
@@ -156,12 +159,8 @@ def check_target(
 
 def _fetch(machine: Machine, placed: PlacedMap, corner: tuple[int, ...]) -> Vector:
     """The (chunks, 16) bytes of a box of global memory."""
-    at, inside = tensormap.elements(placed, corner)
-    width = placed.element
-    kind = f"u{width}"
-    values = tensormap.loaded(placed, machine.memory.bytes.view(kind)[at // width])
     fill = NAN_FILL.get(np.dtype(placed.dtype).name, 0) if placed.nan_fill else 0
-    return np.where(inside, values, np.array(fill, kind)).view("u1").reshape(-1, 16)
+    return tensormap.box(placed, corner, machine.memory.bytes, fill).view("u1").reshape(-1, 16)
 
 
 def load_tensor(machine: Machine, lanes: Lanes, *rest: Any) -> None:
@@ -181,7 +180,7 @@ def load_tensor(machine: Machine, lanes: Lanes, *rest: Any) -> None:
         check_target(machine, lanes, lane, offset, placed.box_bytes, ALIGNMENT, position)
         machine.alignment.need(offset, placed.swizzle * 8, position)
         chunks = tensormap.shared_chunks(placed, offset)
-        _send(machine, lanes, lane, cta, chunks, data, barrier, mask, position)
+        _send(machine, lanes, lane, (cta, offset), chunks, data, barrier, mask, position)
 
 
 def load_linear(machine: Machine, lanes: Lanes, *rest: Any) -> None:
@@ -197,7 +196,7 @@ def load_linear(machine: Machine, lanes: Lanes, *rest: Any) -> None:
         check_target(machine, lanes, lane, offset, amount, 16, position)
         data = linear_source(machine, lanes, lane, int(sources[lane]), amount, space, position)
         chunks = offset + 16 * np.arange(amount // 16)
-        _send(machine, lanes, lane, cta, chunks, data, barrier, mask, position)
+        _send(machine, lanes, lane, (cta, offset), chunks, data, barrier, mask, position)
 
 
 def linear_source(
@@ -232,23 +231,30 @@ def _send(
     machine: Machine,
     lanes: Lanes,
     lane: int,
-    cta: int,
+    target: tuple[int, int],
     chunks: Vector,
     data: Vector,
     barrier: Any,
     mask: Any,
     position: int,
 ) -> None:
-    """Queue a load to one CTA, or to every CTA of a multicast mask."""
+    """Queue a load to one CTA, or to every CTA of a multicast mask.
+
+    `target` is the CTA and the shared byte where the bytes begin; swizzles only exchange them.
+    """
+    cta, begin = target
+    width = AREA if (begin | data.size) % AREA == 0 else 16
+    areas = begin + width * np.arange(data.size // width)
     home, offset = shared_place(machine, lanes, lane, barrier)
     targets = [(cta, home)]
     if mask is not None:
-        first = cta // machine.geometry.cluster * machine.geometry.cluster
+        rank_0 = cta // machine.geometry.cluster * machine.geometry.cluster
         bits = int(full(lanes, mask)[lane])
-        targets = [(first + r, first + r) for r in range(machine.geometry.cluster) if bits >> r & 1]
+        ranks = range(rank_0, rank_0 + machine.geometry.cluster)
+        targets = [(rank, rank) for rank in ranks if bits >> rank - rank_0 & 1]
     one = lanes.pick(np.array([lane]))
     for to, owner in targets:
-        at = to * machine.shared_bytes + chunks
+        first = to * machine.shared_bytes
         place = owner * machine.shared_bytes + offset
         if place not in machine.mbarriers.objects:
             machine.findings.add(
@@ -264,9 +270,10 @@ def _send(
             row = shadow.row_of[one.index]
             engine = shadow.loader(to, place)
             shadow.check_initialised_barrier(one, place, row, position)
-            many = lanes.pick(np.full(len(at), lane))
-            shadow.write(many, at, 16, position, flight=True, rows=row, actor=engine)
-        queue(machine, Load(at, data, place, engine, position))
+            many = lanes.pick(np.full(len(areas), lane))
+            shadow.write(many, first + areas, width, position, flight=True, rows=row, actor=engine)
+        load = Load(first + chunks, data, first + areas, width, place, engine, position)
+        queue(machine, load)
 
 
 def queue(machine: Machine, load: Load) -> None:
@@ -284,7 +291,7 @@ def _land(machine: Machine, load: Load) -> None:
     if machine.shadow is not None:
         shadow = machine.shadow
         shadow.tick(np.array([load.engine]))
-        shadow.land(np.array([load.engine]), load.chunks, size, load.position)
+        shadow.land(np.array([load.engine]), load.areas, load.width, load.position)
     mbarrier.complete_bytes(
         machine, load.barrier, load.data.size, load.engine, load.position, load.released
     )

@@ -119,7 +119,7 @@ def _take(
         for at, width in ((chunks[all_of_it], 16), (rest, size)):
             many = lanes.pick(np.full(len(at), lane))
             shadow.check_async(many, at, position, np.full(len(at), row), width)
-        shadow.start_reading(shadow.cells(chunks, 16))
+        shadow.start_reading(chunks >> 4)
     inside = inside.ravel()
     store = Store(
         thread,
@@ -174,8 +174,7 @@ def wait(machine: Machine, lanes: Lanes, pending: int) -> None:
         if not store.moved:
             _move(machine, store)
         if machine.shadow is not None:
-            cells = machine.shadow.cells(store.chunks, 16)
-            machine.shadow.finish_reading(cells, store.engine, store.position)
+            machine.shadow.finish_reading([(store.chunks >> 4, store.engine, store.position)])
             rows = machine.shadow.row_of[[store.thread]]
             machine.shadow.learn(rows, store.engine)
     machine.bulk.stores = left

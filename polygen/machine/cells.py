@@ -18,6 +18,7 @@ from polygen.machine.lanes import Vector
 
 # Two or four cells of an array as one element, which is only moved, never computed with.
 _PAIR = {4: "i8", 8: "c16"}
+LONG = 16  # rows of so many cells are written as rows
 MOST_PUT_OFF = 64  # instructions whose reads are kept until somebody asks
 
 
@@ -27,6 +28,8 @@ def fill(cells: Vector, rows: Vector, count: int, value: np.int32) -> None:
         cells[rows] = value
     elif count == 2:
         cells.view("i8")[rows] = np.full(2, value).view("i8")[0]
+    elif count >= LONG:
+        cells.reshape(-1, count)[rows] = value
     else:
         _each(cells.view("c16"), rows, count // 4, np.full(4, value).view("c16")[0])
 
@@ -35,6 +38,9 @@ def put(cells: Vector, rows: Vector, count: int, values: Vector) -> None:
     """Give the cells of every row its value; `values` is one per row, or one for all."""
     if count == 1:
         cells[rows] = values
+        return
+    if count >= LONG:
+        cells.reshape(-1, count)[rows] = values if np.ndim(values) == 0 else values[:, None]
         return
     both = np.repeat(values, 2).view(_PAIR[cells.itemsize])
     _each(cells.view(both.dtype), rows, count // 2, both)

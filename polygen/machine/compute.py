@@ -6,6 +6,8 @@ computed in float32 and rounded once; packed pairs are vectors of twice the leng
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from polygen.machine import small_parts
 from polygen.machine.module import DTYPES, Instruction, type_bytes
 from polygen.machine.writer import Writer, opcode
@@ -60,6 +62,8 @@ def _known(w: Writer, one: Instruction, allowed: set[str]) -> None:
         "lg2", "sin", "cos", "tanh", "copysign", "rem")  # fmt: skip
 def arithmetic(w: Writer, one: Instruction) -> None:
     """One- and two-operand arithmetic of integers and floats."""
+    if one.parts[-1] == "relu":  # CUDA's headers write it behind the type
+        one = replace(one, parts=(one.parts[0], "relu", *one.parts[1:-1]))
     kind = one.parts[-1]
     if kind in FLOATS:
         _floating(w, one, kind)

@@ -89,22 +89,32 @@ def name_of(machine: Machine, at: int) -> str:
     return f"the mbarrier at shared byte {at % machine.shared_bytes - RESERVED}"
 
 
-def object_at(machine: Machine, lanes: Lanes, chosen: Vector, at: int, position: int) -> Barrier:
-    """The object at a place, for the lanes at the places `chosen`."""
-    lane = int(chosen[0])
-    found = machine.mbarriers.objects.get(at)
-    if found is None:
-        machine.findings.add(
-            "uninitialised-shared-read",
-            f"{lanes.name(lane)} uses {name_of(machine, at)}, which was never initialised",
-            position,
-        )
-        raise Stop
+def objects_at(
+    machine: Machine, lanes: Lanes, places: Vector, position: int
+) -> list[tuple[int, Vector, Barrier]]:
+    """Lanes by object, in thread order: (its place, places of the lanes, the object)."""
+    first, own = int(places[0]), np.arange(lanes.count)
+    if (places == first).all():
+        split = [(first, own)]
+    else:
+        split = [(at, np.flatnonzero(places == at)) for at in np.unique(places).tolist()]
+    found = []
+    for at, chosen in split:
+        barrier = machine.mbarriers.objects.get(at)
+        if barrier is None:
+            machine.findings.add(
+                "uninitialised-shared-read",
+                f"{lanes.name(int(chosen[0]))} uses {name_of(machine, at)}, which was never "
+                "initialised",
+                position,
+            )
+            raise Stop
+        found.append((at, chosen, barrier))
     shadow = machine.shadow
     if shadow is not None:  # the initialisation must be ordered before this use
-        rows, first = np.unique(shadow.row_of[lanes.index[chosen]], return_index=True)
-        some = lanes.pick(chosen[first])
-        shadow.check_read(some, np.full(len(rows), at), 8, position, rows)
+        rows = shadow.row_of[lanes.index]
+        new = np.flatnonzero((np.diff(rows, prepend=-1) != 0) | (np.diff(places, prepend=-1) != 0))
+        shadow.check_read(lanes.pick(new), places[new], 8, position, rows[new])
     return found
 
 
@@ -125,11 +135,6 @@ def invalidate(machine: Machine, lanes: Lanes, address: Any, position: int) -> N
         machine.mbarriers.objects.pop(at, None)
 
 
-def by_object(places: Vector, *values: Vector) -> list[tuple[int, Vector]]:
-    """Lanes by object, in thread order: (object, lane places)."""
-    return [(int(at), np.flatnonzero(places == at)) for at in np.unique(places)]
-
-
 def arrive(
     machine: Machine,
     lanes: Lanes,
@@ -148,10 +153,14 @@ def arrive(
     places = places_of(machine, lanes, address, position)
     amounts, bytes_ = full(lanes, amount), full(lanes, expected)
     state = np.zeros(lanes.count, "u8")
-    for at, chosen in by_object(places):
+    for at, chosen, barrier in objects_at(machine, lanes, places, position):
         _check_alive(machine, lanes, int(chosen[0]), at, position)
-        barrier = object_at(machine, lanes, chosen, at, position)
+        phase, warp = barrier.phase, -1
         for lane in chosen.tolist():
+            if int(lanes.index[lane]) // 32 != warp:
+                phase, warp = barrier.phase, int(lanes.index[lane]) // 32
+            elif barrier.phase != phase:
+                _report_early(machine, lanes, lane, at, barrier, position)
             state[lane] = barrier.phase
             if machine.shadow is not None and release:
                 _release(machine, barrier, int(lanes.index[lane]))
@@ -164,6 +173,20 @@ def arrive(
         if machine.shadow is not None and release:
             machine.shadow.tick(np.unique(machine.shadow.row_of[lanes.index[chosen]]))
     return (state,)
+
+
+def _report_early(
+    machine: Machine, lanes: Lanes, lane: int, at: int, barrier: Barrier, position: int
+) -> None:
+    """Lanes of one warp are not ordered by the instruction that they execute together."""
+    machine.findings.add(
+        "barrier-count",
+        f"{lanes.name(lane)} arrives at {name_of(machine, at)}, which expects {barrier.count} "
+        f"arrivals, in phase {barrier.phase}, which lanes of its warp have begun by the same "
+        "instruction: who counts in which phase is not said",
+        position,
+        barrier.position,
+    )
 
 
 def _check_alive(machine: Machine, lanes: Lanes, lane: int, at: int, position: int) -> None:
@@ -189,10 +212,10 @@ def expect_bytes(
 ) -> None:
     """``mbarrier.expect_tx`` (sign 1) and ``mbarrier.complete_tx`` (sign -1)."""
     places, bytes_ = places_of(machine, lanes, address, position), full(lanes, expected)
-    for lane, at in enumerate(places.tolist()):
-        barrier = object_at(machine, lanes, np.array([lane]), at, position)
-        barrier.bytes += sign * int(bytes_[lane])
-        _complete(machine, at, barrier, position)
+    for at, chosen, barrier in objects_at(machine, lanes, places, position):
+        for lane in chosen.tolist():
+            barrier.bytes += sign * int(bytes_[lane])
+            _complete(machine, at, barrier, position)
 
 
 def complete_bytes(

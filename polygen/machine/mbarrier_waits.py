@@ -17,10 +17,9 @@ from polygen.machine.lanes import Lanes, Vector, full
 from polygen.machine.mbarrier import (
     Barrier,
     Waiter,
-    by_object,
     let_go,
     name_of,
-    object_at,
+    objects_at,
     places_of,
 )
 from polygen.machine.report import Stop
@@ -46,7 +45,7 @@ def wait(
     """
     places = places_of(machine, lanes, address, position)
     parities = full(lanes, which).astype("i8") & 1
-    for at, chosen in by_object(places):
+    for at, chosen, barrier in objects_at(machine, lanes, places, position):
         if at // machine.shared_bytes != int(lanes.cta[chosen[0]]):
             machine.findings.add(
                 "out-of-bounds-shared",
@@ -54,7 +53,6 @@ def wait(
                 position,
             )
             raise Stop
-        barrier = object_at(machine, lanes, chosen, at, position)
         for parity in (0, 1):
             some = chosen[parities[chosen] == parity]
             if not len(some):

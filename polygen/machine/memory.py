@@ -362,7 +362,7 @@ def load_parameter(
     machine: Machine, lanes: Lanes, address: Any, dtype: str, count: int, position: int
 ) -> tuple[Vector, ...]:
     """``ld.param`` through a register."""
-    at = full(lanes, address).view("i8") - WINDOW_PARAM
+    at = full(lanes, address).astype("i8") & 0xFFFFFFFF  # of the window, or of a generic address
     wide = at[:, None] + np.arange(np.dtype(dtype).itemsize * count)
     data = machine.parameter_bytes[np.clip(wide, 0, len(machine.parameter_bytes) - 1)]
     rows = np.ascontiguousarray(data).view(dtype)

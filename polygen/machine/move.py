@@ -58,6 +58,8 @@ def convert_address(w: Writer, one: Instruction) -> None:
     if space in ("shared", "local"):
         sign = "-" if one.parts[1] == "to" else "+"
         name = f"{name} {sign} {dtype}(WINDOW_{space.upper()})"
+    elif space == "param" and dtype == "u8":  # symbols are generic; their low words are not
+        name = f"{name} & u8(0xFFFFFFFF)" if one.parts[1] == "to" else f"{name} | u8(WINDOW_PARAM)"
     w.write(target, dtype, name, uniform)
 
 

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,8 @@ class Shadow(Clocks):
         self.reads = Reads(self.actors, cells)
         # epochs of the last read and write; `LATER`: look at the records
         self.read_in, self.written_in = np.zeros(cells, np.int32), np.full(cells, LATER)
-        self.reading = np.zeros(cells, np.int32)  # wgmma or bulk reads in flight
+        # wgmma or bulk reads in flight, of every 16 bytes
+        self.reading = np.zeros(len(geometry.ctas) * shared_bytes // 16, np.int32)
         self.readers = 0  # such operations
 
     def cell_rows(self, at: Vector, size: int) -> tuple[Vector, int]:
@@ -119,13 +121,12 @@ class Shadow(Clocks):
         last = self.written_in.reshape(-1, count).take(places, 0)
         met = self.met[rows][:, None]
         if last.max() > self.behind and not (last <= met).all():
-            cells = self.cells(at, size)
-            before = self.written[cells]
+            before = self._last_writes(places, count)
             wrong = (before > self.seen(rows, before)) & (before < NEVER)
             wrong = self.single.excuse(wrong, lanes.index, before)
             wrong |= self.beside(before, mark)
             if wrong.any():
-                self._report_write(lanes, cells, wrong, position)
+                self._report_write(lanes, self.cells(at, size), wrong, position)
         last = self.read_in.reshape(-1, count).take(places, 0)
         if self.readers or (last.max() > self.behind and not (last <= met).all()):
             self._check_reads(lanes, self.cells(at, size), rows, mark, position)
@@ -145,6 +146,14 @@ class Shadow(Clocks):
             return False
         return True
 
+    def _last_writes(self, rows: Vector, count: int) -> Vector:
+        """The last writes of rows of `count` cells: one of each row where its cells have the same.
+
+        What is wrong with them is by the same places.
+        """
+        last: Vector = self.written.reshape(-1, count).take(rows, 0)
+        return last[..., :1] if count > 1 and (last == last[..., :1]).all() else last
+
     def _all_met(self, rows: Vector) -> None:
         """Likewise; reads that are behind everybody need no records."""
         before = self.behind
@@ -158,7 +167,7 @@ class Shadow(Clocks):
         """Check that the reads of cells are over which lanes are about to write."""
         records = self.reads.settled(self.met)
         if records is None:  # what is read asynchronously has records when it is over
-            if self.readers and self.reading[cells].any():
+            if self.readers and self._being_read(cells).any():
                 self._report_overwrite(lanes, cells, np.zeros((*cells.shape, 1), bool), position)
             return
         reads = records[:, cells]  # actors, lanes, cells of a lane
@@ -172,7 +181,7 @@ class Shadow(Clocks):
             if near.any():
                 lane, place = np.nonzero(near)
                 late[lane, place, own[lane]] = True
-        if late.any() or (self.readers and self.reading[cells].any()):
+        if late.any() or (self.readers and self._being_read(cells).any()):
             self._report_overwrite(lanes, cells, late, position)
 
     def land(self, rows: Vector, at: Vector, size: int, position: int, lane: Any = 0) -> None:
@@ -192,13 +201,12 @@ class Shadow(Clocks):
         alone: bool = True,
     ) -> None:
         """Check reads without recording them; `alone`: what single lanes know counts for them."""
-        cells = self.cells(at, size)
-        last = self.written[cells]
+        last = self._last_writes(*self.cell_rows(at, size))
         wrong = last > self.seen(rows, last)
         if alone:
             wrong = self.single.excuse(wrong, lanes.index, last)
         if wrong.any():
-            self._report_read(lanes, cells, wrong, position)
+            self._report_read(lanes, self.cells(at, size), wrong, position)
 
     def check_async(
         self,
@@ -211,8 +219,7 @@ class Shadow(Clocks):
     ) -> None:
         """Check reads by the async proxy on behalf of the actors of `rows`."""
         self.check_read(lanes, at, size, position, rows, alone)
-        cells = self.cells(at, size)
-        last = self.written[cells]
+        last = self._last_writes(*self.cell_rows(at, size))
         column = (last >> ACTOR) & ACTORS
         generic = self.generic(column)
         seen, fenced = self.clock[rows[:, None], column], self.fenced[rows[:, None], column]
@@ -222,7 +229,8 @@ class Shadow(Clocks):
         if wrong.any():
             wrong &= ~self._fenced_itself(rows, last)
         if wrong.any():
-            for lane, place, record, count in self._pairs(wrong, last):
+            cells = self.cells(at, size)
+            for lane, place, record, count in self._pairs(wrong, self.written[cells]):
                 self.findings.add(
                     "missing-proxy-fence",
                     f"the async proxy reads shared byte {self.offset(int(cells[lane, place]))} for "
@@ -233,41 +241,60 @@ class Shadow(Clocks):
                     count,
                 )
 
-    def check_group(
-        self, lanes: Lanes, lane: int, cells: Vector, position: int, rows: Vector
-    ) -> None:
-        """Check reads of 16-byte rows of `cells` by the wgmma unit of a warpgroup.
+    def check_groups(self, lanes: Lanes, rows: Vector, position: int, clocks: Vector) -> None:
+        """Check reads of 16-byte rows of cells by the wgmma units of warpgroups.
 
-        Every warp of the group, whose clock rows are `rows`, must have the write ordered before it.
+        Every warp of a group must have the write ordered before it.
+
+        Args:
+            lanes: all of the groups, 128 each.
+            rows: of cells, by group.
+            position: of the instruction.
+            clocks: rows of the warps' clocks, by group.
         """
-        last = self.written[cells]
+        last = self._last_writes(rows, 16 >> self.shift)
         column = (last >> ACTOR) & ACTORS
-        seen, fenced = self.clock[rows].min(0), self.fenced[rows].min(0)
-        generic = self.generic(column)
-        wrong = (last > seen[column]) | (generic & (last > fenced[column]))
-        if not wrong.any():
-            return
-        many, at = lanes.pick(np.full(len(cells), lane)), cells[:, 0] << self.shift
-        for row in rows:  # name each warp's missing order once
-            self.check_async(many, at, position, np.full(len(at), row), alone=False)
+        seen, fenced = self.clock[clocks].min(1), self.fenced[clocks].min(1)
+        at = column + (np.arange(len(rows)) * seen.shape[1])[:, None, None]
+        wrong = last > seen.take(at)
+        wrong |= self.generic(column) & (last > fenced.take(at))
+        for number in np.flatnonzero(wrong.any((1, 2))).tolist():
+            many = lanes.pick(np.full(rows.shape[1], 128 * number))
+            for row in clocks[number]:  # name each warp's missing order once
+                mine = np.full(rows.shape[1], row)
+                self.check_async(many, rows[number] << 4, position, mine, alone=False)
 
     def check_initialised_barrier(self, lanes: Lanes, at: int, rows: Vector, position: int) -> None:
         """The copy engine uses an mbarrier: its initialisation must be ordered and fenced."""
         self.check_async(lanes, np.array([at]), position, rows, 8)
 
-    def start_reading(self, cells: Vector) -> None:
-        """An asynchronous operation reads these cells until `finish_reading`."""
-        self.readers += 1
-        self.reading[cells] += 1  # a repeated cell counts once, here and there
+    def start_reading(self, rows: Vector, operations: int = 1) -> None:
+        """Asynchronous operations read these 16-byte rows of cells until `finish_reading`."""
+        self.readers += operations
+        np.add.at(self.reading, rows.ravel(), np.ones(rows.size, np.int32))
 
-    def finish_reading(self, cells: Vector, row: int, position: int) -> None:
-        """The reads of the asynchronous actor `row` are over; who learns of it may overwrite."""
-        self.readers -= 1
-        self.reading[cells] -= 1
-        rows = np.array([row])
-        self.tick(rows)
-        self.reads.records[self.column[row], cells] = self.now(rows, position)[0, 0]
-        self.read_in[cells] = LATER
+    def finish_reading(self, over: Sequence[tuple[Vector, int, int]]) -> None:
+        """Asynchronous reads are over; who learns of it may overwrite.
+
+        Args:
+            over: of each its 16-byte rows of cells, its actor's clock row, and its instruction.
+        """
+        if not over:
+            return
+        self.readers -= len(over)
+        rows = np.concatenate([one for one, _, _ in over])
+        np.subtract.at(self.reading, rows, np.ones(len(rows), np.int32))
+        actors, positions = np.array([rest for _, *rest in over]).T
+        self.tick(np.unique(actors))
+        times = [len(one) for one, _, _ in over]
+        marks = np.repeat(self.now(actors, 0)[:, 0] | positions, times)
+        places = np.repeat(self.column[actors], times) * len(self.reading) + rows
+        put(self.reads.records.reshape(-1), places, 16 >> self.shift, marks)
+        fill(self.read_in, rows, 16 >> self.shift, LATER)
+
+    def _being_read(self, cells: Vector) -> Vector:
+        """Of which cells an asynchronous operation still reads the bytes."""
+        return self.reading[cells >> (4 - self.shift)] > 0
 
     def offset(self, cell: int) -> int:
         """Where a cell is among the block's own shared memory."""
@@ -276,7 +303,7 @@ class Shadow(Clocks):
     def _pairs(self, wrong: Vector, records: Vector) -> list[tuple[int, int, int, int]]:
         """First (lane, place) per other instruction, with that record and the count."""
         found: dict[int, list[int]] = {}
-        for lane, place in np.argwhere(wrong)[:4096]:
+        for lane, place in np.argwhere(np.broadcast_to(wrong, records.shape))[:4096]:
             record = int(records[lane, place])
             entry = found.setdefault(record & CODE, [lane, place, record, 0])
             entry[3] += 1
@@ -313,7 +340,8 @@ class Shadow(Clocks):
             )
 
     def _report_write(self, lanes: Lanes, cells: Vector, wrong: Vector, position: int) -> None:
-        for lane, place, record, count in self._pairs(wrong, self.written[cells]):
+        records = self.written[cells]
+        for lane, place, record, count in self._pairs(wrong, records):
             other = record & CODE
             flying = record >= FLIGHT
             if position in self.atomic and other in self.atomic:
@@ -332,7 +360,7 @@ class Shadow(Clocks):
             )
 
     def _report_overwrite(self, lanes: Lanes, cells: Vector, late: Vector, position: int) -> None:
-        flying = self.reading[cells] > 0
+        flying = self._being_read(cells)
         if flying.any():
             lane, place = np.argwhere(flying)[0]
             self.findings.add(

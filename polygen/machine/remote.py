@@ -92,4 +92,6 @@ def _send(
             np.max([fenced for _, fenced in known], axis=0),
         )
         shadow.tick(np.unique(rows))
-    bulk.queue(machine, bulk.Load(places, data, home, engine, position, released))
+    bulk.queue(
+        machine, bulk.Load(places, data, places, data.shape[1], home, engine, position, released)
+    )

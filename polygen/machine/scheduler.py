@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polygen.errors import PtxError, StepLimit
+from polygen.errors import MachineFault, StepLimit
 from polygen.machine import (
     asynchronous,
     bulk,
@@ -150,7 +150,7 @@ class Scheduler:
         except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
             code = machine.program.kernel.instructions
             first, last = code[block.begin], code[block.end - 1]
-            raise PtxError(
+            raise MachineFault(
                 "the machine fails, by a mistake of its own or of the text",
                 line=first.line,
                 why=f"{type(error).__name__} before line {last.line}: {error}",

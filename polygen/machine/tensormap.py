@@ -208,3 +208,30 @@ def elements(
         inside = inside & ((index >= 0) & (index < extent)).reshape(shape)
     inside = np.broadcast_to(inside, at.shape).ravel()
     return np.where(inside, placed.offset + at.ravel(), 0), inside
+
+
+def box(placed: PlacedMap, corner: tuple[int, ...], memory: Vector, fill: Any) -> Vector:
+    """The elements of a box in box order, as unsigned integers, from the bytes of global memory.
+
+    Args:
+        placed: the map.
+        corner: innermost first.
+        memory: all bytes.
+        fill: what elements outside the tensor hold.
+    """
+    kind = np.dtype(f"u{placed.element}")
+    found = np.full(placed.box[::-1], fill, kind)
+    begin, part, shape, steps = placed.offset, [], [], []
+    every = placed.every or (1,) * len(corner)
+    for axis, (side, first, step) in enumerate(zip(placed.box, corner, every, strict=True)):
+        low = max(-(first // step), 0)
+        high = min(-((first - placed.dims[axis]) // step), side)
+        if low >= high:
+            return found.ravel()
+        begin += (first + low * step) * placed.strides[axis]
+        part.append(slice(low, high))
+        shape.append(high - low)
+        steps.append(step * placed.strides[axis])
+    inside = np.ndarray(shape[::-1], kind, memory.data, begin, steps[::-1])
+    found[tuple(part[::-1])] = loaded(placed, inside.copy() if placed.kind else inside)
+    return found.ravel()

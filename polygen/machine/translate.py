@@ -123,7 +123,10 @@ def _namespace() -> dict[str, object]:
     names.update(grids=grids)
     names.update(order=order, remote=remote, accumulators=accumulators, unwritten=unwritten)
     names.update(
-        one=np.float32(1), WINDOW_SHARED=memory.WINDOW_SHARED, WINDOW_LOCAL=memory.WINDOW_LOCAL
+        one=np.float32(1),
+        WINDOW_SHARED=memory.WINDOW_SHARED,
+        WINDOW_LOCAL=memory.WINDOW_LOCAL,
+        WINDOW_PARAM=memory.WINDOW_PARAM,
     )
     return names
 

@@ -18,6 +18,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
@@ -45,7 +46,7 @@ class Flight:
 
     unit: tuple[int, int]  # CTA, warpgroup
     group: int
-    cells: Vector  # of shared memory that it reads
+    chunks: Vector  # of shared memory that it reads: numbers of 16 bytes
     position: int
     sums: set[str]  # registers that hold its accumulators, and copies of them
     left: frozenset[str]  # registers that hold A
@@ -56,11 +57,20 @@ class Groups:
     """wgmma bookkeeping of a wave, by (CTA, warpgroup)."""
 
     def __init__(self) -> None:
-        self.flights: list[Flight] = []
+        self.flights: dict[tuple[int, int], list[Flight]] = {}
         self.committed: dict[tuple[int, int], int] = {}
         self.fenced: set[tuple[int, int]] = set()
         # accesses to registers of products since the last fence, by the identity of their tables
         self.touched: dict[tuple[int, int], dict[int, dict[Any, Access]]] = {}
+
+    @property
+    def under_way(self) -> bool:
+        """Whether any product is not known to be over."""
+        return any(self.flights.values())
+
+    def flights_of(self, units: Iterable[tuple[int, int]]) -> list[Flight]:
+        """The products of some warpgroups."""
+        return [flight for unit in units for flight in self.flights.get(unit, ())]
 
 
 def units(machine: Machine, lanes: Lanes, position: int) -> list[tuple[int, int]]:
@@ -105,6 +115,37 @@ def _addresses(
     return at, int(at.min()), int(at.max())
 
 
+def _described(
+    machine: Machine,
+    lanes: Lanes,
+    number: int,
+    word: int,
+    rows: int,
+    transposed: bool,
+    position: int,
+) -> Vector:
+    """Shared bytes, in their CTA, of the chunks that warpgroup `number` of `lanes` describes."""
+    start, span = (word & 0x3FFF) << 4, SPANS[word >> 62]
+    machine.alignment.need(start, span * 8, position)
+    lbo, sbo, base = (word >> 16 & 0x3FFF) << 4, (word >> 32 & 0x3FFF) << 4, word >> 49 & 7
+    if span and (start >> 7 & (span // 16 - 1)) != base:
+        machine.findings.add(
+            "bad-descriptor",
+            f"start address {start} is not at the beginning of a swizzle pattern of "
+            f"{span * 8} bytes and the base offset is {base}",
+            position,
+        )
+    at, first, last = _addresses(start, rows, span, lbo, sbo, transposed)
+    if first < machine.shared_first or last + 16 > machine.shared_end:
+        machine.findings.add(
+            "out-of-bounds-shared",
+            f"the descriptor of {lanes.name(128 * number)} reaches shared byte {last - RESERVED}",
+            position,
+        )
+        raise Stop
+    return at
+
+
 def _operand(
     machine: Machine,
     lanes: Lanes,
@@ -114,44 +155,28 @@ def _operand(
     kind: str,
     transposed: bool,
     position: int,
-) -> tuple[Vector, list[Vector]]:
-    """(warpgroups, rows, k) float32 from shared memory, and the absolute chunks read."""
-    chunks = []
-    for number, (cta, _) in enumerate(groups):
-        mine = descriptors[128 * number : 128 * number + 128]
-        word = int(mine[0])
-        if (mine != mine[0]).any():
-            machine.findings.add(
-                "bad-descriptor",
-                f"the threads around {lanes.name(128 * number)} give different descriptors",
-                position,
-            )
-        start, span = (word & 0x3FFF) << 4, SPANS[word >> 62]
-        machine.alignment.need(start, span * 8, position)
-        lbo, sbo, base = (word >> 16 & 0x3FFF) << 4, (word >> 32 & 0x3FFF) << 4, word >> 49 & 7
-        if span and (start >> 7 & (span // 16 - 1)) != base:
-            machine.findings.add(
-                "bad-descriptor",
-                f"start address {start} is not at the beginning of a swizzle pattern of "
-                f"{span * 8} bytes and the base offset is {base}",
-                position,
-            )
-        at, first, last = _addresses(start, rows, span, lbo, sbo, transposed)
-        if first < machine.shared_first or last + 16 > machine.shared_end:
-            machine.findings.add(
-                "out-of-bounds-shared",
-                f"the descriptor of {lanes.name(128 * number)} reaches shared byte "
-                f"{last - RESERVED}",
-                position,
-            )
-            raise Stop
-        chunks.append(cta * machine.shared_bytes + at)
-    words = machine.shared.view("c16").take(np.stack(chunks) >> 4)[..., None].view("u4")
+) -> tuple[Vector, Vector]:
+    """(warpgroups, rows, k) float32 from shared memory, and the absolute chunks read, by group."""
+    words = descriptors.reshape(-1, 128)
+    for number in np.flatnonzero((words != words[:, :1]).any(1)).tolist():
+        machine.findings.add(
+            "bad-descriptor",
+            f"the threads around {lanes.name(128 * number)} give different descriptors",
+            position,
+        )
+    chunks: dict[int, Vector] = {}
+    for number, word in enumerate(words[:, 0].tolist()):
+        if word not in chunks:
+            chunks[word] = _described(machine, lanes, number, word, rows, transposed, position)
+    own = np.array([cta for cta, _ in groups]) * machine.shared_bytes
+    numbers = (np.stack([chunks[word] for word in words[:, 0].tolist()]) + own[:, None, None]) >> 4
+    read = numbers.reshape(len(groups), -1)
+    data = machine.shared.view("c16").take(numbers)[..., None].view("u4")
     if transposed:  # (groups, row chunks, k, 8 rows) -> (groups, rows, k)
-        elements = widen(words.reshape(*words.shape[:-2], -1), kind)
+        elements = widen(data.reshape(*data.shape[:-2], -1), kind)
         elements = elements.reshape(len(groups), rows // 8, 16, 8).transpose(0, 1, 3, 2)
-        return elements.reshape(len(groups), rows, 16), chunks
-    return widen(words.reshape(len(groups), rows, -1), kind), chunks
+        return elements.reshape(len(groups), rows, 16), read
+    return widen(data.reshape(len(groups), rows, -1), kind), read
 
 
 def register_operand(machine: Machine, lanes: Lanes, *rest: Any) -> Vector:
@@ -207,19 +232,16 @@ def multiply(machine: Machine, lanes: Lanes, *rest: Any) -> Vector:
                 f"the warpgroup of {lanes.name(128 * number)} starts wgmma without wgmma.fence",
                 position,
             )
-        threads = lanes.pick(np.arange(128 * number, 128 * number + 128))
-        accumulators.check(machine, threads, unit, registers, position)
-    reads: list[list[Vector]] = [[] for _ in groups]
+        accumulators.check(machine, lanes, 128 * number, unit, registers, position)
+    reads = []
     if not in_registers:
         a, chunks = _operand(
             machine, lanes, groups, full(lanes, a), ROWS, a_kind, a_trans, position
         )
-        for mine, one in zip(reads, chunks, strict=True):
-            mine.append(one.ravel())
+        reads.append(chunks)
     second, chunks = _operand(machine, lanes, groups, full(lanes, b), n, b_kind, b_trans, position)
-    for mine, one in zip(reads, chunks, strict=True):
-        mine.append(one.ravel())
-    _track(machine, lanes, groups, reads, registers, position)
+    reads.append(chunks)
+    _track(machine, lanes, groups, np.concatenate(reads, 1), registers, position)
     product = np.matmul(a, second.transpose(0, 2, 1))
     if a_sign * b_sign < 0:
         product = -product
@@ -238,32 +260,27 @@ def _track(
     machine: Machine,
     lanes: Lanes,
     groups: list[tuple[int, int]],
-    reads: list[list[Vector]],
+    reads: Vector,
     registers: Operands,
     position: int,
 ) -> None:
-    """Check the reads and keep the product in flight."""
-    shadow = machine.shadow
-    for number, unit in enumerate(groups):
-        group = machine.groups.committed.get(unit, 0)
-        cells = np.zeros((0, 1), np.int64)
-        if shadow is not None:
-            cells = shadow.cells(np.concatenate(reads[number]), 16)
-        machine.groups.flights.append(
-            Flight(
-                unit,
-                group,
-                cells,
-                position,
-                set(registers.sums),
-                registers.left,
-                registers.shape,
-            )
+    """Check the reads and keep the products in flight; `reads`: chunks by group."""
+    shadow, known = machine.shadow, machine.groups
+    for mine, unit in zip(reads, groups, strict=True):
+        flight = Flight(
+            unit,
+            known.committed.get(unit, 0),
+            mine,
+            position,
+            set(registers.sums),
+            registers.left,
+            registers.shape,
         )
-        if shadow is not None:
-            rows = shadow.row_of[lanes.index[128 * number : 128 * number + 128 : 32]]
-            shadow.check_group(lanes, 128 * number, cells, position, rows)
-            shadow.start_reading(cells)
+        known.flights.setdefault(unit, []).append(flight)
+    if shadow is not None:
+        clocks = shadow.row_of[lanes.index[::32]].reshape(-1, 4)
+        shadow.check_groups(lanes, reads, position, clocks)
+        shadow.start_reading(reads, len(reads))
 
 
 def fence(machine: Machine, lanes: Lanes, position: int) -> None:
@@ -281,19 +298,16 @@ def commit(machine: Machine, lanes: Lanes, position: int) -> None:
 
 def wait(machine: Machine, lanes: Lanes, pending: int, position: int) -> None:
     """``wgmma.wait_group``."""
-    here = units(machine, lanes, position)
-    known, left = set(here), []
-    shadow = machine.shadow
-    for flight in machine.groups.flights:
-        limit = machine.groups.committed.get(flight.unit, 0) - pending
-        if flight.unit not in known or flight.group >= limit:
-            left.append(flight)
-            continue
-        if shadow is not None:
-            row = shadow.matrix_unit(*flight.unit)
-            shadow.finish_reading(flight.cells, row, flight.position)
-    machine.groups.flights = left
+    here, known, shadow = units(machine, lanes, position), machine.groups, machine.shadow
+    over: list[Flight] = []
+    for unit in here:
+        limit, mine = known.committed.get(unit, 0) - pending, known.flights.get(unit, [])
+        over += [flight for flight in mine if flight.group < limit]
+        known.flights[unit] = [flight for flight in mine if flight.group >= limit]
     if shadow is not None:
+        shadow.finish_reading(
+            [(one.chunks, shadow.matrix_unit(*one.unit), one.position) for one in over]
+        )
         for number, unit in enumerate(here):
             rows = shadow.row_of[lanes.index[128 * number : 128 * number + 128 : 32]]
             shadow.learn(rows, shadow.matrix_unit(*unit))
@@ -301,7 +315,7 @@ def wait(machine: Machine, lanes: Lanes, pending: int, position: int) -> None:
 
 def unfinished(machine: Machine) -> None:
     """Kernel end: a wgmma nobody waited for leaves its registers undefined."""
-    for flight in machine.groups.flights:
+    for flight in machine.groups.flights_of(machine.groups.flights):
         cta, group = flight.unit
         first = cta * machine.geometry.padded + 128 * group
         lanes = Lanes(machine.geometry, np.array([first]))

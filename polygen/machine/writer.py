@@ -148,7 +148,8 @@ class Writer:
         base, offset = address(operand)
         if base not in self.program.symbols:
             raise self.unknown(base)
-        return self.fresh(f"{dtype}(Y[{base!r}] + {offset})")
+        low = f" & {0xFFFFFFFF:#x}" if np.dtype(dtype).itemsize == 4 else ""
+        return self.fresh(f"{dtype}(Y[{base!r}] + {offset}{low})")
 
     def _convert(self, value: Value, dtype: str) -> str:
         """Look at a value with another type: reinterpret, truncate, or extend with zeros."""

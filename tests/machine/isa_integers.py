@@ -374,6 +374,7 @@ for k in ("u16x2", "s16x2"):
         case(f"{name}.{k} %o, %a, %b", "b32 b32", "b32", pairs(function), "sm_90")
 case("min.relu.s32 %o, %a, %b", "s32 s32", "s32", lambda a, b: max(min(a, b), 0), "sm_90")
 case("max.relu.s32 %o, %a, %b", "s32 s32", "s32", lambda a, b: max(a, b, 0), "sm_90")
+case("min.s32.relu %o, %a, %b", "s32 s32", "s32", lambda a, b: max(min(a, b), 0), "sm_90")
 case(
     "max.relu.s16x2 %o, %a, %b",
     "b32 b32",

@@ -134,6 +134,19 @@ def test_the_address_of_a_parameter():
     assert report.arrays[0].tolist() == [11, 12, 14, 15]
 
 
+def test_the_address_of_a_parameter_in_a_word():
+    """As Triton takes it of tensor maps: the word is an address in the parameter space."""
+    text = f"""{HEAD}.visible .entry k(.param .u64 p, .param .align 8 .b8 s[24]) {{
+    .reg .b64 %rd<8>; .reg .b32 %r<8>;
+    mov.b32 %r1, s; cvt.u64.u32 %rd1, %r1; cvta.param.u64 %rd2, %rd1; ld.param.u64 %rd3, [p];
+    ld.u32 %r2, [%rd2+8]; st.global.u32 [%rd3], %r2; ld.param.u32 %r3, [%r1+4]; st.global.u32 [%rd3+4], %r3;
+    cvta.to.param.u64 %rd4, %rd2; ld.param.u32 %r4, [%rd4+16]; st.global.u32 [%rd3+8], %r4;
+    mov.b32 %r5, s+20; ld.param.u32 %r6, [%r5]; st.global.u32 [%rd3+12], %r6; ret; }}"""
+    report = once(text, words(4), np.arange(10, 16, dtype=np.uint32).tobytes(), threads=1)
+    assert report.ok, str(report)
+    assert report.arrays[0].tolist() == [12, 11, 14, 15]
+
+
 def test_a_kernel_has_the_shared_memory_that_it_names():
     front = ".shared .align 4 .b8 mine[100000];\n.shared .align 4 .b8 others[100000];\n"
     text = (

@@ -47,6 +47,23 @@ def test_arrivals_after_the_last_of_a_phase_are_of_the_next(compile_ptx, count, 
     assert codes(compile_ptx, body, count, warps=4) == found
 
 
+@pytest.mark.parametrize(
+    "who, count, found",
+    [
+        ("lane == 0", 1, set()),
+        ("lane != 0", 31, set()),
+        ("true", 64, set()),
+        ("lane != 0", 1, {"barrier-count"}),
+        ("true", 31, {"barrier-count"}),
+        ("lane < 3", 2, {"barrier-count"}),
+    ],
+)
+def test_lanes_of_one_instruction_count_in_one_phase(compile_ptx, who, count, found):
+    """31 in place of one are as many phases, with the parity of one."""
+    body = f"if (warp && {who}) {{ arrive(one); arrive(one); }} out[t] = 0;"
+    assert codes(compile_ptx, body, count) == found
+
+
 @pytest.mark.parametrize("sync, found", [("__syncwarp();", set()), ("", {"race-read-write"})])
 def test_one_lane_does_not_arrive_for_its_warp(compile_ptx, sync, found):
     body = f"""
