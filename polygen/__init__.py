@@ -236,7 +236,9 @@ if not TYPE_CHECKING:  # a type checker is to refuse names that do not exist
         else:  # a function of the vocabulary that is not listed above
             value = getattr(home, "PUBLIC", {}).get(name)
         if value is None:
-            raise AttributeError(f"module 'polygen' has no attribute {name!r}")
+            near = importlib.import_module("difflib").get_close_matches(name, __all__, 1)
+            hint = f". Did you mean: {near[0]!r}?" if near else ""
+            raise AttributeError(f"module 'polygen' has no attribute {name!r}{hint}")
         if name not in _HOMES:
             importlib.import_module("polygen.vocabulary").document(value)
         globals()[name] = value

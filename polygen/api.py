@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from operator import index
 from pathlib import Path
 from typing import Any, overload
 
@@ -110,15 +109,8 @@ class Fused:
             kernel.
         """
         tensors = self._tensors(signature)
-        known = sizes or {}
-        static = (static,) if isinstance(static, str) else static
-        missing = [name for name in static if name not in known]
-        if missing:
-            raise SignatureError(
-                f"static dims without a size: {', '.join(missing)}",
-                where="static",
-                nearest=f'Give one: sizes={{"{missing[0]}": 1024}}, or --size {missing[0]}=1024',
-            )
+        known = given.sizes_of(sizes)
+        static = given.names_of(static, "static")
         dims = {d for t in tensors for d in t.dims if isinstance(d, str)}
         unknown = [name for name in static if name not in dims]
         if unknown:
@@ -127,13 +119,21 @@ class Fused:
                 where="static",
                 nearest=f"Dims: {', '.join(sorted(dims)) or 'none'}",
             )
+        missing = [name for name in static if name not in known]
+        if missing:
+            raise SignatureError(
+                f"static dims without a size: {', '.join(missing)}",
+                where="static",
+                nearest=f'Give one: sizes={{"{missing[0]}": 1024}}, or --size {missing[0]}=1024',
+            )
         fixed = {name: known[name] for name in static}
         tensors = with_sizes_of(tensors, fixed)
         program = build_program(
             self.function, self.name, self.source, tensors, out_dtype, acc_dtype
         )
-        names = (invariant,) if isinstance(invariant, str) else tuple(invariant)
-        return with_invariant(program, (*names, *self._declared(program)), static)
+        return with_invariant(
+            program, (*given.several(invariant), *self._declared(program)), static
+        )
 
     def _declared(self, program: Program) -> tuple[str, ...]:
         """The dims at the places that `fuse` was told are invariant."""
@@ -172,8 +172,8 @@ class Fused:
             InvarianceError: a dim cannot be invariant, or the schedule's sums depend on it.
             PolygenError: what cannot be compiled, where, why, and the nearest thing that can.
         """
-        static = (static,) if isinstance(static, str) else static
-        sizes = {name: _whole(value) for name, value in (sizes or {}).items()}
+        static = given.names_of(static, "static")
+        sizes = given.sizes_of(sizes)
         program = self.program(
             *signature, out_dtype=out_dtype, acc_dtype=acc_dtype, static=static, sizes=sizes,
             invariant=invariant,
@@ -241,6 +241,7 @@ class Fused:
         tensors = []
         for name, operand in zip(self._parameters, operands, strict=True):
             if not hasattr(operand, "shape"):
+                given.require_number(operand, name)
                 tensors.append(Tensor(name, F32, ()))
                 continue
             view = describe(operand, name=name)
@@ -293,14 +294,6 @@ class Fused:
                 )
             tensors.append(replace(tensor, name=name))
         return tensors
-
-
-def _whole(size: Any) -> Any:
-    """NumPy's integers as Python's; anything else as it is, for the check to name."""
-    try:
-        return size if isinstance(size, bool) else index(size)
-    except TypeError:
-        return size
 
 
 def _pitch(view: ArrayView, order: tuple[int, ...]) -> list[int]:

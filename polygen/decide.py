@@ -20,7 +20,7 @@ from polygen import knobs
 from polygen.analysis import MOST_PROSPECTS, Prospect, all_analysed, in_tiles, prospect
 from polygen.chained import decide_chain, is_chain
 from polygen.covering import by_clusters, by_tiles, in_blocks
-from polygen.errors import InvarianceError, ScheduleError, UnsupportedProgram
+from polygen.errors import InvarianceError, ScheduleError, UnsupportedProgram, echo
 from polygen.fit import fitting, instruction_for
 from polygen.fit_sections import check_operands, check_sections, fitting_all
 from polygen.frontend.invariant import for_every_size
@@ -106,12 +106,12 @@ def decide(
         origin, decided = f"given: {schedule.name}", schedule
     elif not isinstance(schedule, str | Path):
         raise ScheduleError(
-            f"{schedule!r} is no schedule",
+            f"{echo(schedule)} is no schedule",
             where="schedule",
             nearest='Pass "auto", a Schedule, or the path of a schedule file',
         )
     elif schedule != "auto":
-        decided = load_schedule(Path(schedule))
+        decided = load_schedule(schedule)
         origin = f"file {schedule}"
     else:
         for one in prospect.each:  # refuses what no instruction takes at all

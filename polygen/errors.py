@@ -42,10 +42,15 @@ def echo(value: object) -> str:
     return f"a {type(value).__name__}" if " at 0x" in text else shortened(text)
 
 
+def without_addresses(text: str) -> str:
+    """Somebody else's text without what differs from run to run."""
+    return re.sub(r" at 0x[0-9A-Fa-f]+", "", text)
+
+
 def told(error: BaseException) -> str:
     """An exception of somebody else's code on one line: its class, and what it says."""
     try:
-        text = " ".join(str(error).split())
+        text = " ".join(without_addresses(str(error)).split())
     except Exception:  # its own __str__ fails
         text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from polygen.described import Described, generated_by, needs_isl
 from polygen.errors import AlignmentMismatch, ArgumentError, ToolchainMissing
+from polygen.frontend.given import sizes_of
 from polygen.frontend.program import Program, realigned
 from polygen.generated import Generated, kept
 from polygen.hardware.device import Device, device
@@ -111,7 +112,7 @@ class Kernel(Described):
             SavedKernelError: a file is missing or damaged, or another version wrote it.
             UnknownTarget: this polygen does not know the target.
         """
-        return cls._restored(read(Path(path)))
+        return cls._restored(read(path))
 
     @classmethod
     def _restored(cls, found: Saved) -> Kernel:
@@ -285,7 +286,7 @@ class Kernel(Described):
             artifact: Artifact | None = self.artifact
         except ToolchainMissing:
             artifact = None
-        return write(self._saved(artifact), Path(folder), force=force)
+        return write(self._saved(artifact), folder, force=force)
 
     # --- checking it ----------------------------------------------------------------------------
     def emulate(self, *operands: Any) -> Any:
@@ -343,7 +344,7 @@ class Kernel(Described):
         """
         with needs_isl():
             from polygen.check import check_kernel  # noqa: PLC0415
-        return check_kernel(self, sizes or {}, workers)
+        return check_kernel(self, sizes_of(sizes), workers)
 
 
 def _unpickled(data: bytes) -> Kernel:

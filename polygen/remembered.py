@@ -3,33 +3,66 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from polygen.isl import Map, Set, dim_type, points
+from polygen.isl import Map, Schedule, Set, dim_type, points
 
 # How many results of the operations below are kept; those of one kernel are some hundreds. Two
 # relations are one key only if they are equal: what is read back from emitted text finds what was
 # computed of the same relations before. isl may rewrite in place what it computes with, into what
 # is equal and reads differently: neither arguments nor results of these are to be printed.
 _KEPT = 2048
-_FEW_TABLES = 64  # of instructions, kept as points; and orders of vectors
+_FEW_TABLES = 64  # of instructions, kept as points; orders of vectors; trees of places
 _FEW_PIECES = 2  # of a lexicographic order: no two of them are one
 _forgetting: list[Callable[[], None]] = []
 _same_first: dict[tuple[str, int], Map] = {}  # by space: isl's spaces have no hash of content
 
 
-def _by_content(compute: Callable[..., Map]) -> Callable[..., Map]:
-    """Keep what is computed of relations.
+class _Content:
+    """A relation as a key: by what it is, not by which object holds it.
 
-    isl's hash of a relation leaves out the names of its tuples, and leaves of one shape are many:
-    the names stand in front, so that few relations are compared.
+    isl's hash takes as long as a small composition, and leaves out the names of tuples, where
+    leaves of one shape are many: it is asked for once, and the names stand beside it.
     """
 
+    __slots__ = ("hashed", "names", "relation")
+
+    def __init__(self, relation: Map) -> None:
+        self.relation, self.names = relation, _named(relation)
+        self.hashed = hash((self.names, relation))
+
+    def __hash__(self) -> int:
+        return self.hashed
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Content):
+            return NotImplemented
+        if self.relation is other.relation:
+            return True
+        return self.names == other.names and operator.eq(self.relation, other.relation) is True
+
+
+_contents: dict[int, _Content] = {}  # by the object that holds the relation
+
+
+def _content(relation: Map) -> _Content:
+    found = _contents.get(id(relation))
+    if found is None:
+        if len(_contents) >= _KEPT:
+            _contents.clear()
+        found = _contents[id(relation)] = _Content(relation)
+    return found
+
+
+def _by_content(compute: Callable[..., Map]) -> Callable[..., Map]:
+    """Keep what is computed of relations."""
+
     @lru_cache(maxsize=_KEPT)
-    def kept(names: tuple[object, ...], *arguments: Any) -> Map:
-        return compute(*arguments)
+    def kept(*arguments: Any) -> Map:
+        return compute(*[one.relation if isinstance(one, _Content) else one for one in arguments])
 
     # The very same arguments are told apart in less time than equal ones; they are kept, so that
     # no others take their places.
@@ -41,8 +74,7 @@ def _by_content(compute: Callable[..., Map]) -> Callable[..., Map]:
         again = known.get(very)
         if again is not None:
             return again[1]
-        names = [_named(one) for one in arguments if isinstance(one, Map)]
-        found = kept(tuple(names), *arguments)
+        found = kept(*[_content(one) if isinstance(one, Map) else one for one in arguments])
         if len(known) >= _KEPT:
             known.clear()
         known[very] = arguments, found
@@ -71,6 +103,12 @@ def read_set(text: str) -> Set:
 def read_map(text: str) -> Map:
     """The relation that a text says."""
     return Map(text)
+
+
+@lru_cache(maxsize=_FEW_TABLES)
+def read_schedule(text: str) -> Schedule:
+    """The schedule tree that a text says: loops and proofs are both made from emitted text."""
+    return Schedule(text)
 
 
 @_by_content
@@ -160,7 +198,8 @@ def same_first(relation: Map, count: int) -> Map:
 
 def forget() -> None:
     """Forget all results that are kept: what comes next is computed as in a new process."""
-    for clear in (*_forgetting, read_set.cache_clear, read_map.cache_clear, _same_first.clear):
+    reading = (read_set.cache_clear, read_map.cache_clear, read_schedule.cache_clear)
+    for clear in (*_forgetting, *reading, _same_first.clear, _contents.clear):
         clear()
 
 

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from polygen.emit.source import KernelSource
-from polygen.errors import SavedKernelError
+from polygen.errors import SavedKernelError, echo
 from polygen.frontend.program import Program, Tensor
 from polygen.generated import TAG, Generated, decode, encode, polygen_version
 from polygen.hardware.device import device
 from polygen.runtime.artifact import Artifact, Resources
-from polygen.runtime.files import write_bytes_atomic
+from polygen.runtime.files import unwritable, write_bytes_atomic
 from polygen.schedule.model import Schedule
 
 FORMAT = 4  # 4: what goes before and after a kernel on its stream, and the order of folds
@@ -215,7 +215,7 @@ def _damaged(where: str, why: str) -> SavedKernelError:
 
 
 # --- folders --------------------------------------------------------------------------------------
-def write(saved: Saved, folder: Path, *, force: bool = False) -> Path:
+def write(saved: Saved, folder: Path | str, *, force: bool = False) -> Path:
     """Write a kernel; each file appears whole or not at all, the manifest last.
 
     Args:
@@ -231,6 +231,7 @@ def write(saved: Saved, folder: Path, *, force: bool = False) -> Path:
         CacheError: a file cannot be written.
     """
     name = saved.generated.source.entry
+    folder = _folder(folder)
     manifest, files = pack(saved)
     if not force:
         _refuse_to_replace(folder, name, manifest)
@@ -243,6 +244,17 @@ def write(saved: Saved, folder: Path, *, force: bool = False) -> Path:
     text = json.dumps(manifest, indent=2) + "\n"
     write_bytes_atomic(folder / f"{name}{_MANIFEST}", text.encode())
     return folder / f"{name}.cu"
+
+
+def _folder(folder: object) -> Path:
+    """A folder as given, once the system can be asked for it."""
+    if not isinstance(folder, str | Path) or "\0" in str(folder):
+        raise SavedKernelError(f"{echo(folder)} is no folder", nearest="Name one, as kernels_out")
+    try:
+        Path(folder).exists()
+    except OSError as reason:  # a name that is too long
+        raise unwritable(Path(folder), reason, "Name another folder") from None
+    return Path(folder)
 
 
 def _refuse_to_replace(folder: Path, name: str, manifest: dict[str, Any]) -> None:
@@ -275,7 +287,7 @@ def _refuse_to_replace(folder: Path, name: str, manifest: dict[str, Any]) -> Non
     )
 
 
-def read(path: Path) -> Saved:
+def read(path: Path | str) -> Saved:
     """Read a kernel.
 
     Args:
@@ -285,6 +297,12 @@ def read(path: Path) -> Saved:
         SavedKernelError: a file is missing, damaged, or of another format.
         UnknownTarget: this polygen does not know the target.
     """
+    hint = "Name a file that `save` or `polygen generate` wrote, as pg_up.cu"
+    if not isinstance(path, str | Path) or not Path(path).name:
+        raise SavedKernelError(f"{echo(path)} is no file of a kernel", nearest=hint)
+    path = Path(path)
+    if path.is_dir():
+        raise SavedKernelError("it is a folder", where=str(path), nearest=hint)
     known = (suffix for suffix in (*_SUFFIXES, _MANIFEST) if path.name.endswith(suffix))
     name = path.name.removesuffix(next(known, ""))
     place = path.with_name(f"{name}{_MANIFEST}")
@@ -294,9 +312,9 @@ def read(path: Path) -> Saved:
         raise SavedKernelError(
             f"the manifest cannot be read: {reason.strerror}",
             where=str(place),
-            nearest="Name a file that `save` or `polygen generate` wrote, as pg_up.cu",
+            nearest=hint,
         ) from reason
-    except ValueError as reason:
+    except (ValueError, RecursionError) as reason:
         raise _damaged(str(place), f"it is not JSON: {reason}") from reason
     files = {}
     for suffix in _SUFFIXES:

@@ -285,7 +285,7 @@ def _dtype_problems(where: str, name: str) -> list[str]:
 
 
 def _choice(value: str, legal: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(value, legal, 1, cutoff=0.5)
+    near = difflib.get_close_matches(value, legal, 1, cutoff=0.65)
     hint = f"Nearest legal: {near[0]!r}. " if near else ""
     return f"{hint}Legal: {', '.join(legal)}"
 

@@ -33,6 +33,7 @@ def of_a_command() -> Iterator[None]:
             stream.reconfigure(errors="backslashreplace")
     usual = sys.stdout
     with warnings.catch_warnings():
+        warnings.simplefilter("default", RuntimeWarning)  # polygen's own never end a command
         warnings.showwarning = _warn  # type: ignore[assignment]
         sys.stdout = cast(TextIO, _Stdout(usual, missing))
         try:
@@ -62,6 +63,8 @@ class _Stdout:
             raise
         except OSError as reason:
             raise self._error(reason.strerror or str(reason)) from reason
+        except ValueError as reason:  # somebody's code closed it
+            raise self._error("it is closed") from reason
 
     def _error(self, why: str) -> OutputError:
         return OutputError(

@@ -36,7 +36,7 @@ def folded(trace: Trace, node: Node, function: str, axis: Any, keepdims: bool) -
         ShapeError: the node has no such axis, or none.
         TraceError: `axis` is no number, or an index along several axes is asked for.
     """
-    axes = _axes(function, node, axis)
+    axes = axes_of(function, node, axis)
     if function in ("all", "any"):
         truth = trace.cast(trace.cast(node, BOOL), F32)
         found = _fold(trace, truth, "min" if function == "all" else "max", axes)
@@ -74,7 +74,7 @@ def _fold(trace: Trace, node: Node, function: str, axes: tuple[int, ...]) -> Nod
     return trace.make(FoldNode, function, node, axes, dims, monoid.result)
 
 
-def _axes(function: str, node: Node, axis: Any) -> tuple[int, ...]:
+def axes_of(function: str, node: Node, axis: Any) -> tuple[int, ...]:
     """The axes that are meant, ascending."""
     rank, text = len(node.dims), f"{function} of {describe(node)}"
     if not rank:

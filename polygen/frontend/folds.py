@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from polygen.frontend.folding import METHODS
+from polygen.frontend.folding import METHODS, axes_of
 from polygen.frontend.functions import PUBLIC as POINTWISE
 from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.traced import Traced
@@ -54,6 +54,12 @@ index_of_smallest = _function("argmin", "The index of the first of the smallest 
 logsumexp = _function("logsumexp", "The logarithm of the sum of exponentials along axes")
 
 
+def _require_axes(name: str, value: Any, axis: Any) -> None:
+    """Refuse what has no such axis under the name that was called, before it is taken apart."""
+    if isinstance(value, Traced):
+        axes_of(name, value.node, axis)
+
+
 def softmax(value: Any, axis: Any = -1) -> Any:
     """Exponentials along an axis, divided by their sum.
 
@@ -61,6 +67,7 @@ def softmax(value: Any, axis: Any = -1) -> Any:
         value: a traced value, or an array.
         axis: a number, or several.
     """
+    _require_axes("softmax", value, axis)
     raised = POINTWISE["exp"](value - largest(value, axis, True))
     return raised / summed(raised, axis, True)
 
@@ -74,6 +81,7 @@ def rms_norm(value: Any, weight: Any = 1.0, axis: Any = -1, eps: float = 1e-6) -
         axis: a number, or several.
         eps: added to the mean square.
     """
+    _require_axes("rms_norm", value, axis)
     return value * POINTWISE["rsqrt"](averaged(value * value, axis, True) + eps) * weight
 
 
@@ -89,6 +97,7 @@ def layer_norm(
         axis: a number, or several.
         eps: added to the variance.
     """
+    _require_axes("layer_norm", value, axis)
     return rms_norm(value - averaged(value, axis, True), weight, axis, eps) + bias
 
 

@@ -12,10 +12,12 @@ import ast
 import functools
 import inspect
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from numbers import Real
+from operator import index
 from typing import Any
 
-from polygen.errors import TraceError, echo
+from polygen.errors import ArgumentError, SignatureError, TraceError, echo, without_addresses
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _LONGEST_NAME = 200  # file names end at 255
@@ -61,6 +63,63 @@ def checked_name(name: object, where: str) -> str:
     )
 
 
+def sizes_of(sizes: object) -> dict[str, Any]:
+    """Sizes by name, with NumPy's integers as Python's; what is no number is left for its check.
+
+    Raises:
+        SignatureError: they are not by name.
+    """
+    if sizes is None:
+        return {}
+    if not isinstance(sizes, Mapping):
+        raise SignatureError(
+            f"{echo(sizes)} has no sizes by name", where="sizes", nearest='Write {"M": 4096}'
+        )
+    return {name: _whole(value) for name, value in sizes.items()}
+
+
+def _whole(size: Any) -> Any:
+    try:
+        return size if isinstance(size, bool) else index(size)
+    except TypeError:
+        return size
+
+
+def require_number(operand: object, name: str) -> None:
+    """Refuse an operand without a shape that is no number either.
+
+    Raises:
+        ArgumentError: with its type.
+    """
+    if not isinstance(operand, Real):
+        raise ArgumentError(
+            f"{_article(type(operand).__name__)} is neither an array nor a number",
+            where=name,
+            nearest=f"Pass cupy.asarray({name})",
+        )
+
+
+def several(given: object) -> tuple[Any, ...]:
+    """What is given one by one, or by itself."""
+    alone = isinstance(given, str) or not isinstance(given, Iterable)
+    return (given,) if alone else tuple(given)  # type: ignore[arg-type]
+
+
+def names_of(names: object, where: str) -> tuple[str, ...]:
+    """Names of dims: one, or several.
+
+    Raises:
+        SignatureError: something is no name.
+    """
+    found = several(names)
+    for name in found:
+        if not isinstance(name, str):
+            raise SignatureError(
+                f"{echo(name)} is not the name of a dim", where=where, nearest='Write ("M", "K")'
+            )
+    return found
+
+
 def parameters_of(function: object) -> tuple[str, ...]:
     """The parameters that a call gives by position, in order.
 
@@ -81,7 +140,9 @@ def parameters_of(function: object) -> tuple[str, ...]:
         raise TraceError(
             "the parameters of the function are not known",
             where="fuse",
-            why=str(reason),
+            why="a partial gives it what it does not take"
+            if isinstance(function, functools.partial)
+            else without_addresses(str(reason)),
             nearest="Wrap it, as in pg.fuse(lambda x, w: np.matmul(x, w))",
         ) from None
     optional = inspect.Parameter.VAR_KEYWORD

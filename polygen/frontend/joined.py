@@ -107,6 +107,7 @@ def split(value: Any, sections: Any, axis: int = 0) -> list[Any]:
     place = _axis(axis, len(dims), "split")
     extent = dims[place]
     if isinstance(extent, str):
+        _bounds(sections, None, text)  # what no number in its place would mend
         what = f"parts of {text} along {extent}"
         raise without_number(ShapeError, what, extent, "where they begin")
     bounds = [0, *_bounds(sections, extent, text), extent]
@@ -121,11 +122,15 @@ def split(value: Any, sections: Any, axis: int = 0) -> list[Any]:
     return [Traced(trace, part(trace, value.node, place, *pair)) for pair in pairs]
 
 
-def _bounds(sections: Any, extent: int, text: str) -> list[int]:
-    """Where parts begin, but the first."""
+def _bounds(sections: Any, extent: int | None, text: str) -> list[int]:
+    """Where parts begin, but the first; None: of an axis whose size has no number."""
     if isinstance(sections, (tuple, list, np.ndarray)):
         return [_whole(one, text) for one in sections]
     count = _whole(sections, text)
+    if extent is None and count < 1:
+        raise ShapeError(f"{text} in {count} parts", nearest="Use 1 part, or more")
+    if extent is None:
+        return []
     if count < 1 or extent % count:
         near = next(n for n in range(min(max(count, 1), extent), 0, -1) if extent % n == 0)
         raise ShapeError(

@@ -56,7 +56,8 @@ def _dot(a: Any, b: Any) -> Any:
     return first_symbolic((a, b)).matmul(a, b)
 
 
-def _einsum(subscripts: Any, *operands: Any) -> Any:
+def _einsum(subscripts: Any, *operands: Any, optimize: Any = None) -> Any:
+    """`optimize` is in which order NumPy would multiply, and means nothing else."""
     return first_symbolic((*operands, subscripts)).einsum(subscripts, *operands)
 
 

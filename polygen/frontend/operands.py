@@ -70,9 +70,11 @@ def _nearest(operand: str, node: Node, kind: DType, *, given: bool) -> str:
         given: whether the other operand is one that is not computed.
     """
     in_bf16 = f'Write ({operand}).astype("{BF16}")'
+    behind = [one for one in walk(node, products=False) if isinstance(one, ProductNode)]
+    if given and kind == F32 and behind:  # one instruction makes both products of a chain
+        return f"Say {BF16}[...] of all that both products read"
     if given and kind == F32:
         return "Say tf32[...] of the other operand, whose arrays stay float32"
-    behind = (one for one in walk(node, products=False) if isinstance(one, ProductNode))
     if any(min(kind.bits, one.operand.bits) < BF16.bits for one in behind):
         return f"Return {operand} from one function, and multiply it in a second"
     return f'{in_bf16}, and .astype("{BF16}") behind the other operand' if given else in_bf16

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from polygen.errors import ShapeError, TraceError
+from polygen.errors import ShapeError, TraceError, echo
 from polygen.frontend.coordinates import indices
 from polygen.frontend.functions import where
 from polygen.frontend.philox import uniform as numbers
@@ -19,6 +19,10 @@ from polygen.frontend.symbolic import Symbolic
 
 _WORDS = 4  # of the counter
 _MOST_SEED = 2**24  # f32 holds every whole number up to it
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(f"polygen.random has no {name!r}: there is uniform, and pg.dropout")
 
 
 def uniform(value: Any, *, seed: Any) -> Any:
@@ -47,7 +51,7 @@ def uniform(value: Any, *, seed: Any) -> Any:
         isinstance(seed, (int, np.integer)) and 0 <= seed <= _MOST_SEED
     ):
         raise TraceError(
-            f"the seed is {seed!r}",
+            f"the seed is {echo(seed)}",
             why="kernels pass it as f32, which holds whole numbers up to 2^24",
             nearest=f"Use a whole number from 0 to {_MOST_SEED}",
         )

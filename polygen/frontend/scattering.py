@@ -173,5 +173,5 @@ def require_unread(assigned: Iterable[Assignment], statements: Iterable[Statemen
                 raise UnsupportedProgram(
                     f"{access} is read, and {targets[access.name].text} stored",
                     why="rows are stored in any order, and an array that is read does not change",
-                    nearest=f"Read another array, as in out[rows] = {access.name}[rows] + value",
+                    nearest="Read another array, as in out[rows] = before[rows] + value",
                 )

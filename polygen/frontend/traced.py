@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from polygen.errors import DTypeError, ShapeError, TraceError
+from polygen.errors import DTypeError, ShapeError, TraceError, without_addresses
 from polygen.frontend import multiplying
 from polygen.frontend.describing import describe
 from polygen.frontend.dtypes import ALWAYS_STORED, BOOL, DType
@@ -250,7 +250,11 @@ class Traced(Symbolic):
         try:
             return handler(*args, **keywords)
         except TypeError as error:
-            raise TraceError(f"np.{name} is called with arguments it does not take here") from error
+            raise TraceError(
+                f"np.{name} is called with arguments it does not take here",
+                why=without_addresses(str(error)),
+                nearest="Leave out what no operand needs",
+            ) from error
 
     # --- what a traced value cannot do
     def _refuse(self, doing: str, nearest: str) -> NoReturn:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from operator import index
 from typing import Any
 
-from polygen.errors import PolygenError, ShapeError, TraceError, shortened, without_number
+from polygen.errors import PolygenError, ShapeError, TraceError, echo, shortened, without_number
 from polygen.frontend.names import INDEX_HINT
 from polygen.frontend.nodes import Dims, Reach
 from polygen.frontend.program import Dim
@@ -65,10 +65,12 @@ def _axis(item: Any, axis: int, dim: Dim, where: str) -> tuple[Reach, Dim | None
         bounds = [_number(bound, where, shown) for bound in (item.start, item.stop, item.step)]
         if bounds[0] in (None, 0) and bounds[1] is None and bounds[2] in (None, 1):
             return Reach(axis), dim
-        if isinstance(dim, str):
-            raise _symbolic(dim, where, shown, bounds[2] or 1)
         if bounds[2] == 0:
             raise ShapeError(f"{where} with {shown}", why="the step is 0")
+        if isinstance(dim, str):
+            if _nothing(*bounds):
+                raise ShapeError(f"{where} with {shown}", why=f"nothing is left, whatever {dim} is")
+            raise _symbolic(dim, where, shown, bounds[2] or 1)
         places = range(*slice(*bounds).indices(dim))
         if not places:
             raise ShapeError(f"{where} with {shown}", why=f"nothing is left of {dim} elements")
@@ -81,6 +83,14 @@ def _axis(item: Any, axis: int, dim: Dim, where: str) -> tuple[Reach, Dim | None
     if isinstance(dim, int) and not -dim <= place < dim:
         raise ShapeError(f"{where} with {shown}", why=f"the axis has {dim} elements")
     return Reach(None, offset=place + dim if isinstance(dim, int) and place < 0 else place), None
+
+
+def _nothing(start: int | None, stop: int | None, step: int | None) -> bool:
+    """Whether a slice is empty for every size: both bounds are counted from the same end."""
+    if stop is None or (start is None and (step or 1) < 0):
+        return False
+    first = start or 0
+    return (first < 0) == (stop < 0) and not range(first, stop, step or 1)
 
 
 def _number(item: Any, where: str, shown: str) -> int | None:
@@ -97,7 +107,7 @@ def _number(item: Any, where: str, shown: str) -> int | None:
 
 def _shown(item: Any) -> str:
     if not isinstance(item, slice):
-        return shortened(repr(item))
+        return echo(item)
     start, stop = ("" if bound is None else repr(bound) for bound in (item.start, item.stop))
     return shortened(f"{start}:{stop}" + ("" if item.step is None else f":{item.step!r}"))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any
 
-from polygen.errors import HardwareDataError, UnknownTarget
+from polygen.errors import HardwareDataError, UnknownTarget, echo
 from polygen.hardware.data_file import read, take
 
 FILE = "devices.toml"
@@ -114,7 +114,7 @@ def device(name: str | Device) -> Device:
     near = _nearest(normal)
     hint = f"Nearest: {near}. " if near else ""
     raise UnknownTarget(
-        f"unknown architecture {name!r}", nearest=f"{hint}Known: {', '.join(_names())}"
+        f"unknown architecture {echo(name)}", nearest=f"{hint}Known: {', '.join(_names())}"
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polygen import isl
+from polygen import isl, remembered
 from polygen.errors import VerifyError
 
 
@@ -132,7 +132,7 @@ def loops(
         context: what is known about the parameters, as isl text.
     """
     build = isl.AstBuild.from_context(isl.Set(context))
-    return _node(build.node_from_schedule(isl.Schedule(tree_text)), names, (), {})
+    return _node(build.node_from_schedule(remembered.read_schedule(tree_text)), names, (), {})
 
 
 def _node(

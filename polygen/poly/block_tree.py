@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from polygen import isl
+from polygen import isl, remembered
 from polygen.errors import VerifyError
 from polygen.poly.derive_syncs import Synchronised
 from polygen.poly.emitted import Emitted
@@ -42,7 +42,7 @@ class BlockTree:
         return _emitted(self.synchronised, self.place)
 
     def __str__(self) -> str:
-        text = isl.to_yaml(isl.Schedule(self.place.text))
+        text = isl.to_yaml(remembered.read_schedule(self.place.text))
         return "\n".join([text, *(f"# {proof}" for proof in self.proofs)])
 
 

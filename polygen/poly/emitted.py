@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 
-from polygen import isl
+from polygen import isl, remembered
 from polygen.errors import VerifyError
 from polygen.poly.counters import Counter
 from polygen.poly.frame import Frame
@@ -68,7 +68,7 @@ def read_trees(emitted: Emitted, context: isl.Set) -> Mapping[str, isl.Map]:
     known = emitted.known
     found: dict[str, isl.Map] = {}
     for tree in emitted.trees:
-        schedule = isl.Schedule(tree.text)
+        schedule = remembered.read_schedule(tree.text)
         timed = schedule.get_map().intersect_domain(schedule.get_domain())
         each = timed.get_map_list()
         for position in range(each.n_map()):

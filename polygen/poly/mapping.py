@@ -16,7 +16,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from polygen import isl
+from polygen import isl, remembered
 from polygen.brief import Brief
 from polygen.errors import VerifyError
 from polygen.hardware.atom import Atom
@@ -86,7 +86,7 @@ class ScheduleTree(Brief):
         parts += self.elements.strip("{ }").split("; ")
         for tree in self.places:
             parts.append(f"# {tree.place.name}: tiles, with what synchronises them as statements")
-            parts.append(isl.to_yaml(isl.Schedule(tree.text)))
+            parts.append(isl.to_yaml(remembered.read_schedule(tree.text)))
         parts += [f"# {proof}" for proof in self.proofs]
         for title, other in self.beside:
             parts += [f"# {title}", str(other)]

@@ -18,6 +18,7 @@ from polygen.errors import VerifyError
 from polygen.poly.ast import Block, Call, Const, Expr, For, If, LoopAst, Marked, Var
 from polygen.poly.place_trees import PlaceTree
 
+_ANY = "any_leaf"
 _WORDS = {"&&": "and", "||": "or", "==": "="}
 
 
@@ -37,33 +38,51 @@ def check_loops(tree: PlaceTree, loops: LoopAst) -> None:
         if name not in wanted or name not in calls:
             claim = "is called" if name in calls else "is not called"
             raise VerifyError(f"{name} {claim}", where=where)
-        made = isl.Map(f"{prefix}{{ {'; '.join(calls[name])} }}").intersect_params(known)
-        whole = wanted[name].intersect_params(known)
-        for claim, rest in (
-            ("is not called", whole.subtract(made.range())),
-            ("is called, and is none of the tree's", made.range().subtract(whole)),
-        ):
-            if not rest.is_empty():
-                raise VerifyError(f"{isl.sample_point(rest)} {claim}", where=where)
-        if not made.is_injective():
-            raise VerifyError(f"{name} is called twice", where=where)
+        # Statements that stand in the same loops differ by their names alone.
+        nameless = wanted[name].set_tuple_name(_ANY)
+        wrong = _wrong(f"{prefix}{{ {'; '.join(calls[name])} }}", nameless, known)
+        if wrong is not None:
+            claim, rest = wrong
+            which = name if rest is None else isl.sample_point(rest.set_tuple_name(name))
+            raise VerifyError(f"{which} {claim}", where=where)
+
+
+@lru_cache(maxsize=64)
+def _wrong(said: str, wanted: isl.Set, known: isl.Set) -> tuple[str, isl.Set | None] | None:
+    """What is wrong with the calls of a statement, and of which instances if it is about some.
+
+    Args:
+        said: the calls, as isl text.
+        wanted: the instances of the tree.
+        known: what holds for the parameters.
+    """
+    made, whole = isl.Map(said).intersect_params(known), wanted.intersect_params(known)
+    called = made.range()
+    for claim, rest in (
+        ("is not called", whole.subtract(called)),
+        ("is called, and is none of the tree's", called.subtract(whole)),
+    ):
+        if not rest.is_empty():
+            return claim, rest
+    return None if made.is_injective() else ("is called twice", None)
 
 
 def _relations(calls: tuple[tuple[Call, _Around], ...]) -> dict[str, list[str]]:
     """Of each statement its calls, from their numbers and iterators to instances, as isl text."""
     found: dict[str, list[str]] = {}
     deepest = max((len(around.iterators) for _, around in calls), default=0)
-    for number, (call, around) in enumerate(calls):
-        own = (str(number), *around.iterators, *["0"] * (deepest - len(around.iterators)))
-        to = f"{call.statement}[{', '.join(map(around.said, call.arguments))}]"
+    for call, around in calls:
+        each = found.setdefault(call.statement, [])
+        own = (str(len(each)), *around.iterators, *["0"] * (deepest - len(around.iterators)))
+        to = f"{_ANY}[{', '.join(map(around.said, call.arguments))}]"
         holds = " and ".join(f"({one})" for one in around.conditions) or "1 = 1"
-        found.setdefault(call.statement, []).append(f"[{', '.join(own)}] -> {to} : {holds}")
+        each.append(f"[{', '.join(own)}] -> {to} : {holds}")
     return found
 
 
 def _instances(text: str) -> dict[str, isl.Set]:
     """The instances of every leaf of a tree."""
-    each = isl.Schedule(text).get_domain().get_set_list()
+    each = remembered.read_schedule(text).get_domain().get_set_list()
     found = (each.get_at(position) for position in range(each.n_set()))
     return {str(one.get_tuple_name()): one for one in found}
 

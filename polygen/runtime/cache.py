@@ -43,6 +43,7 @@ _LOCK_SECONDS = 60.0  # a compilation takes about one; after this a stopped lock
 # Folders: compiled kernels, what they are compiled from, and what text is made with.
 _KINDS = ("artifacts", "generated", "templates")
 _logger = logging.getLogger(__name__)
+_told: set[tuple[Path, type, int | None]] = set()  # warned of
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +224,11 @@ def _publish(path: Path, entry: bytes) -> None:
 
 
 def _warn(path: Path, reason: OSError | NotImplementedError) -> None:
+    """Say once per folder and reason that nothing is kept: a kernel has several entries."""
+    cause = (directory(), type(reason), getattr(reason, "errno", None))
+    if cause in _told:
+        return
+    _told.add(cause)
     advice = "Free space, or name another folder in POLYGEN_CACHE_DIR"
     warnings.warn(
         f"The kernel is not kept. {unwritable(path, reason, advice)}", RuntimeWarning, stacklevel=4

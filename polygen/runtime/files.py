@@ -7,7 +7,7 @@ import os
 import secrets
 from pathlib import Path
 
-from polygen.errors import CacheError
+from polygen.errors import CacheError, echo
 
 
 def replace_with(path: Path, data: bytes, *, sync: bool) -> None:
@@ -38,6 +38,8 @@ def replace_with(path: Path, data: bytes, *, sync: bool) -> None:
 def write_bytes_atomic(path: str | Path, data: bytes) -> None:
     """Write a file the user asked for, whole or not at all; makes the folder if needed.
 
+    A device or a pipe is written to: another file in its place would be the end of it.
+
     Args:
         path: the file.
         data: the content.
@@ -46,9 +48,14 @@ def write_bytes_atomic(path: str | Path, data: bytes) -> None:
         CacheError: full disk, no permission, not a folder; the old file, if any, is untouched.
     """
     target = Path(path)
+    if not target.name or "\0" in target.name:
+        raise CacheError(f"{echo(str(path))} is no file to write", nearest="Name one, as out.html")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        replace_with(target, data, sync=True)
+        if target.exists() and not target.is_file() and not target.is_dir():
+            target.write_bytes(data)
+        else:
+            replace_with(target, data, sync=True)
     except OSError as reason:
         raise unwritable(target, reason) from reason
 

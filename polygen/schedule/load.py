@@ -20,7 +20,7 @@ from typing import Any
 import tomli_w
 
 from polygen import plain
-from polygen.errors import ScheduleFileError, UnknownTarget
+from polygen.errors import ScheduleError, ScheduleFileError, UnknownTarget, echo
 from polygen.hardware import device as targets
 from polygen.hardware.atom import atom_names
 from polygen.hardware.device import Device
@@ -65,18 +65,30 @@ _OMITTED: dict[type, tuple[str, ...]] = {
 }
 
 
+AUTO = "auto"  # what stands for a choice, in the place of a path
+
+
 def load_schedule(path: Path | str) -> Schedule:
     """The schedule in a file.
 
     Raises:
         ScheduleFileError: the file cannot be read or has mistakes; all are listed.
     """
+    if not isinstance(path, str | Path):
+        raise ScheduleError(
+            f"{echo(path)} is no schedule", where="schedule", nearest="Pass the path of a file"
+        )
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # not a file, not UTF-8, not even a path
         reason = error.strerror if isinstance(error, OSError) else error
-        problem = f"cannot be read: {reason}. Shipped schedules are in {schedules_folder()}"
-        raise ScheduleFileError(str(path), [problem]) from None
+        known = f"Shipped schedules are in {schedules_folder()}"
+        if str(path).strip().lower() == AUTO:
+            known = f'For an automatic choice write "{AUTO}"'
+        problem = f"cannot be read: {reason}. {known}"
+        raise ScheduleFileError(
+            str(path) if str(path).strip(" .") else echo(path), [problem]
+        ) from None
     return loads(text, str(path))
 
 

@@ -51,6 +51,14 @@ def test_a_closed_output_is_an_error(words):
     assert done.stderr.startswith("polygen: stdout: the output cannot be written (it is closed)")
 
 
+def test_an_output_that_the_program_closes_is_an_error(tmp_path):
+    up = "def up(x, w):\n    return x @ w.T\n"
+    (tmp_path / "model.py").write_text(f"import sys\nsys.stdout.close()\n{up}")
+    done = shell(f"$polygen show model.py:up {' '.join(GOOD[1:])}", tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("polygen: stdout: the output cannot be written (it is closed)")
+
+
 def test_files_do_not_get_the_number_of_a_closed_stream(tmp_path):
     words = f"generate '{GOOD[0]}' {' '.join(GOOD[1:])} --name up -o out"
     done = shell(f"$polygen {words} <&- >&- 2>&-", tmp_path)

@@ -207,6 +207,24 @@ def test_atomic_files(tmp_path):
     assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == ["k.cu", "k.cubin"]
 
 
+def test_a_pipe_is_written_to_and_stays_one(tmp_path):
+    """As /dev/full and /dev/null do, whose place a file would take for everybody."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDWR)
+    try:
+        files.write_text_atomic(pipe, "text")
+        assert pipe.is_fifo() and os.read(reader, 10) == b"text"
+    finally:
+        os.close(reader)
+
+
+@pytest.mark.parametrize("name", ["", ".", "/", "a\0b"])
+def test_what_names_no_file_is_refused(name):
+    with pytest.raises(CacheError, match="is no file to write"):
+        files.write_text_atomic(name, "text")
+
+
 @pytest.mark.parametrize("call", ["replace", "fsync"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES])
 def test_a_failed_save_keeps_the_old_file_and_leaves_nothing(tmp_path, monkeypatch, call, code):
