@@ -26,6 +26,7 @@ from polygen.runtime.binding import bind, check_overlap, misaligned
 from polygen.runtime.driver import Driver, cupy_driver
 from polygen.runtime.fold_room import address, made
 from polygen.runtime.outputs import (
+    address_reader,
     allocation_scope,
     allocator,
     deliver,
@@ -225,8 +226,7 @@ class Launcher:
                 made = [make() for make in ready.allocate]
         else:
             made = [make() for make in ready.allocate]
-        for array in made:
-            pointers.append(describe(array).pointer)
+        pointers += map(ready.address, made)
         return made
 
     def _read(
@@ -309,6 +309,7 @@ class Launcher:
                 allocator(ready.library, binding.device, sizes, tensor.dtype, tensor.order)
                 for tensor, sizes in zip(self._outputs, binding.shapes, strict=True)
             )
+            ready.address = address_reader(ready.library)
             ready.finish = deliver(ready.library) if ready.library == "jax" else None
         return self._prepared.put(key, ready)
 

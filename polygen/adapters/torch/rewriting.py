@@ -176,6 +176,7 @@ def _replace(
             own.replace_all_uses_with(
                 made, delete_user_cb=lambda user: user.name not in group.members
             )
+            named[output] = made  # what groups behind it read
 
 
 def _erase_unread(graph: FxGraph, given: Graph, named: dict[str, FxNode]) -> None:

@@ -240,6 +240,29 @@ def test_inductor_compiles_the_rest():
         torch.testing.assert_close(call(x), model(x))
 
 
+def test_inductor_s_code_calls_kernels_at_once(monkeypatch):
+    lowering = pytest.importorskip("polygen.adapters.torch.lowering")
+    codes = pytest.importorskip("torch._inductor.utils").run_and_get_code
+    from polygen.adapters.torch import running
+
+    ran = []
+
+    def at_once(runner, operands):
+        ran.append(len(operands))
+        return runner.on_cpu(operands)
+
+    monkeypatch.setattr(lowering, "DEVICES", {"cpu"})  # which float64 is run on
+    monkeypatch.setattr(running.Runner, "on_gpu", at_once)
+    model, x = Layers().double(), exact(4, 16)
+    options = {"take": "legal", "fx_graph_cache": False}
+    call = torch.compile(model, backend=functools.partial(pgt.polygen, options=options))
+    with torch.no_grad():
+        found, (code,) = codes(call, x)
+        torch.testing.assert_close(found, model(x))
+    assert ran == [3, 4], "the second reads what the first gives"
+    assert "at_once as polygen_launch" in code and "launch.default(" not in code
+
+
 class Positive(nn.Module):
     """A gated layer whose functions keep whole numbers whole."""
 
