@@ -9,7 +9,7 @@ in the L2 cache as far as that keeps it, so that small groups are not flattered.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from polygen.decide import candidates, decision
@@ -40,20 +40,27 @@ class Gain:
         return f"{self.fused:.1f} us, apart {self.apart:.1f} us, {self.ratio:.2f} times as long"
 
 
-def predicted(program: Program, device: Device, sizes: Mapping[str, int]) -> Gain:
+def predicted(
+    program: Program,
+    device: Device,
+    sizes: Mapping[str, int],
+    followed: Collection[str] = (),
+) -> Gain:
     """The gain of a program with pointwise work.
 
     Args:
         program: what a kernel computes.
         device: the target.
         sizes: of its symbolic dims.
+        followed: outputs that, apart, would be computed in kernels which there are anyway.
 
     Raises:
         PolygenError: no kernel can be made of it.
     """
     products = sum(microseconds(bare(program, one), device, sizes) for one in program.contractions)
     return Gain(
-        microseconds(program, device, sizes), products + pointwise_time(program, device, sizes)
+        microseconds(program, device, sizes),
+        products + pointwise_time(program, device, sizes, followed),
     )
 
 
@@ -136,8 +143,17 @@ def _multiplied(program: Program, product: Contraction) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
-def pointwise_time(program: Program, device: Device, sizes: Mapping[str, int]) -> float:
-    """Predicted time of a kernel that does a program's pointwise work on products in memory."""
+def pointwise_time(
+    program: Program,
+    device: Device,
+    sizes: Mapping[str, int],
+    followed: Collection[str] = (),
+) -> float:
+    """Predicted time of a kernel that does a program's pointwise work on products in memory.
+
+    Where kernels behind do all of it, in passing, what they move besides is all that it takes: they
+    read products in the place of its results.
+    """
     worked = [tensor for tensor in program.outputs if not _is_library_s(program, tensor.name)]
     if not worked:
         return 0.0
@@ -151,10 +167,13 @@ def pointwise_time(program: Program, device: Device, sizes: Mapping[str, int]) -
     parameters = cost_parameters(device)
     kept = sum(stored(bare(program, one).outputs[0]) for one in program.contractions)
     kept = max(0.0, kept - parameters.l2_share * parameters.l2_bytes)
+    passing = all(tensor.name in followed for tensor in worked)
     read = {access.name for statement in program.pointwise for access in statement.reads}
     arrays = sum(stored(tensor) for tensor in program.inputs if tensor.name in read)
     written = sum(stored(tensor) for tensor in worked)
     rate = parameters.memory_share * parameters.memory * 1e3  # bytes per microsecond
+    if passing:
+        return (arrays + written) / rate
     return parameters.start + (kept + arrays + written) / rate
 
 

@@ -365,6 +365,57 @@ def test_what_shares_no_kernel_is_decided_by_itself():
     assert [part.computes for part in parts] == ["mm, gelu over 4096 x 1024"]
 
 
+def swiglu(x, up, gate):
+    return functional.silu(x @ gate.t()) * (x @ up.t())
+
+
+@pytest.mark.parametrize("rows", [64, 2048])
+def test_products_share_a_kernel_or_the_last_has_the_work(rows):
+    whole, *others = decided(swiglu, (rows, 4096), (14336, 4096), (14336, 4096))
+    assert whole.computes == f"mm, silu, mm, mul over {rows} x 14336"
+    assert whole.taken == (rows == 64)
+    assert [one.computes for one in others if one.taken] == (
+        [] if whole.taken else ["silu, mm, mul over 2048 x 14336"]
+    )
+
+
+def test_the_last_of_several_products_gives_what_it_gave(monkeypatch):
+    from polygen.errors import UnsupportedProgram
+
+    def refused(program):
+        return UnsupportedProgram("several") if len(program.contractions) > 1 else None
+
+    monkeypatch.setattr(rewriting, "refusal", refused)
+    model, x = Gated().double(), exact(2, 6, 16)
+    with torch.no_grad():
+        first, second = explained(model, x).records
+        assert not first.taken and second.taken and second.computes.startswith("mm, silu, mul")
+        torch._dynamo.reset()
+        call = torch.compile(model, backend=functools.partial(pgt.polygen, options=LEGAL))
+        torch.testing.assert_close(call(x), model(x))
+
+
+def normed(x, w, r, g):
+    z = r + x @ w.t()
+    wide = z.float()
+    scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)
+    return z, (wide * scale).to(z.dtype) * g
+
+
+def sum_alone(x, w, r, g):
+    z, y = normed(x, w, r, g)
+    return y
+
+
+def test_what_a_norm_behind_computes_in_passing_is_no_gain():
+    shapes = (64, 4096), (4096, 4096), (64, 4096), (4096,)
+    (record,) = decided(sum_alone, *shapes)
+    assert record.computes == "mm, add over 64 x 4096", "its squares are no result"
+    assert not record.taken
+    (record,) = decided(normed, *shapes)
+    assert record.computes == "mm, add over 64 x 4096" and record.taken
+
+
 def test_a_bias_alone_is_left_to_the_library():
     (record,) = decided(lambda x, w, b: torch.mm(x, w) + b, (4096, 256), (256, 4096), (4096,))
     assert not record.taken
@@ -441,7 +492,7 @@ def test_tensors_on_the_cpu_are_left_and_that_is_said_once():
         for rows in (4, 5):
             torch._dynamo.reset()
             explanation = pgt.explain(model, torch.randn(rows, 16), options={"rest": "eager"})
-            assert explanation.taken == () and len(explanation.records) == 1
+            assert explanation.taken == () and len(explanation.records) == 2
             assert "not on a CUDA device" in explanation.records[0].why
     said = [w for w in caught if "tensors on the CPU" in str(w.message)]
     assert len(said) == 1
