@@ -80,6 +80,7 @@ class Launcher:
         out: Any = None,
         stream: Any = None,
         workspace: Any = None,
+        found: tuple[list[int], list[Hashable]] | None = None,
     ) -> Any:
         """Launch the kernel.
 
@@ -91,6 +92,8 @@ class Launcher:
             stream: None for the caller's current stream, else as for `stream_pointer`.
             workspace: an array for the parts of folds; None: one is made as outputs are, and given
                 back when the launches are on the stream.
+            found: what `arrays.READS` has read of the arrays, where their caller needed it, too;
+                `out` is None then. The addresses are this call's to change.
 
         Returns:
             The output array, or a tuple when there are several. The result is complete when the
@@ -103,9 +106,10 @@ class Launcher:
         """
         driver = self._driver or self._find_driver()
         outs = out if out is None or type(out) is tuple or type(out) is list else (out,)
-        every = arrays if outs is None else (*arrays, *outs)
-        reads = READS.get(type(every[0])) if every else None
-        found = None if reads is None else reads(every)
+        if found is None:
+            every = arrays if outs is None else (*arrays, *outs)
+            reads = READS.get(type(every[0])) if every else None
+            found = None if reads is None else reads(every)
         if found is None:  # of several libraries, or one without a fast way
             pointers, forms, views = self._read(arrays, outs, stream, driver)
         else:

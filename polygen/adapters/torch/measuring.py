@@ -138,7 +138,8 @@ def _moving(
 def _time(*turns: Callable[[], Any]) -> float:
     """Median microseconds of a call's work on the GPU, without what the CPU does for it.
 
-    Calls, of which each has its turn, are captured in a graph, so that kernels follow each other closely however short they are.
+    Calls, of which each has its turn, are captured in a graph, so that kernels follow each other
+    closely however short they are.
     """
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):

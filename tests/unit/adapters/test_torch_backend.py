@@ -403,8 +403,7 @@ def normed(x, w, r, g):
 
 
 def sum_alone(x, w, r, g):
-    z, y = normed(x, w, r, g)
-    return y
+    return normed(x, w, r, g)[1]
 
 
 def test_what_a_norm_behind_computes_in_passing_is_no_gain():
