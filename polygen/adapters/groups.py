@@ -177,8 +177,15 @@ def _trimmed(graph: Graph, members: frozenset[str]) -> frozenset[str]:
 
 def _is_made_again(graph: Graph, members: frozenset[str], node: Node) -> bool:
     """Whether what a node computes is computed of results just as well, where it is read."""
+
+    def is_known(name: str) -> bool:
+        if name not in members or graph.leaves(members, name):
+            return True
+        same_value = graph[name].cast or graph[name].kind == "view"
+        return same_value and all(map(is_known, graph[name].reads))
+
     own = [read for read in node.reads if read in members]
-    known = bool(own) and all(graph.leaves(members, read) for read in own)
+    known = bool(own) and all(map(is_known, own))
     return node.kind == "pointwise" and known and graph.joins_later(node.name)
 
 

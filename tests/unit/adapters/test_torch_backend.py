@@ -207,6 +207,36 @@ def test_pointwise_work_is_what_it_was(function):
     torch.testing.assert_close(call(*operands), model(*operands))
 
 
+@pytest.mark.parametrize(
+    "activation",
+    [
+        functools.partial(functional.gelu, approximate="tanh"),
+        lambda z: 0.5 * z * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (z + 0.044715 * z.pow(3)))),
+        lambda z: 0.5 * z * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (z + 0.044715 * (z * z * z)))),
+    ],
+)
+def test_gelu_by_tanh_is_one_function(activation):
+    model, x = Layers(activation=activation).double(), exact(4, 16)
+    with torch.no_grad():
+        explanation = explained(model, x)
+        assert explanation.records[0].computes.startswith("addmm, gelu over")
+        torch._dynamo.reset()
+        call = torch.compile(model, backend=functools.partial(pgt.polygen, options=LEGAL))
+        torch.testing.assert_close(call(x), model(x))
+
+
+def test_a_cube_of_something_else_is_no_gelu():
+    def activation(z):
+        return 0.5 * z * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (z + 0.044715 * z.pow(2))))
+
+    model, x = Layers(activation=activation).double(), exact(4, 16)
+    with torch.no_grad():
+        assert "gelu" not in explained(model, x).records[0].computes
+        torch._dynamo.reset()
+        call = torch.compile(model, backend=functools.partial(pgt.polygen, options=LEGAL))
+        torch.testing.assert_close(call(x), model(x))
+
+
 def test_products_with_factors_are_what_they_were():
     def model(c, x, w, b, y, v):
         return torch.relu(torch.addmm(c, x, w, beta=2, alpha=0.5)), torch.baddbmm(b, y, v).exp()
@@ -402,6 +432,12 @@ def normed(x, w, r, g):
     return z, (wide * scale).to(z.dtype) * g
 
 
+def normed_as_t5_does(x, w, r, g):
+    z = r + x @ w.t()
+    scale = torch.rsqrt(z.float().pow(2).mean(-1, keepdim=True) + 1e-5)
+    return z, (z * scale).to(z.dtype) * g
+
+
 def sum_alone(x, w, r, g):
     return normed(x, w, r, g)[1]
 
@@ -413,6 +449,8 @@ def test_what_a_norm_behind_computes_in_passing_is_no_gain():
     assert not record.taken
     (record,) = decided(normed, *shapes)
     assert record.computes == "mm, add over 64 x 4096" and record.taken
+    (record,) = decided(normed_as_t5_does, *shapes)
+    assert record.computes == "mm, add over 64 x 4096"
 
 
 def test_a_bias_alone_is_left_to_the_library():
