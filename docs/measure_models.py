@@ -64,7 +64,6 @@ class Contenders:
 
     def made(self, name: str, model: nn.Module) -> Call:
         """One contender, before its first call."""
-        torch._dynamo.reset()
         if name == "eager":
             return model
         if name.startswith("inductor"):
@@ -83,7 +82,7 @@ class Contenders:
 @contextlib.contextmanager
 def cold() -> Iterator[None]:
     """Empty folders for what compilers keep."""
-    import torch._inductor.utils as utils  # noqa: PLC0415
+    from torch._inductor import utils  # noqa: PLC0415
 
     empty = getattr(utils, "fresh_cache", None) or utils.fresh_inductor_cache
     with tempfile.TemporaryDirectory() as folder, empty(), scope(cache_dir=Path(folder)):
@@ -109,6 +108,7 @@ def measured(
     wanted = exact(*(one.float() if one.is_floating_point() else one for one in narrow))
     del exact
     row: dict[str, Any] = {"source": given.source, "compile_s": {}, "error": {}, "left_out": {}}
+    torch._dynamo.reset()  # before all of them: it would throw away what was compiled
     makers, calls = Contenders(dry), dict[str, Call]()
     for name in names:
         if calls and time.monotonic() - began > seconds:
@@ -127,12 +127,25 @@ def measured(
             del found
         except Exception as error:
             row["left_out"][name] = f"{type(error).__name__}: {error}"[:400]
-    del row["compile_s"]["eager"], wanted
+    row["compile_s"].pop("eager", None)
+    del wanted
     row |= _groups(makers.heard)
     row["agrees"] = _agrees(row["error"])
-    if not dry:
-        row |= times(calls)
+    stats = torch._dynamo.utils.counters["stats"]
+    graphs = stats["unique_graphs"]
+    try:
+        row |= rehearsed(calls) if dry else times(calls)
+    except Exception as error:
+        row["left_out"]["times"] = f"{type(error).__name__}: {error}"[:400]
+    row["compiled_again"] = stats["unique_graphs"] - graphs
     return row
+
+
+def rehearsed(calls: dict[str, Call]) -> dict[str, Any]:
+    """What `times` does, without a GPU and a clock."""
+    for call in calls.values():
+        call()
+    return {}
 
 
 def _wait(dry: bool) -> None:
@@ -316,6 +329,7 @@ def _warm() -> None:
         return torch.relu(layer(x)) + x.sum(-1, keepdim=True)
 
     for name in ("inductor", "inductor max-autotune", "polygen measured"):
+        torch._dynamo.reset()
         call = Contenders(False).made(name, small)  # type: ignore[arg-type]
         call(x)
     torch.cuda.synchronize()

@@ -64,7 +64,7 @@ def predicted(
     )
 
 
-def unknown(program: Program, sizes: Mapping[str, int]) -> str:
+def unknown(program: Program, sizes: Mapping[str, int], *, library: bool = False) -> str:
     """Why a prediction would say nothing about a program; empty: it does.
 
     Libraries and compilers multiply single rows, and rows that begin anywhere, in ways of their
@@ -73,6 +73,8 @@ def unknown(program: Program, sizes: Mapping[str, int]) -> str:
     Args:
         program: what a kernel computes, with the order in which each array is stored.
         sizes: of its symbolic dims.
+        library: whether a library would multiply a single row of x in ``x @ w``, and no code that a
+            compiler makes: of these it is known that they take no less time.
     """
     known = with_sizes(program, dict(sizes)).tensors
     multiplied = [access.name for product in program.contractions for access in product.reads]
@@ -86,6 +88,8 @@ def unknown(program: Program, sizes: Mapping[str, int]) -> str:
     for product in program.contractions:
         domain, written = dict(product.domain), set(product.write.iterators)
         for access, other in (product.reads, product.reads[::-1]):
+            if library and access is product.lhs:
+                continue
             own = (written & set(access.iterators)) - set(other.iterators)
             if math.prod(extent(domain[iterator]) for iterator in own) == 1:
                 return f"{access.name} has a single row: not predicted"

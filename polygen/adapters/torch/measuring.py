@@ -58,6 +58,10 @@ def measured(program: Program, sizes: Mapping[str, int], followed: Collection[st
         apart = 0.0
         for product in program.contractions:
             alone = bare(program, product)
+            for tensor in alone.inputs:  # what another product makes is no operand of the kernel
+                if tensor.name not in arrays:
+                    for one in turns:
+                        one[tensor.name] = _random(tensor, sizes)
             given = [[one[tensor.name] for tensor in alone.inputs] for one in turns]
             shapes = sizes_of(alone, [array.shape for array in given[0]])
             apart += _time(*(functools.partial(meaning.run, alone, one, shapes) for one in given))

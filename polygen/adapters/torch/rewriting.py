@@ -126,7 +126,8 @@ def _decided(
     laid_out = with_numbers(stored(program, orders), sizes)
     gain: Gain | None = None
     if settings.take == "predicted":
-        why = unknown(laid_out, sizes)
+        # Where Inductor multiplies single rows itself, it has taken the product apart before.
+        why = unknown(laid_out, sizes, library=True)
         if why:
             return None, why
         gain = predicted(laid_out, target(None), sizes, _followed(graph, group, program))

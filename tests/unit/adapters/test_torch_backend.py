@@ -489,6 +489,21 @@ def test_what_the_model_does_not_know_is_left():
     assert not record.taken and "no multiple of 16 bytes: not predicted" in record.why
 
 
+def linear_silu(x, w):
+    return functional.silu(x @ w.t())
+
+
+def test_single_rows_are_a_library_s_where_inductor_leaves_them_whole():
+    config = pytest.importorskip("torch._inductor.config")
+    shapes = (1, 4096), (14336, 4096)
+    (record,) = decided(linear_silu, *shapes)
+    assert record.taken and record.why.startswith("predicted ")
+    (column,) = decided(lambda x, w: linear_silu(w, x), *shapes)
+    assert not column.taken and column.why.endswith(": not predicted")
+    with config.patch(coordinate_descent_tuning=True):  # as in max-autotune
+        assert decided(linear_silu, *shapes) == []
+
+
 def test_f32_is_left_unless_tf32_is_allowed():
     before = torch.get_float32_matmul_precision()
     shapes = ((4096, 256), (4096, 256), (4096,))
