@@ -68,7 +68,7 @@ def render(folder: Path = FOLDER / "results") -> str:
         made = record["runs"][-1]
         body = re.sub("^##", "###", report.page(record, shown), flags=re.MULTILINE)
         parts.append(f"## {made.get('gpu', {}).get('name', 'GPU')}, {made['date'][:10]}\n\n{body}")
-    parts += filter(None, [fused(folder)])
+    parts += filter(None, [fused(folder), models(folder), programs(folder)])
     for path in sorted(folder.glob("*.json")):
         record = json.loads(path.read_text())
         if any("speedup" in row for row in record.get("rows", [])):  # of the earlier harness
@@ -107,6 +107,113 @@ def fused(folder: Path = FOLDER / "results") -> str:
         ratios.append(f"{min(ways) / own:.2f}" if ways else "")
         cells = [f"`{name}`", f"{own:.1f}", f"{row['tflops']:.0f}", *ratios, row["schedule"]]
         lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _of_kind(folder: Path, kind: str) -> dict[str, Any] | None:
+    """The records of a kind as one, the rows of the newest; None: there is none."""
+    found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    found = sorted((one for one in found if one.get("kind") == kind), key=lambda one: one["date"])
+    if not found:
+        return None
+    rows = {name: row for one in found for name, row in one["rows"].items()}
+    calls = {key: one[key] for one in found for key in ("calls",) if key in one}
+    return {**found[-1], **calls, "rows": rows}
+
+
+def _ratio(row: dict[str, Any], other: str, own: str = "polygen") -> str:
+    us = row["us"]
+    return f"{us[other] / us[own]:.3f}" if other in us and own in us else ""
+
+
+def models(folder: Path = FOLDER / "results") -> str:
+    """Models through `torch.compile` as Markdown, where they were measured."""
+    record = _of_kind(folder, "models")
+    if record is None:
+        return ""
+    versions = ", ".join(f"{name} {one}" for name, one in record["versions"].items())
+    lines = [
+        f"## Models through torch.compile: {record['gpu']}, {record['date'][:10]}",
+        "",
+        f"By `docs/measure_models.py`; driver {record['driver_version']}, {versions}.",
+        f"{record['protocol'].strip()} *groups* are found and taken; *kernels* are launches of a "
+        "call, Inductor's and polygen's; the other columns say how many times as long as polygen "
+        "eager, Inductor, and Inductor's max-autotune take; *measured* is polygen with "
+        '`take="measured"`, beside the better of Inductor\'s. *agrees*: whether errors are no '
+        "larger than 1.25 times those of eager and Inductor.",
+        "",
+        "| model | µs | groups | kernels | eager | Inductor | max-autotune | measured | compile, s "
+        "| max-autotune, s | agrees |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    ratios, failed = [], []
+    for name, row in record["rows"].items():
+        if "polygen" not in row.get("us", {}):
+            why = row.get("failed") or "; ".join(f"{n}: {w}" for n, w in row["left_out"].items())
+            failed.append(f"- {name}: {why}")
+            continue
+        us, best = row["us"], "inductor max-autotune"
+        if "inductor" in us:
+            ratios.append(us["inductor"] / us["polygen"])
+        theirs = min((us[n] for n in ("inductor", best) if n in us), default=None)
+        tried = us.get("polygen measured")
+        launches, seconds = row["launches"], row["compile_s"]
+        cells = [
+            name, f"{us['polygen']:.1f}",
+            f"{row['groups']['polygen']}, {row['taken']['polygen']}",
+            f"{launches.get('inductor') or ''}, {launches.get('polygen') or ''}",
+            _ratio(row, "eager"), _ratio(row, "inductor"), _ratio(row, best),
+            f"{theirs / tried:.3f}" if theirs and tried else "",
+            *(f"{seconds[n]:.1f}" if n in seconds else "" for n in ("polygen", best)),
+            "yes" if row["agrees"] else "no",
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    if ratios:
+        lines += [
+            "",
+            f"Beside Inductor, {len(ratios)} rows: geometric mean "
+            f"{statistics.geometric_mean(ratios):.3f}, least {min(ratios):.3f}.",
+        ]
+    if failed:
+        lines += ["", "Not run:", "", *failed]
+    return "\n".join(lines)
+
+
+def programs(folder: Path = FOLDER / "results") -> str:
+    """NumPy programs beside CuPy as Markdown, where they were measured."""
+    record = _of_kind(folder, "numpy programs")
+    if record is None:
+        return ""
+    versions = ", ".join(f"{name} {one}" for name, one in record["versions"].items())
+    lines = [
+        f"## NumPy programs: {record['gpu']}, {record['date'][:10]}",
+        "",
+        f"By `docs/measure_numpy.py`; driver {record['driver_version']}, {versions}.",
+        record["protocol"].strip(),
+        "",
+        "| script | polygen, ms | CuPy, ms | CuPy / polygen | first run, ms | CuPy's | agrees |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    ratios = []
+    for name, row in record["rows"].items():
+        if "failed" in row:
+            lines.append(f"| {name} | {row['failed']} | | | | | |")
+            continue
+        ratios.append(row["ratio"])
+        times = [f"{row['ms'][one]:.3f}" for one in ("polygen", "cupy")]
+        cold = [f"{row['cold_ms'][one]:.0f}" for one in ("polygen", "cupy")]
+        cells = [name, *times, f"{row['ratio']:.3f}", *cold, "yes" if row["agrees"] else "no"]
+        lines.append(f"| {' | '.join(cells)} |")
+    if ratios:
+        lines += [
+            "",
+            f"{len(ratios)} scripts: geometric mean {statistics.geometric_mean(ratios):.3f}, least "
+            f"{min(ratios):.3f}.",
+        ]
+    calls = record.get("calls", {})
+    if "us" in calls:
+        each = ", ".join(f"{name} {us:.1f}" for name, us in calls["us"].items())
+        lines += ["", f"Microseconds of the host for a call: {each}."]
     return "\n".join(lines)
 
 

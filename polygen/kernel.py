@@ -205,6 +205,21 @@ class Kernel(Described):
         except AlignmentMismatch as mismatch:
             return self._sibling(mismatch)(*operands, out=out, stream=stream, workspace=workspace)
 
+    def launched(self, arrays: tuple[Any, ...], found: tuple[list[int], list[Any]]) -> Any:
+        """As a call with these arrays alone, of which a caller has read what a call reads first.
+
+        Args:
+            arrays: the operands; the program has no scalars, and stores into none of them.
+            found: by `polygen.runtime.arrays.READS`.
+
+        Raises:
+            ArgumentError: operands do not fit; says which and why.
+        """
+        try:
+            return self._launcher(arrays, found=found)
+        except AlignmentMismatch as mismatch:
+            return self._sibling(mismatch)(*arrays)
+
     def _stored_into(self, operands: tuple[Any, ...], out: Any) -> Any:
         """The operands that are stored into, which are what a call gives back.
 

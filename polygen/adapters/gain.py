@@ -9,7 +9,7 @@ in the L2 cache as far as that keeps it, so that small groups are not flattered.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from polygen.decide import candidates, decision
@@ -40,24 +40,31 @@ class Gain:
         return f"{self.fused:.1f} us, apart {self.apart:.1f} us, {self.ratio:.2f} times as long"
 
 
-def predicted(program: Program, device: Device, sizes: Mapping[str, int]) -> Gain:
+def predicted(
+    program: Program,
+    device: Device,
+    sizes: Mapping[str, int],
+    followed: Collection[str] = (),
+) -> Gain:
     """The gain of a program with pointwise work.
 
     Args:
         program: what a kernel computes.
         device: the target.
         sizes: of its symbolic dims.
+        followed: outputs that, apart, would be computed in kernels which there are anyway.
 
     Raises:
         PolygenError: no kernel can be made of it.
     """
     products = sum(microseconds(bare(program, one), device, sizes) for one in program.contractions)
     return Gain(
-        microseconds(program, device, sizes), products + pointwise_time(program, device, sizes)
+        microseconds(program, device, sizes),
+        products + pointwise_time(program, device, sizes, followed),
     )
 
 
-def unknown(program: Program, sizes: Mapping[str, int]) -> str:
+def unknown(program: Program, sizes: Mapping[str, int], *, library: bool = False) -> str:
     """Why a prediction would say nothing about a program; empty: it does.
 
     Libraries and compilers multiply single rows, and rows that begin anywhere, in ways of their
@@ -66,6 +73,8 @@ def unknown(program: Program, sizes: Mapping[str, int]) -> str:
     Args:
         program: what a kernel computes, with the order in which each array is stored.
         sizes: of its symbolic dims.
+        library: whether a library would multiply a single row of x in ``x @ w``, and no code that a
+            compiler makes: of these it is known that they take no less time.
     """
     known = with_sizes(program, dict(sizes)).tensors
     multiplied = [access.name for product in program.contractions for access in product.reads]
@@ -79,6 +88,8 @@ def unknown(program: Program, sizes: Mapping[str, int]) -> str:
     for product in program.contractions:
         domain, written = dict(product.domain), set(product.write.iterators)
         for access, other in (product.reads, product.reads[::-1]):
+            if library and access is product.lhs:
+                continue
             own = (written & set(access.iterators)) - set(other.iterators)
             if math.prod(extent(domain[iterator]) for iterator in own) == 1:
                 return f"{access.name} has a single row: not predicted"
@@ -136,8 +147,17 @@ def _multiplied(program: Program, product: Contraction) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
-def pointwise_time(program: Program, device: Device, sizes: Mapping[str, int]) -> float:
-    """Predicted time of a kernel that does a program's pointwise work on products in memory."""
+def pointwise_time(
+    program: Program,
+    device: Device,
+    sizes: Mapping[str, int],
+    followed: Collection[str] = (),
+) -> float:
+    """Predicted time of a kernel that does a program's pointwise work on products in memory.
+
+    Where kernels behind do all of it, in passing, what they move besides is all that it takes: they
+    read products in the place of its results.
+    """
     worked = [tensor for tensor in program.outputs if not _is_library_s(program, tensor.name)]
     if not worked:
         return 0.0
@@ -151,10 +171,13 @@ def pointwise_time(program: Program, device: Device, sizes: Mapping[str, int]) -
     parameters = cost_parameters(device)
     kept = sum(stored(bare(program, one).outputs[0]) for one in program.contractions)
     kept = max(0.0, kept - parameters.l2_share * parameters.l2_bytes)
+    passing = all(tensor.name in followed for tensor in worked)
     read = {access.name for statement in program.pointwise for access in statement.reads}
     arrays = sum(stored(tensor) for tensor in program.inputs if tensor.name in read)
     written = sum(stored(tensor) for tensor in worked)
     rate = parameters.memory_share * parameters.memory * 1e3  # bytes per microsecond
+    if passing:
+        return (arrays + written) / rate
     return parameters.start + (kept + arrays + written) / rate
 
 

@@ -13,6 +13,8 @@ from typing import Any
 
 from polygen.frontend.dtypes import DType
 
+# Other operations that reduce, which compilers make one kernel of with what they read.
+REDUCTIONS = frozenset(["mean", "var_mean", "var", "sum", "amax", "amin", "any", "all"])
 Shape = tuple[Any, ...]  # numbers, or what stands for them; compared as text
 
 
@@ -82,6 +84,19 @@ class Graph:
         """Whether a member's value is read outside of a group."""
         return name in self.results or any(user not in members for user in self.users[name])
 
+    def joins_later(self, name: str) -> bool:
+        """Whether only pointwise functions and folds read a value, in the end.
+
+        A compiler computes what they read where they read it, in a kernel that there is anyway.
+        """
+        if name in self.results or not self.users[name]:
+            return False
+        return all(
+            self.joins_later(user) if self[user].kind == "view" or self[user].cast
+            else self[user].kind in ("pointwise", "fold") or self[user].text in REDUCTIONS
+            for user in self.users[name]
+        )  # fmt: skip
+
     def between(self, members: frozenset[str] | set[str]) -> bool:
         """Whether something outside reads a member and is read, in the end, by another one."""
         stack = [u for name in members for u in self.users[name] if u not in members]
@@ -143,6 +158,7 @@ class Group:
         operands: nodes outside whose values are read, each with the shape that it gets first.
         parts: groups beside each other that it is made of, if there are several; then `domain` is
             the first one's.
+        instead: groups of one product each, which may do the same work in its place.
     """
 
     members: tuple[str, ...]
@@ -150,6 +166,7 @@ class Group:
     outputs: tuple[str, ...]
     operands: tuple[tuple[str, Shape], ...]
     parts: tuple[Group, ...] = ()
+    instead: tuple[Group, ...] = ()
 
     @property
     def each(self) -> tuple[Group, ...]:

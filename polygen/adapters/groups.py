@@ -2,16 +2,20 @@
 
 1. Every product begins a group, unless it is in one. Nodes that read the group are offered to the
    rules, in the graph's order, until none joins; then what only the group reads is absorbed.
-2. Casts and views at the end that would only make the results larger stay outside.
-3. Groups that rules say may share a kernel are offered as one first, and by themselves where that
+2. Casts and views at the end that would only make the results larger stay outside, and so does
+   what can be computed again, from results, where a kernel behind reads it.
+3. A group of several products may be replaced by groups of one product each, which are offered
+   where they are predicted to take less time.
+4. Groups that rules say may share a kernel are offered as one first, and by themselves where that
    is not taken.
-4. A group without pointwise work is none, unless it shares a kernel: a library's product is as
+5. A group without pointwise work is none, unless it shares a kernel: a library's product is as
    good.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from polygen.adapters.forms import Form, Same, alike, most_general
@@ -24,7 +28,11 @@ from polygen.frontend.program import Program, Tensor
 
 
 def groups(
-    graph: Graph, rules: Sequence[Rule] | None = None, beside: Sequence[Beside] | None = None
+    graph: Graph,
+    rules: Sequence[Rule] | None = None,
+    beside: Sequence[Beside] | None = None,
+    *,
+    bare: bool = False,
 ) -> Iterator[Group]:
     """All groups, in the graph's order; none share a node.
 
@@ -32,6 +40,7 @@ def groups(
         graph: with patterns replaced.
         rules: None: all there are.
         beside: rules about two groups; None: all there are.
+        bare: give products without any other work, too.
     """
     found = list(_grouped(graph, RULES if rules is None else rules))
     offered: set[str] = set()
@@ -47,7 +56,7 @@ def groups(
         offered |= {part.members[0] for part in whole}
         if len(whole) > 1:
             yield _together(graph, whole)
-        elif has_work(graph, group):
+        elif bare or has_work(graph, group):
             yield group
 
 
@@ -88,10 +97,26 @@ def _grouped(graph: Graph, rules: Sequence[Rule]) -> Iterator[Group]:
         if node.kind != "product" or name in taken:
             continue
         members = _grown(graph, name, taken, rules)
-        found = _group(graph, members)
+        found = replace(_group(graph, members), instead=_one_by_one(graph, members, taken, rules))
         taken |= {name, *found.members}
         graph.kernels |= dict.fromkeys(found.members, found.members)
         yield found
+
+
+def _one_by_one(
+    graph: Graph, members: frozenset[str], taken: set[str], rules: Sequence[Rule]
+) -> tuple[Group, ...]:
+    """Groups of one product each for those of a group, the last one with all that it can have."""
+    products = [name for name in graph.sorted(members) if graph[name].kind == "product"]
+    if len(products) == 1:
+        return ()
+    found: list[Group] = []
+    used = set(taken)
+    for name in reversed(products):
+        own = _grown(graph, name, used | set(products) - {name}, rules)
+        used |= own
+        found.append(_group(graph, own))
+    return tuple(reversed(found))
 
 
 def _is_work(node: Node) -> bool:
@@ -137,6 +162,9 @@ def _trimmed(graph: Graph, members: frozenset[str]) -> frozenset[str]:
     for name in reversed(graph.sorted(members)):
         node = graph[name]
         last = not any(user in members for user in graph.users[name])
+        if last and _is_made_again(graph, members, node):
+            members -= {name}
+            continue
         if not last or not (node.kind == "view" or node.cast):
             continue
         source = graph[node.reads[0]]
@@ -145,6 +173,20 @@ def _trimmed(graph: Graph, members: frozenset[str]) -> frozenset[str]:
         if node.kind == "view" or wider or known:
             members -= {name}
     return members
+
+
+def _is_made_again(graph: Graph, members: frozenset[str], node: Node) -> bool:
+    """Whether what a node computes is computed of results just as well, where it is read."""
+
+    def is_known(name: str) -> bool:
+        if name not in members or graph.leaves(members, name):
+            return True
+        same_value = graph[name].cast or graph[name].kind == "view"
+        return same_value and all(map(is_known, graph[name].reads))
+
+    own = [read for read in node.reads if read in members]
+    known = bool(own) and all(map(is_known, own))
+    return node.kind == "pointwise" and known and graph.joins_later(node.name)
 
 
 def _bytes(dtype: DType | None) -> int:
@@ -160,12 +202,19 @@ def _group(graph: Graph, members: frozenset[str]) -> Group:
         for read in node.reads:
             if read in members:
                 continue
-            shape = graph[read].shape
-            if node.kind != "product":
-                shape = placed(shape, node.shape, domain) or shape
-            operands.setdefault(read, shape)
+            operands.setdefault(read, _read_in(graph, node, read, domain) or graph[read].shape)
     outputs = tuple(name for name in order if graph.leaves(members, name))
     return Group(tuple(order), domain, outputs, tuple(operands.items()))
+
+
+def _read_in(graph: Graph, node: Node, read: str, domain: Shape) -> Shape | None:
+    """The shape in which a member reads a value from outside; None: none that it can have."""
+    shape = graph[read].shape
+    if node.kind == "product":
+        return shape
+    if node.kind == "view":  # which splits or joins its rows
+        return domain
+    return placed(shape, node.shape, domain)
 
 
 def program_of(
@@ -231,9 +280,7 @@ def _require_plain(graph: Graph, group: Group) -> None:
         for read in node.reads:
             if read not in shapes:
                 continue
-            shape: Shape | None = graph[read].shape
-            if node.kind != "product":
-                shape = placed(graph[read].shape, node.shape, domain)
+            shape = _read_in(graph, node, read, domain)
             if shape is None or not same(shape, shapes[read]):
                 raise UnsupportedProgram(f"{read} is read in two shapes", where=member)
 

@@ -21,6 +21,7 @@ Whether a group becomes a kernel is not decided here: that takes a legal program
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -271,3 +272,34 @@ def silu(graph: Graph, node: Node) -> Node | None:
     inner = _is(graph, plus[0], "exp") if plus else None
     negated = _is(graph, inner[0], "neg") if inner else None
     return _replaced(node, x, f.PUBLIC["silu"], "silu") if negated == (x,) else None
+
+
+@pattern
+def gelu_by_tanh(graph: Graph, node: Node) -> Node | None:
+    """``0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))``, the cube in either form."""
+    if node.text != "mul" or len(node.reads) != 2:
+        return None
+    for half, rest in (node.reads, node.reads[::-1]):
+        halved, plus = _is(graph, half, "mul", 0.5), _is(graph, rest, "add", 1.0)
+        inner = _is(graph, plus[0], "tanh") if plus else None
+        scaled = _is(graph, inner[0], "mul", math.sqrt(2 / math.pi)) if inner else None
+        summed = graph[scaled[0]] if scaled else None
+        if not halved or summed is None or summed.text != "add" or summed.numbers:
+            continue
+        x = halved[0]
+        cubes = [read for read in summed.reads if read != x]
+        cube = _is(graph, cubes[0], "mul", 0.044715) if len(cubes) == 1 else None
+        if cube and x in summed.reads and _is_cube(graph, cube[0], x):
+            return _replaced(node, x, functools.partial(f.gelu, approximate="tanh"), "gelu")
+    return None
+
+
+def _is_cube(graph: Graph, name: str, x: str) -> bool:
+    """Whether a value is the third power of another one."""
+    node = graph[name]
+    if node.text == "pow":
+        return node.reads == (x,) and node.numbers == (3.0,)
+    if node.text != "mul" or node.numbers or x not in node.reads:
+        return False
+    square = [read for read in node.reads if read != x]
+    return len(square) == 1 and _is(graph, square[0], "mul") == (x, x)

@@ -198,7 +198,8 @@ def put(path: Path, entry: bytes) -> None:
 @contextlib.contextmanager
 def _shard_lock(shard: Path) -> Iterator[bool]:
     """Hold the shard's lock; yields False, with a warning, when the folder cannot be used."""
-    lock = FileLock(shard / "lock", timeout=_LOCK_SECONDS)
+    # One for a path: what is made under the lock may ask for entries of the same shard.
+    lock = FileLock(shard / "lock", timeout=_LOCK_SECONDS, is_singleton=True)
     try:
         shard.mkdir(parents=True, exist_ok=True)
         lock.acquire()

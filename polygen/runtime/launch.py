@@ -26,6 +26,7 @@ from polygen.runtime.binding import bind, check_overlap, misaligned
 from polygen.runtime.driver import Driver, cupy_driver
 from polygen.runtime.fold_room import address
 from polygen.runtime.outputs import (
+    address_reader,
     allocation_scope,
     allocator,
     deliver,
@@ -80,6 +81,7 @@ class Launcher:
         out: Any = None,
         stream: Any = None,
         workspace: Any = None,
+        found: tuple[list[int], list[Hashable]] | None = None,
     ) -> Any:
         """Launch the kernel.
 
@@ -91,6 +93,8 @@ class Launcher:
             stream: None for the caller's current stream, else as for `stream_pointer`.
             workspace: an array for the parts of folds; None: one is made as outputs are, and given
                 back when the launches are on the stream.
+            found: what `arrays.READS` has read of the arrays, where their caller needed it, too;
+                `out` is None then. The addresses are this call's to change.
 
         Returns:
             The output array, or a tuple when there are several. The result is complete when the
@@ -103,9 +107,10 @@ class Launcher:
         """
         driver = self._driver or self._find_driver()
         outs = out if out is None or type(out) is tuple or type(out) is list else (out,)
-        every = arrays if outs is None else (*arrays, *outs)
-        reads = READS.get(type(every[0])) if every else None
-        found = None if reads is None else reads(every)
+        if found is None:
+            every = arrays if outs is None else (*arrays, *outs)
+            reads = READS.get(type(every[0])) if every else None
+            found = None if reads is None else reads(every)
         if found is None:  # of several libraries, or one without a fast way
             pointers, forms, views = self._read(arrays, outs, stream, driver)
         else:
@@ -225,8 +230,7 @@ class Launcher:
                 made = [make() for make in ready.allocate]
         else:
             made = [make() for make in ready.allocate]
-        for array in made:
-            pointers.append(describe(array).pointer)
+        pointers += map(ready.address, made)
         return made
 
     def _read(
@@ -309,6 +313,7 @@ class Launcher:
                 allocator(ready.library, binding.device, sizes, tensor.dtype, tensor.order)
                 for tensor, sizes in zip(self._outputs, binding.shapes, strict=True)
             )
+            ready.address = address_reader(ready.library)
             ready.finish = deliver(ready.library) if ready.library == "jax" else None
         return self._prepared.put(key, ready)
 

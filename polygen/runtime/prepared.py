@@ -31,8 +31,8 @@ class Prepared:
 
     __slots__ = (
         "_constants", "_first_map", "_launches", "_maps", "_pack", "_pool", "_size", "_slots",
-        "allocate", "binding", "checks", "copies", "device", "finish", "latest", "library",
-        "parts", "passed", "queue",
+        "address", "allocate", "binding", "checks", "copies", "device", "finish", "latest",
+        "library", "parts", "passed", "queue",
     )  # fmt: skip
 
     def __init__(
@@ -74,6 +74,7 @@ class Prepared:
         self._launches = launches
         self.parts = 0  # bytes that parts of folds take
         self.allocate: tuple[Callable[[], Any], ...] = ()
+        self.address: Callable[[Any], int] = int  # of what `allocate` makes
         self.finish: Callable[[Any], Any] | None = None
         self.library = ""
         self.queue: Callable[[], int] = int  # the caller's current stream, as the library sees it

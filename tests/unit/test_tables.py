@@ -25,6 +25,35 @@ def test_the_performance_page_comes_from_the_records():
     )
 
 
+def test_models_and_programs_are_shown_where_they_were_measured(tmp_path):
+    assert MADE["models"](tmp_path) == MADE["programs"](tmp_path) == ""
+    head = {"gpu": "H", "driver_version": "1", "versions": {"torch": "2"}, "protocol": "In turns."}
+    row = {
+        "us": {"eager": 40.0, "inductor": 22.0, "inductor max-autotune": 21.0, "polygen": 20.0},
+        "compile_s": {"inductor max-autotune": 30.0, "polygen": 6.0}, "agrees": True,
+        "groups": {"polygen": 3}, "taken": {"polygen": 2},
+        "launches": {"inductor": 9, "polygen": 7},
+    }  # fmt: skip
+    for name, date, rows in (
+        ("one", "2026-01-01", {"a block": {"failed": "out of memory"}, "b": {"failed": "broken"}}),
+        ("two", "2026-01-02", {"a block": row}),
+    ):
+        record = {"kind": "models", "date": date, "rows": rows, **head}
+        (tmp_path / f"{name}.json").write_text(json.dumps(record))
+    ratio = {"ms": {"polygen": 2.0, "cupy": 3.0}, "cold_ms": {"polygen": 900.0, "cupy": 800.0}}
+    rows = {"nmf": {**ratio, "ratio": 1.5, "agrees": True}, "k_means": {"failed": "no GPU"}}
+    record = {"kind": "numpy programs", "date": "2026-01-01", "rows": rows, **head}
+    (tmp_path / "programs.json").write_text(
+        json.dumps({**record, "calls": {"us": {"kernel": 8.0, "operator": 9.5}}})
+    )
+    text = MADE["render"](tmp_path)
+    assert "| a block | 20.0 | 3, 2 | 9, 7 | 2.000 | 1.100 | 1.050 |  | 6.0 | 30.0 | yes |" in text
+    assert "- b: broken" in text and "out of memory" not in text
+    assert "1 rows: geometric mean 1.100, least 1.100" in text
+    assert "| nmf | 2.000 | 3.000 | 1.500 | 900 | 800 | yes |" in text and "no GPU" in text
+    assert "1 scripts: geometric mean 1.500" in text and "kernel 8.0, operator 9.5" in text
+
+
 def test_rows_that_were_not_reached_are_named(tmp_path):
     record = json.loads((ROOT / "docs" / "results" / "h200_types.json").read_text())
     dropped = [row["key"] for row in record["rows"][-2:]]

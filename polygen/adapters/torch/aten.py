@@ -115,7 +115,8 @@ def translated(graph: torch.fx.Graph) -> Graph:
             found = _known(node, value, constants)
         if found is None:
             shape = tuple(value.shape) if isinstance(value, torch.Tensor) else ()
-            found = Node(node.name, "other", tuple(reads), shape, _dtype(value))
+            text = name_of(node)
+            found = Node(node.name, "other", tuple(reads), shape, _dtype(value), text=text)
         nodes[node.name] = found
     return Graph(nodes, frozenset(results))
 

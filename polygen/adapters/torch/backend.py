@@ -84,6 +84,9 @@ def polygen(
     from torch._inductor import config, list_mode_options  # noqa: PLC0415
     from torch._inductor.compile_fx import compile_fx  # noqa: PLC0415
 
+    from polygen.adapters.torch import lowering  # noqa: PLC0415
+
+    lowering.install()
     given = dict(list_mode_options(mode)) if mode else {}
     given |= patches
     before = given.get("post_grad_custom_pre_pass", config.post_grad_custom_pre_pass)

@@ -103,6 +103,17 @@ def _registered(method: str) -> Callable[..., list[torch.Tensor]]:
     return run
 
 
+def at_once(arrays: Sequence[Any], scalars: Sequence[float], text: str) -> list[torch.Tensor]:
+    """The operator on CUDA tensors, without PyTorch's dispatcher; for code that Inductor makes.
+
+    Args:
+        arrays: the program's arrays, none of which PyTorch records.
+        scalars: its numbers, in order.
+        text: the program, by `text_of`.
+    """
+    return _on_gpu(arrays, scalars, text)
+
+
 def _no_derivative(*_: Any) -> None:
     raise GradientError(
         "a second derivative",
@@ -116,7 +127,8 @@ LIBRARY.define(
     "launch(Tensor[] arrays, float[] scalars, str program) -> Tensor[]",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
-LIBRARY.impl("launch", _registered("on_gpu"), "CUDA")
+_on_gpu = _registered("on_gpu")
+LIBRARY.impl("launch", _on_gpu, "CUDA")
 LIBRARY.impl("launch", _registered("on_cpu"), "CPU")
 torch.library.register_fake("polygen::launch", _registered("shapes_alone"), lib=LIBRARY)
 torch.library.register_autograd("polygen::launch", _no_derivative, lib=LIBRARY)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,35 +22,50 @@ from polygen.adapters.torch.attentions import Found
 from polygen.adapters.torch.placing import hint
 from polygen.adapters.torch.running import KERNELS
 from polygen.adapters.torch.tensors import torch_dtype
+from polygen.api import target
 from polygen.frontend.program import Program, Tensor
+from polygen.hardware.cost_parameters import cost_parameters
 
 _WARM, _CALLS, _TIMES = 3, 8, 9
 _MEASURED = (*ATTENTION, "mm", "bmm")
 
 
-def measured(program: Program, sizes: Mapping[str, int]) -> Gain:
-    """The gain of a program with pointwise work, on the current device, for random operands.
+def measured(program: Program, sizes: Mapping[str, int], followed: Collection[str] = ()) -> Gain:
+    """The gain of a program, on the current device, for random operands.
+
+    Operands take turns until the L2 cache has forgotten the first, as weights in a model do.
 
     Args:
         program: what a kernel computes, with the order in which each array is stored.
         sizes: of its symbolic dims.
+        followed: outputs that, apart, would be computed in kernels which there are anyway; they are
+            taken to cost nothing there.
 
     Raises:
         PolygenError: no kernel can be made of it.
     """
     with unset_fake_temporarily(), torch.no_grad():
-        arrays = {t.name: _random(t, sizes) for t in program.inputs}
+        turns = [{t.name: _random(t, sizes) for t in program.inputs}]
+        arrays = turns[0]
+        moved = sum(t.numel() * t.element_size() for t in arrays.values())
+        cache = 2 * cost_parameters(target(None)).l2_bytes
+        for _ in range(min(_CALLS - 1, int(cache // moved))):
+            turns.append({name: array.clone() for name, array in arrays.items()})
         kernel = KERNELS.find(program, sizes)
         outputs = kernel(*arrays.values())
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        fused = _time(lambda: kernel(*arrays.values(), out=outputs))
+        fused = _time(*(functools.partial(kernel, *one.values(), out=outputs) for one in turns))
         apart = 0.0
         for product in program.contractions:
             alone = bare(program, product)
-            given = [arrays[tensor.name] for tensor in alone.inputs]
-            shapes = sizes_of(alone, [array.shape for array in given])
-            apart += _time(functools.partial(meaning.run, alone, given, shapes))
-        if is_pointwise_work(program):
+            for tensor in alone.inputs:  # what another product makes is no operand of the kernel
+                if tensor.name not in arrays:
+                    for one in turns:
+                        one[tensor.name] = _random(tensor, sizes)
+            given = [[one[tensor.name] for tensor in alone.inputs] for one in turns]
+            shapes = sizes_of(alone, [array.shape for array in given[0]])
+            apart += _time(*(functools.partial(meaning.run, alone, one, shapes) for one in given))
+        if is_pointwise_work(program) and not {t.name for t in program.outputs} <= set(followed):
             apart += _time(_moving(program, arrays, outputs))
         return Gain(fused, apart)
 
@@ -124,20 +139,21 @@ def _moving(
     return lambda: to.copy_(source)
 
 
-def _time(call: Callable[[], Any]) -> float:
+def _time(*turns: Callable[[], Any]) -> float:
     """Median microseconds of a call's work on the GPU, without what the CPU does for it.
 
-    Calls are captured in a graph, so that kernels follow each other closely however short they are.
+    Calls, of which each has its turn, are captured in a graph, so that kernels follow each other
+    closely however short they are.
     """
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
-        for _ in range(_WARM):
-            call()
+        for turn in range(max(_WARM, len(turns))):
+            turns[turn % len(turns)]()
     side.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=side):
-        for _ in range(_CALLS):
-            call()
+        for turn in range(_CALLS):
+            turns[turn % len(turns)]()
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(_TIMES)]
     graph.replay()
     for start, end in events:

@@ -81,7 +81,11 @@ class Operator:
         Raises:
             PolygenError: operands that no kernel takes.
         """
-        if torch.compiler.is_compiling() or _any_requires_grad(operands):
+        if torch.compiler.is_compiling():
+            return self.overload(*operands)
+        if _are_plain(operands) and not _is_watched():
+            return self._runner.on_gpu(operands)
+        if _any_requires_grad(operands):
             return self.overload(*operands)
         with torch._C._AutoDispatchBelowAutograd():  # a derivative's registration costs a call
             return self.overload(*operands)
@@ -201,6 +205,38 @@ class Operator:
         ]
         with torch.autocast("cuda", enabled=False):
             return self.overload(*cast)
+
+
+def _is_there(tensor: torch.Tensor) -> bool:
+    return bool(tensor.is_cuda)
+
+
+def _are_plain(operands: Sequence[Any]) -> bool:
+    """Whether operands are numbers, and tensors on a GPU of which PyTorch records nothing."""
+    recorded = torch.is_grad_enabled()
+    for one in operands:
+        kind = type(one)
+        if kind is torch.Tensor or kind is torch.nn.Parameter:
+            if not _is_there(one) or (recorded and one.requires_grad):
+                return False
+        elif kind is not float and kind is not int:
+            return False
+    return True
+
+
+def _is_watched() -> bool:
+    """Whether somebody sees or changes what operators do: a mode, a transform, a profiler.
+
+    Where nobody does, the dispatcher, which takes longer than the rest of a call, has nothing to
+    decide.
+    """
+    return bool(
+        torch._C._len_torch_dispatch_stack()
+        or torch._C._len_torch_function_stack()
+        or torch.is_autocast_enabled("cuda")
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch.autograd._profiler_enabled()
+    )
 
 
 def _any_requires_grad(operands: Sequence[Any]) -> bool:

@@ -53,11 +53,16 @@ def rewrite(graph: FxGraph, settings: Settings) -> list[Record]:
     given = translated(graph)
     known = given.with_patterns(PATTERNS).without_twins()
     named = {node.name: node for node in graph.nodes}
-    for group in groups(known):
+    # What a product alone takes is measured, and not predicted: a library's is as good as any.
+    bare = settings.take == "measured"
+    for group in groups(known, bare=bare):
         records.append(_settled(graph, known, group, named, settings))
-        if group.parts and not records[-1].taken:
-            parts = (part for part in group.parts if has_work(known, part))
-            records += [_settled(graph, known, part, named, settings) for part in parts]
+        waiting = [] if records[-1].taken else [*group.parts, *group.instead]
+        while waiting:
+            part = waiting.pop(0)
+            if bare or has_work(known, part):
+                records.append(_settled(graph, known, part, named, settings))
+                waiting = [*(() if records[-1].taken else part.instead), *waiting]
     if len(graph.nodes) > len(named):
         sort(graph)
         _erase_unread(graph, given, named)
@@ -121,14 +126,16 @@ def _decided(
     laid_out = with_numbers(stored(program, orders), sizes)
     gain: Gain | None = None
     if settings.take == "predicted":
-        why = unknown(laid_out, sizes)
+        # Where Inductor multiplies single rows itself, it has taken the product apart before.
+        why = unknown(laid_out, sizes, library=True)
         if why:
             return None, why
-        gain = predicted(laid_out, target(None), sizes)
-        if group.parts:
-            gain = Gain(gain.fused, _of_parts(graph, group, named, allow_tf32))
+        gain = predicted(laid_out, target(None), sizes, _followed(graph, group, program))
+        if group.parts or group.instead:
+            found = _of_parts(graph, group, named, allow_tf32)
+            gain = Gain(gain.fused, found if group.parts else min(found, gain.apart))
     elif settings.take == "measured":
-        gain = measured(laid_out, sizes)
+        gain = measured(laid_out, sizes, _followed(graph, group, program))
     if gain is not None and gain.ratio < settings.threshold:
         return None, f"{settings.take} {gain}"
     KERNELS.find(laid_out, sizes).artifact  # noqa: B018  (refused if it spills or fails)
@@ -142,13 +149,20 @@ def _of_parts(graph: Graph, group: Group, named: dict[str, FxNode], allow_tf32: 
         PolygenError: of one of them no kernel can be made.
     """
     found = 0.0
-    for part in group.parts:
+    for part in group.parts or group.instead:
         program, extents = program_of(graph, part, "part", allow_tf32=allow_tf32, alike=same_extent)
         orders = [_order(named[operand].meta["val"], shape) for operand, shape in part.operands]
         sizes = {dim: hint(extent) for dim, extent in extents.items()}
-        gain = predicted(stored(program, orders), target(None), sizes)
+        followed = _followed(graph, part, program)
+        gain = predicted(stored(program, orders), target(None), sizes, followed)
         found += min(gain.fused, gain.apart)
     return found
+
+
+def _followed(graph: Graph, group: Group, program: Program) -> list[str]:
+    """The outputs of a group's program that kernels behind it would compute in passing."""
+    pairs = zip(group.outputs, program.outputs, strict=True)
+    return [tensor.name for output, tensor in pairs if graph.joins_later(output)]
 
 
 def _order(value: torch.Tensor, shape: Shape) -> tuple[int, ...]:
@@ -176,6 +190,7 @@ def _replace(
             own.replace_all_uses_with(
                 made, delete_user_cb=lambda user: user.name not in group.members
             )
+            named[output] = made  # what groups behind it read
 
 
 def _erase_unread(graph: FxGraph, given: Graph, named: dict[str, FxNode]) -> None:

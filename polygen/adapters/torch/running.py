@@ -17,6 +17,7 @@ from polygen.errors import ArgumentError
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Program
 from polygen.kernel import Kernel
+from polygen.runtime.arrays import READS
 from polygen.runtime.recent import Recent
 from polygen.schedule.model import Schedule
 
@@ -41,6 +42,7 @@ class Runner:
     ) -> None:
         self._program_for, self._schedule = program_for, schedule
         self._ready: Recent[Any, tuple[Kernel, tuple[int, ...]]] = Recent(_MOST_READY)
+        self._latest: tuple[list[Any], Kernel | None] = ([], None)
 
     def on_gpu(self, operands: tuple[Any, ...], out: tuple[Any, ...] | None = None) -> Any:
         """Launch on the current stream of the tensors' device; nothing waits.
@@ -55,7 +57,13 @@ class Runner:
         Raises:
             PolygenError: no kernel takes these operands.
         """
-        # Calls of short kernels are as fast as this is: no look at what has no strides.
+        # Calls of short kernels are as fast as this is: what is read of tensors is read once.
+        reads = READS.get(type(operands[0])) if operands else None
+        found = None if reads is None else reads(operands)
+        forms, kernel = self._latest
+        if found is not None and found[1] == forms and _is_current(operands[0]):
+            assert kernel is not None
+            return kernel.launched(operands, found)
         try:
             key: tuple[Any, ...] = tuple([(o.shape, o.stride(), o.dtype) for o in operands])
             index = operands[0].get_device()
@@ -64,6 +72,8 @@ class Runner:
                          for o in operands])  # fmt: skip
             index = _device_of(operands)
         ready = self._ready.get((index, key))
+        if found is not None and ready is not None and not ready[1]:
+            self._latest = list(found[1]), ready[0]
         if _has_several_devices() and index != torch.cuda.current_device():
             with torch.cuda.device(index):
                 return self._launch(ready or self._prepare(index, key, operands), operands, out)
@@ -117,6 +127,10 @@ def _is_tensor(operand: Any) -> bool:
 @functools.cache
 def _has_several_devices() -> bool:
     return bool(torch.cuda.device_count() > 1)
+
+
+def _is_current(tensor: Any) -> bool:
+    return not _has_several_devices() or tensor.get_device() == torch.cuda.current_device()
 
 
 def _device_of(operands: tuple[Any, ...]) -> int:

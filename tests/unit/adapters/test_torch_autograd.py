@@ -199,3 +199,34 @@ def test_backward_kernels_are_proved_and_exact_on_integers(piece):
     made = derive(program, frozenset("xwb")).pieces[piece].program
     report = Kernel(made, device("sm_80"), {}, "auto").check({})
     assert report.ok, report.findings
+
+
+def test_gradients_are_averaged_by_ddp(tmp_path):
+    """One process: what hooks on gradients see of an operator is what PyTorch's own give them."""
+    dist = pytest.importorskip("torch.distributed")
+    if not dist.is_available() or not dist.is_gloo_available():
+        pytest.skip("PyTorch without Gloo")
+    layer = pgt.op(lambda x, w, b: pg.gelu(x @ w.T + b), name="in_ddp")
+
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            made = torch.Generator().manual_seed(3)
+            self.w = torch.nn.Parameter(torch.randn(5, 4, dtype=torch.float64, generator=made))
+            self.b = torch.nn.Parameter(torch.randn(5, dtype=torch.float64, generator=made))
+
+        def forward(self, x):
+            return layer(x, self.w, self.b)
+
+    dist.init_process_group("gloo", f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model = Layer()
+        x = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+        torch.nn.parallel.DistributedDataParallel(model)(x).square().sum().backward()
+        wanted = Layer()
+        found = torch.nn.functional.gelu(torch.nn.functional.linear(x, wanted.w, wanted.b))
+        found.square().sum().backward()
+        torch.testing.assert_close(model.w.grad, wanted.w.grad)
+        torch.testing.assert_close(model.b.grad, wanted.b.grad)
+    finally:
+        dist.destroy_process_group()

@@ -207,6 +207,36 @@ def test_pointwise_work_is_what_it_was(function):
     torch.testing.assert_close(call(*operands), model(*operands))
 
 
+@pytest.mark.parametrize(
+    "activation",
+    [
+        functools.partial(functional.gelu, approximate="tanh"),
+        lambda z: 0.5 * z * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (z + 0.044715 * z.pow(3)))),
+        lambda z: 0.5 * z * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (z + 0.044715 * (z * z * z)))),
+    ],
+)
+def test_gelu_by_tanh_is_one_function(activation):
+    model, x = Layers(activation=activation).double(), exact(4, 16)
+    with torch.no_grad():
+        explanation = explained(model, x)
+        assert explanation.records[0].computes.startswith("addmm, gelu over")
+        torch._dynamo.reset()
+        call = torch.compile(model, backend=functools.partial(pgt.polygen, options=LEGAL))
+        torch.testing.assert_close(call(x), model(x))
+
+
+def test_a_cube_of_something_else_is_no_gelu():
+    def activation(z):
+        return 0.5 * z * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (z + 0.044715 * z.pow(2))))
+
+    model, x = Layers(activation=activation).double(), exact(4, 16)
+    with torch.no_grad():
+        assert "gelu" not in explained(model, x).records[0].computes
+        torch._dynamo.reset()
+        call = torch.compile(model, backend=functools.partial(pgt.polygen, options=LEGAL))
+        torch.testing.assert_close(call(x), model(x))
+
+
 def test_products_with_factors_are_what_they_were():
     def model(c, x, w, b, y, v):
         return torch.relu(torch.addmm(c, x, w, beta=2, alpha=0.5)), torch.baddbmm(b, y, v).exp()
@@ -238,6 +268,29 @@ def test_inductor_compiles_the_rest():
     call = torch.compile(model, backend=functools.partial(pgt.polygen, options=options))
     with torch.no_grad():
         torch.testing.assert_close(call(x), model(x))
+
+
+def test_inductor_s_code_calls_kernels_at_once(monkeypatch):
+    lowering = pytest.importorskip("polygen.adapters.torch.lowering")
+    codes = pytest.importorskip("torch._inductor.utils").run_and_get_code
+    from polygen.adapters.torch import running
+
+    ran = []
+
+    def at_once(runner, operands):
+        ran.append(len(operands))
+        return runner.on_cpu(operands)
+
+    monkeypatch.setattr(lowering, "DEVICES", {"cpu"})  # which float64 is run on
+    monkeypatch.setattr(running.Runner, "on_gpu", at_once)
+    model, x = Layers().double(), exact(4, 16)
+    options = {"take": "legal", "fx_graph_cache": False}
+    call = torch.compile(model, backend=functools.partial(pgt.polygen, options=options))
+    with torch.no_grad():
+        found, (code,) = codes(call, x)
+        torch.testing.assert_close(found, model(x))
+    assert ran == [3, 4], "the second reads what the first gives"
+    assert "at_once as polygen_launch" in code and "launch.default(" not in code
 
 
 class Positive(nn.Module):
@@ -342,6 +395,64 @@ def test_what_shares_no_kernel_is_decided_by_itself():
     assert [part.computes for part in parts] == ["mm, gelu over 4096 x 1024"]
 
 
+def swiglu(x, up, gate):
+    return functional.silu(x @ gate.t()) * (x @ up.t())
+
+
+@pytest.mark.parametrize("rows", [64, 2048])
+def test_products_share_a_kernel_or_the_last_has_the_work(rows):
+    whole, *others = decided(swiglu, (rows, 4096), (14336, 4096), (14336, 4096))
+    assert whole.computes == f"mm, silu, mm, mul over {rows} x 14336"
+    assert whole.taken == (rows == 64)
+    assert [one.computes for one in others if one.taken] == (
+        [] if whole.taken else ["silu, mm, mul over 2048 x 14336"]
+    )
+
+
+def test_the_last_of_several_products_gives_what_it_gave(monkeypatch):
+    from polygen.errors import UnsupportedProgram
+
+    def refused(program):
+        return UnsupportedProgram("several") if len(program.contractions) > 1 else None
+
+    monkeypatch.setattr(rewriting, "refusal", refused)
+    model, x = Gated().double(), exact(2, 6, 16)
+    with torch.no_grad():
+        first, second = explained(model, x).records
+        assert not first.taken and second.taken and second.computes.startswith("mm, silu, mul")
+        torch._dynamo.reset()
+        call = torch.compile(model, backend=functools.partial(pgt.polygen, options=LEGAL))
+        torch.testing.assert_close(call(x), model(x))
+
+
+def normed(x, w, r, g):
+    z = r + x @ w.t()
+    wide = z.float()
+    scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)
+    return z, (wide * scale).to(z.dtype) * g
+
+
+def normed_as_t5_does(x, w, r, g):
+    z = r + x @ w.t()
+    scale = torch.rsqrt(z.float().pow(2).mean(-1, keepdim=True) + 1e-5)
+    return z, (z * scale).to(z.dtype) * g
+
+
+def sum_alone(x, w, r, g):
+    return normed(x, w, r, g)[1]
+
+
+def test_what_a_norm_behind_computes_in_passing_is_no_gain():
+    shapes = (64, 4096), (4096, 4096), (64, 4096), (4096,)
+    (record,) = decided(sum_alone, *shapes)
+    assert record.computes == "mm, add over 64 x 4096", "its squares are no result"
+    assert not record.taken
+    (record,) = decided(normed, *shapes)
+    assert record.computes == "mm, add over 64 x 4096" and record.taken
+    (record,) = decided(normed_as_t5_does, *shapes)
+    assert record.computes == "mm, add over 64 x 4096"
+
+
 def test_a_bias_alone_is_left_to_the_library():
     (record,) = decided(lambda x, w, b: torch.mm(x, w) + b, (4096, 256), (256, 4096), (4096,))
     assert not record.taken
@@ -376,6 +487,21 @@ def test_sizes_that_are_symbols_are_decided_by_those_of_the_trace():
 def test_what_the_model_does_not_know_is_left():
     (record,) = decided(gelu_layer, (4096, 250), (4096, 250), (4096,))
     assert not record.taken and "no multiple of 16 bytes: not predicted" in record.why
+
+
+def linear_silu(x, w):
+    return functional.silu(x @ w.t())
+
+
+def test_single_rows_are_a_library_s_where_inductor_leaves_them_whole():
+    config = pytest.importorskip("torch._inductor.config")
+    shapes = (1, 4096), (14336, 4096)
+    (record,) = decided(linear_silu, *shapes)
+    assert record.taken and record.why.startswith("predicted ")
+    (column,) = decided(lambda x, w: linear_silu(w, x), *shapes)
+    assert not column.taken and column.why.endswith(": not predicted")
+    with config.patch(coordinate_descent_tuning=True):  # as in max-autotune
+        assert decided(linear_silu, *shapes) == []
 
 
 def test_f32_is_left_unless_tf32_is_allowed():
@@ -418,7 +544,7 @@ def test_tensors_on_the_cpu_are_left_and_that_is_said_once():
         for rows in (4, 5):
             torch._dynamo.reset()
             explanation = pgt.explain(model, torch.randn(rows, 16), options={"rest": "eager"})
-            assert explanation.taken == () and len(explanation.records) == 1
+            assert explanation.taken == () and len(explanation.records) == 2
             assert "not on a CUDA device" in explanation.records[0].why
     said = [w for w in caught if "tensors on the CPU" in str(w.message)]
     assert len(said) == 1

@@ -190,7 +190,7 @@ class Launches:
     """Takes the place of kernels, and of a device."""
 
     def __init__(self, monkeypatch):
-        self.made, self.ran = [], []
+        self.made, self.ran, self.read = [], [], 0
         monkeypatch.setattr("polygen.adapters.torch.running.KERNELS", self)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
 
@@ -201,6 +201,12 @@ class Launches:
             self.ran.append(operands)
             return operands[0]
 
+        def launched(operands, found):
+            assert found[0] == [one.data_ptr() for one in operands]
+            self.read += 1
+            return kernel(*operands)
+
+        kernel.launched = launched
         return kernel
 
 
@@ -213,6 +219,26 @@ def test_a_kernel_is_looked_for_once_per_shape_stride_and_type(monkeypatch):
     assert len(launches.made) == 3
     assert [program.inputs[0].order for program, *_ in launches.made] == [(0, 1), (0, 1), (1, 0)]
     assert launches.made[1][1] == {"D0": 5, "D1": 8, "D2": 4}
+
+
+def test_what_a_call_reads_of_its_tensors_is_read_once(monkeypatch):
+    from polygen.adapters.torch import running
+    from polygen.runtime import arrays
+
+    arrays.library(torch.Tensor)
+    launches = Launches(monkeypatch)
+    monkeypatch.setattr(running, "_has_several_devices", lambda: False)
+    run = pgt.op(lambda x, w: x @ w.T, name="read_once")._runner.on_gpu
+    x, w = torch.zeros(6, 8, dtype=BF16), torch.zeros(4, 8, dtype=BF16)
+    counts = []
+    for given in (x, x, x.clone(), x[:5], x[:5], x[:5], x):
+        assert run((given, w)) is given
+        counts.append(launches.read)
+    assert counts == [0, 0, 1, 1, 1, 2, 2] and len(launches.made) == 2
+    strided = torch.zeros(6, 16, dtype=BF16)[:, ::2]
+    for _ in range(3):
+        run((strided, w))
+    assert launches.read == 2, "copies have forms of their own"
 
 
 def test_strides_that_no_kernel_reads_are_copied(monkeypatch):
@@ -275,3 +301,68 @@ def test_scalars_that_are_no_parameters_are_refused():
         pgt.op(lambda x, w: x @ w, scalars=("c",))
     with pytest.raises(TraceError, match="name"):
         pgt.op(lambda x, w: x @ w, name="not a name")
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Operands of calls that go past PyTorch's dispatcher, with tensors on the CPU for a GPU's."""
+    from polygen.adapters.torch import operator, running
+
+    seen = []
+
+    def on_gpu(runner, operands):
+        seen.append(operands)
+        return runner.on_cpu(operands)[0]
+
+    monkeypatch.setattr(operator, "_is_there", lambda _: True)
+    monkeypatch.setattr(running.Runner, "on_gpu", on_gpu)
+    return seen
+
+
+def test_calls_that_nobody_watches_go_past_the_dispatcher(at_once):
+    operands = exact(3, 4), exact(5, 4), exact(5)
+    found = up(*operands)
+    assert len(at_once) == 1
+    torch.testing.assert_close(found, up.overload(*operands))
+    kept = torch.nn.Parameter(operands[2])
+    with torch.no_grad():
+        up(*operands[:2], kept)
+    assert len(at_once) == 2
+
+
+@pytest.mark.parametrize("watched", ["grad", "mode", "device", "autocast", "profiler", "vmap"])
+def test_calls_that_somebody_watches_do_not(at_once, watched):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from polygen.adapters.torch import operator
+
+    names = []
+
+    class Watching(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            names.append(function.name())
+            return function(*args, **(kwargs or {}))
+
+    x, w, b = exact(3, 4), exact(5, 4), exact(5)
+    if watched == "grad":
+        assert up(x.requires_grad_(), w, b).requires_grad
+    elif watched == "mode":
+        with Watching():
+            up(x, w, b)
+        assert any(name.startswith("polygen::up") for name in names)
+    elif watched == "device":
+        with torch.device("cpu"):
+            up(x, w, b)
+    elif watched == "autocast":
+        with autocast(BF16):
+            assert torch.is_autocast_enabled("cuda")
+            assert operator._is_watched()
+    elif watched == "profiler":
+        with torch.profiler.profile() as profile:
+            up(x, w, b)
+        assert any(event.name.startswith("polygen::up") for event in profile.events())
+    else:
+        many = exact(2, 3, 4)
+        found = torch.func.vmap(up, in_dims=(0, None, None))(many, w, b)
+        torch.testing.assert_close(found[1], up.overload(many[1], w, b))
+    assert not at_once

@@ -219,6 +219,20 @@ def test_torch_outputs_and_stream(monkeypatch):
     assert outputs.stream_pointer(None, "torch", 1, Device().driver) == 101
 
 
+def test_torch_outputs_are_made_as_its_generated_code_makes_them(monkeypatch):
+    made = []
+    fake = ModuleType("torch")
+    fake.float16 = "f16"
+    fake.Tensor = SimpleNamespace(data_ptr=lambda array: array + 1)
+    guards = SimpleNamespace(_empty_strided_cuda=lambda *args: made.append(args) or 41)
+    fake._C = SimpleNamespace(_dynamo=SimpleNamespace(guards=guards))
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    for order in ((0, 1, 2), (2, 0, 1)):
+        array = outputs.allocator("torch", 0, (2, 3, 5), dtypes.F16, order)()
+        assert outputs.address_reader("torch")(array) == 42
+    assert made == [((2, 3, 5), (15, 5, 1), "f16"), ((2, 3, 5), (3, 1, 6), "f16")]
+
+
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4)))[::3])
 @pytest.mark.parametrize("library", ["cupy", "numba"])
 def test_outputs_of_rank_4_in_any_order(monkeypatch, order, library):

@@ -128,6 +128,22 @@ def test_a_folder_that_cannot_be_made_costs_a_warning_only(tmp_path, compiled):
         assert cache.compile_cached(source()) == artifact()
 
 
+def test_what_is_made_may_ask_for_entries_of_its_shard(folder, monkeypatch):
+    monkeypatch.setattr(cache, "_LOCK_SECONDS", 0.0)  # nothing is waited for
+    outer, inner = (folder / "generated" / "e8" / f"e8{name}.bin" for name in "ab")
+
+    def plain(data):
+        return data
+
+    def make():
+        return cache.kept(inner, plain, plain, lambda: b"inner") + b" in outer"
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cache.kept(outer, plain, plain, make) == b"inner in outer"
+    assert outer.read_bytes() == b"inner in outer" and inner.read_bytes() == b"inner"
+
+
 def test_a_stuck_lock_holder_is_ignored(folder, compiled, monkeypatch):
     from filelock import FileLock
 
