@@ -20,7 +20,11 @@ from polygen.generated import Generated, decode, encode
 from polygen.kernel import Kernel
 
 
-@pytest.fixture(scope="module", params=GOLDEN, ids=lambda case: case.name)
+# A launch before the kernel makes arrays that no caller has: such launchers are tested with it.
+ALONE = [case for case in GOLDEN if case.name != "f32_parts"]
+
+
+@pytest.fixture(scope="module", params=ALONE, ids=lambda case: case.name)
 def kernel(request) -> Kernel:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
