@@ -82,12 +82,12 @@ def multiplied(
         schedule = load_schedule(Path(schedule))
     if schedule != "auto":
         return as_run(program, schedule) if isinstance(schedule, Schedule) else program
-    # Of invariant dims all sizes have one way, which has to have all of them; what was measured
-    # was measured of the program as it is.
-    if program.invariant or not device.has("wgmma") or lookup.best(program, device, sizes):
+    if program.invariant or not device.has("wgmma"):  # one way for all sizes of invariant dims
         return program
-    times = [_predicted(one, device, sizes, skip, sums) for one in (program, parts)]
-    whole, in_two = times
+    measured = lookup.best(program, device, sizes)
+    if measured is not None:
+        return as_run(program, measured.schedule)
+    whole, in_two = (_predicted(one, device, sizes, skip, sums) for one in (program, parts))
     return parts if in_two is not None and (whole is None or in_two < whole) else program
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,24 @@ from matrix import roles
 import polygen as pg
 from polygen import knobs
 from polygen.decision import as_run, multiplied
-from polygen.errors import ScheduleError, UnsupportedProgram
+from polygen.errors import ScheduleError, UnsupportedProgram, VerifyError
 from polygen.frontend.evaluate import evaluate
+from polygen.frontend.indices import Affine
 from polygen.frontend.program import Program
 from polygen.frontend.rounding import nearest_tf32
 from polygen.hardware.device import device
+from polygen.lower.promoting import Promote
+from polygen.lower.realign_work import RowMake
+from polygen.lower.verify import verify
+from polygen.lower.verify_made import check_made
+from polygen.lower.work import FIRST_OF_TILE, Product
+from polygen.poly.supported import require_each_once
 from polygen.rewrite.programs import rewritten
 from polygen.rewrite.tf32_parts import in_parts
 from polygen.schedule.load import dumps, load_schedule
 from polygen.schedule.model import Schedule
+from polygen.show import show_plan
+from polygen.tune.lookup import Tuned
 
 LARGE, SMALL = ({name: size for name in "MNK"} for size in (4096, 256))
 F32 = ("f32[M,K]", "f32[K,N]")
@@ -144,6 +154,16 @@ def test_a_schedule_says_which(tmp_path: Any) -> None:
     assert multiplied(whole, target, SMALL, "auto") == whole
 
 
+@pytest.mark.parametrize("schedule", [Schedule(), made_first()])
+def test_what_was_measured_fastest_says_which(
+    schedule: Schedule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Tuned(schedule, 1.0, "", 2.0, "", "", stale=False)
+    monkeypatch.setattr("polygen.decision.lookup.best", lambda *_: found)
+    whole = program()
+    assert multiplied(whole, device("sm_90a"), LARGE, "auto") == as_run(whole, schedule)
+
+
 # --- what is refused ------------------------------------------------------------------------------
 @pytest.mark.parametrize("computes", ["producer", "consumer"])
 def test_other_places_are_refused(computes: str) -> None:
@@ -178,3 +198,91 @@ def test_roles_without_warpgroup_instructions_of_f32_are_refused_where_there_are
             made_first(), function=lambda x, w: (x @ w).sum(axis=0),
             signature=("f32[B,M,K]", "f32[B,K,N]"),
         )  # fmt: skip
+
+
+# --- what is proved -------------------------------------------------------------------------------
+@cache
+def passes() -> Any:
+    return compiled(made_first()).passes
+
+
+def test_the_wait_and_the_fence_of_a_promotion_are_derived() -> None:
+    """No factors are read: what is left are the sums of blocks."""
+    tree = passes().tree.synchronised
+    names = {one.name for one in tree.program.statements}
+    assert "promote" in names and "read_scales" not in names
+    syncs = {sync.name: sync for sync in tree.syncs}
+    assert "multiply -> promote (flow through inner)" in syncs["retire_empty_ring"].enforces
+    (needed,) = syncs["fence_multiply"].enforces
+    assert needed == "promote -> multiply (reuse through inner, 1 version(s) later, wgmma.fence)"
+
+
+def test_the_plan_says_what_is_promoted() -> None:
+    text = show_plan(passes().plan, "given")
+    assert "sum += inner, the products of 32 of k: behind every k tile" in text
+    assert "made by the launch that goes before" in text
+
+
+PROMOTED = {
+    "blocks twice as long": (Promote, {"block": 64}),
+    "one instruction's sums left out": (Promote, {"groups": 7}),
+    "another inner sum": (Promote, {"inner": "sum"}),
+    "sums that are not promoted": (Product, {"total": "sum"}),
+    "a block that goes on with the last one's sum": (Product, {"overwrites": FIRST_OF_TILE}),
+    "a block that begins with every second tile": (Product, {"overwrites": (("k", 2), ("s", 0))}),
+}
+
+
+@pytest.mark.parametrize("name", PROMOTED)
+def test_mistakes_in_promotions_are_refused(name: str) -> None:
+    kind, changes = PROMOTED[name]
+    plan = passes().plan
+    assert verify(plan)
+    leaves = tuple(
+        replace(one, work=replace(one.work, **changes)) if isinstance(one.work, kind) else one
+        for one in plan.leaves
+    )
+    with pytest.raises(VerifyError):
+        verify(replace(plan, leaves=leaves))
+
+
+def other_function(statements: Any, old: str, new: str) -> Any:
+    return tuple(replace(s, function=new) if s.function == old else s for s in statements)
+
+
+MADE = {
+    "the first part is not rounded": lambda s: other_function(s, "nearest_tf32", "neg"),
+    "the rest is a sum": lambda s: other_function(s, "sub", "add"),
+    "the parts change places": lambda s: other_function(s, "eq", "ne"),
+    "the other part's number": lambda s: tuple(
+        replace(one, args=(one.args[0], 2.0)) if one.function == "eq" else one for one in s
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("side", [0, 1])
+def test_mistakes_in_parts_are_refused(name: str, side: int) -> None:
+    plan = passes().plan
+    made = plan.copies[side]
+    check_made(plan, made)
+    (leaf,) = (one for one in made.leaves if isinstance(one.work, RowMake))
+    changed = replace(leaf.work.computed, statements=MADE[name](leaf.work.computed.statements))
+    work = replace(leaf.work, computed=changed)
+    leaves = tuple(replace(one, work=work) if one is leaf else one for one in made.leaves)
+    with pytest.raises(VerifyError):
+        check_made(plan, replace(made, leaves=leaves))
+
+
+def test_elements_are_read_again_by_loops_around_a_tile_alone() -> None:
+    """The digits of p are of an outer loop; of rows they would be elements of one tile."""
+    parts = in_parts(program())
+    assert parts is not None
+    product = parts.contractions[0]
+    assert product.again == ("p",)
+    require_each_once(parts, product)
+    rows = replace(product, lhs=replace(product.lhs, index=("p", Affine("i", 1, 0, 2), "k")))
+    with pytest.raises(UnsupportedProgram, match="elements are repeated"):
+        require_each_once(parts, rows)
+    with pytest.raises(UnsupportedProgram, match="elements are repeated"):
+        require_each_once(parts, replace(product, block=0))
