@@ -19,7 +19,6 @@ from polygen.emit.conditions import refusals
 from polygen.generated import Generated, decode, encode
 from polygen.kernel import Kernel
 
-
 # A launch before the kernel makes arrays that no caller has: such launchers are tested with it.
 ALONE = [case for case in GOLDEN if case.name != "f32_parts"]
 

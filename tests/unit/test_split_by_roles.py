@@ -23,7 +23,7 @@ from polygen.lower.promoting import Promote
 from polygen.lower.realign_work import RowMake
 from polygen.lower.verify import verify
 from polygen.lower.verify_made import check_made
-from polygen.lower.work import FIRST_OF_TILE, Product
+from polygen.lower.work import FIRST_OF_TILE, Move, Product
 from polygen.poly.supported import require_each_once
 from polygen.rewrite.programs import rewritten
 from polygen.rewrite.tf32_parts import in_parts
@@ -244,6 +244,29 @@ def test_mistakes_in_promotions_are_refused(name: str) -> None:
     )
     with pytest.raises(VerifyError):
         verify(replace(plan, leaves=leaves))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("((over0) % 2) + ((over0) / 2)", "((over0) % 2)"),
+        ("((over0) % 2)", "((over0) % 3)"),
+        ("over0", "k_inside"),
+    ],
+)
+def test_boxes_of_other_parts_are_refused(old: str, new: str) -> None:
+    plan = passes().plan
+    leaves = []
+    for one in plan.leaves:
+        if isinstance(one.work, Move):
+            boxes = tuple(
+                replace(of, corner=tuple(at.replace(old, new) for at in of.corner))
+                for of in one.work.boxes
+            )
+            one = replace(one, work=replace(one.work, boxes=boxes))
+        leaves.append(one)
+    with pytest.raises(VerifyError, match="of axis 0 and not at"):
+        verify(replace(plan, leaves=tuple(leaves)))
 
 
 def other_function(statements: Any, old: str, new: str) -> Any:
