@@ -14,7 +14,7 @@
 //    P1  y0[i,j] = cast(v0[i,j])                                                        i < M, j < N   (f32)
 //
 // mapping: block 128x128x32, 2 consumer warpgroup(s) of 64x128, instruction 64x128x8, wgmma_m64k8_f32_tf32 on sm_90a
-// needs: 384 threads, 229456 of 232448 B shared memory, about 168 registers per thread, 1 block(s) per multiprocessor
+// needs: 384 threads, 229440 of 232448 B shared memory, about 168 registers per thread, 1 block(s) per multiprocessor
 // arguments, and what the launcher returns for others (lengths in elements, addresses in bytes):
 //   20001: M is 1 to 2147418112
 //   20002: K is 1 to 715806037
@@ -44,12 +44,12 @@
 //   20026: y0 shares no memory with w7
 // before it: pg_f32_parts_realign makes w3: tf32[2, M, K], w7: tf32[2, K, N] column-major: rows start at multiples of 128 bytes there
 // barriers, and the dependences they enforce:
-//   full_ring: fill -> multiply (flow through ring_a); fill -> fill (reuse through ring_a, 5 version(s) later); fill -> multiply (flow through ring_b); fill -> fill (reuse through ring_b, 5 version(s) later)
-//   empty_ring: multiply -> fill (reuse through ring_a, 5 version(s) later); fill -> fill (reuse through ring_a, 5 version(s) later); multiply -> fill (reuse through ring_b, 5 version(s) later); fill -> fill (reuse through ring_b, 5 version(s) later)
-//   bar_store (one agent): finish -> store (flow through result_y0, fence.proxy.async); store -> finish (reuse through result_y0, 2 version(s) later); finish -> finish (reuse through result_y0, 2 version(s) later)
+//   full_ring: fill -> multiply (flow through ring_a); fill -> fill (reuse through ring_a, 4 version(s) later); fill -> multiply (flow through ring_b); fill -> fill (reuse through ring_b, 4 version(s) later)
+//   empty_ring: multiply -> fill (reuse through ring_a, 4 version(s) later); fill -> fill (reuse through ring_a, 4 version(s) later); multiply -> fill (reuse through ring_b, 4 version(s) later); fill -> fill (reuse through ring_b, 4 version(s) later)
+//   bar_store (one agent): finish -> store (flow through result_y0, fence.proxy.async); store -> finish (reuse through result_y0, 3 version(s) later); finish -> finish (reuse through result_y0, 3 version(s) later)
 // schedule:
 //   format = 1
-//   name = "cooperative_128x128x64_w64_s6_m16"
+//   name = "cooperative_128x128x64_w64_s5_e3p2"
 //   device = "sm_90a"
 //   atom = "auto"
 //   min_blocks = 1
@@ -61,7 +61,7 @@
 //   m = 64
 //   n = 128
 //   [pipeline]
-//   stages = 5
+//   stages = 4
 //   distance = 2
 //   order = ["mma", "copy"]
 //   fragments = 2
@@ -85,12 +85,12 @@
 //   k = 1
 //   [raster]
 //   along = "m"
-//   group = 16
+//   group = 8
 //   [smem]
 //   swizzle = "auto"
 //   [epilogue]
 //   through = "tma"
-//   slots = 2
+//   slots = 3
 //   prefetch = 2
 //   columns = 0
 //   [launch]
@@ -324,8 +324,8 @@ pg_f32_parts(const float* __restrict__ x, const float* __restrict__ w, const flo
 
   // barriers: which dependence each enforces stands beside its wait
   if (thread == 0) {
-    for (int slot = 0; slot < 5; ++slot) barrier_init(shared + 229376 + 8 * slot, 1);  // full_ring
-    for (int slot = 0; slot < 5; ++slot) barrier_init(shared + 229416 + 8 * slot, 2);  // empty_ring
+    for (int slot = 0; slot < 4; ++slot) barrier_init(shared + 229376 + 8 * slot, 1);  // full_ring
+    for (int slot = 0; slot < 4; ++slot) barrier_init(shared + 229408 + 8 * slot, 2);  // empty_ring
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   }
@@ -333,19 +333,19 @@ pg_f32_parts(const float* __restrict__ x, const float* __restrict__ w, const flo
   if (thread == 256) prefetch_map(&map_b);
   if (thread == 256) prefetch_map(&map_out_y0);
   __syncthreads();
-  // locate[i]: the i-th output tile of this block. Groups of 16 along m.
+  // locate[i]: the i-th output tile of this block. Groups of 8 along m.
   int b_m = 0, b_n = 0;
   auto locate = [&](int i) __attribute__((always_inline)) {
     const int item = first + i * stride;
-    const int band = item / (16 * tiles_n), in_band = item - band * (16 * tiles_n);
-    const int width = min(16, tiles_m - band * 16);
-    b_m = band * 16 + in_band % width, b_n = in_band / width;
+    const int band = item / (8 * tiles_n), in_band = item - band * (8 * tiles_n);
+    const int width = min(8, tiles_m - band * 8);
+    b_m = band * 8 + in_band % width, b_n = in_band / width;
   };
 
   if (group == 2) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (warp == 8 && lane == 0) {
-      Cursor<5> ring_producer;
+      Cursor<4> ring_producer;
       // fill[i,k]: w3 -> ring_a, w7 -> ring_b, by the copy engine, zeros outside the arrays
       auto fill = [&](int, int k) __attribute__((always_inline)) {
         const int over0 = k / ((K + 31) / 32);
@@ -353,12 +353,12 @@ pg_f32_parts(const float* __restrict__ x, const float* __restrict__ w, const flo
         const unsigned full = shared + 229376 + ring_producer.slot * 8;
         barrier_expect(full, 32768);
         box_load(shared + 0 + ring_producer.slot * 16384 + 0, &map_a, full, k_inside * 32 + 0, b_m * 128, ((over0) % 2) + ((over0) / 2));
-        box_load(shared + 81920 + ring_producer.slot * 16384 + 0, &map_b, full, k_inside * 32 + 0, b_n * 128, ((over0) % 2));
+        box_load(shared + 65536 + ring_producer.slot * 16384 + 0, &map_b, full, k_inside * 32 + 0, b_n * 128, ((over0) % 2));
         ring_producer.advance();
       };
-      // wait_empty_ring: multiply -> fill (reuse through ring_a, 5 version(s) later); fill -> fill (reuse through ring_a, 5 version(s) later); multiply -> fill (reuse through ring_b, 5 version(s) later); fill -> fill (reuse through ring_b, 5 version(s) later)
+      // wait_empty_ring: multiply -> fill (reuse through ring_a, 4 version(s) later); fill -> fill (reuse through ring_a, 4 version(s) later); multiply -> fill (reuse through ring_b, 4 version(s) later); fill -> fill (reuse through ring_b, 4 version(s) later)
       auto wait_empty_ring = [&](int, int) __attribute__((always_inline)) {
-        barrier_wait(shared + 229416 + ring_producer.slot * 8, ring_producer.parity ^ 1);
+        barrier_wait(shared + 229408 + ring_producer.slot * 8, ring_producer.parity ^ 1);
       };
       // wait_grids_producer: the grids before are complete, and their writes are visible
       auto wait_grids_producer = [&]() __attribute__((always_inline)) { asm volatile("griddepcontrol.wait;" : "+l"(x), "+l"(w), "+l"(w3), "+l"(w7), "+l"(y0) :: "memory"); };
@@ -377,9 +377,10 @@ pg_f32_parts(const float* __restrict__ x, const float* __restrict__ w, const flo
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     const int quarter = warp % 4 * 16;
     float inner[1][16][4] = {}, sum[1][16][4] = {};
-    Cursor<5> ring_consumer;
+    Cursor<4> ring_consumer;
+    Cursor<3> result_y0_consumer;
     // multiply[i,k,s,m]: inner[m] += ring_a * ring_b, proved to read what the copies wrote
-    const unsigned low_a = ((shared + 0 + group * 8192) & 0x3ffffu) / 16 + 0x10000u, low_b = ((shared + 81920) & 0x3ffffu) / 16 + 0x10000u;
+    const unsigned low_a = ((shared + 0 + group * 8192) & 0x3ffffu) / 16 + 0x10000u, low_b = ((shared + 65536) & 0x3ffffu) / 16 + 0x10000u;
     auto multiply = [&](int, int k, int s, int m) __attribute__((always_inline)) {
       const unsigned address_a = low_a + (unsigned)(ring_consumer.slot * 16384 + s * 32 + m * 8192) / 16;
       const unsigned address_b = low_b + (unsigned)(ring_consumer.slot * 16384 + s * 32) / 16;
@@ -416,7 +417,7 @@ pg_f32_parts(const float* __restrict__ x, const float* __restrict__ w, const flo
     // finish[i,p]: 64 rows by 64 columns of sums -> pointwise functions -> a panel of results
     auto finish = [&](int, int p) __attribute__((always_inline)) {
       const int block = p / 2, first_block = p % 2 * 8;
-      const unsigned y0_at = shared + 163840 + group * 32768 + p % 2 * 16384 + (quarter + lane / 4) * 128 + ((lane % 4 / 2 ^ ((lane / 4) & 7)) << 4) + lane % 2 * 8;
+      const unsigned y0_at = shared + 131072 + group * 49152 + result_y0_consumer.slot * 16384 + (quarter + lane / 4) * 128 + ((lane % 4 / 2 ^ ((lane / 4) & 7)) << 4) + lane % 2 * 8;
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
 #pragma unroll
@@ -431,26 +432,27 @@ pg_f32_parts(const float* __restrict__ x, const float* __restrict__ w, const flo
     // store[i,p]: one thread of the warpgroup has the copy engine write the panel, clipped at the edges
     auto store = [&](int, int p) __attribute__((always_inline)) {
       if (thread % 128 == 0) {
-        box_store(&map_out_y0, shared + 163840 + group * 32768 + p % 2 * 16384 + 0, b_n * 128 + p % 2 * 64 + 0, b_m * 128 + group * 64 + p / 2 * 64);
-        box_store(&map_out_y0, shared + 163840 + group * 32768 + p % 2 * 16384 + 8192, b_n * 128 + p % 2 * 64 + 32, b_m * 128 + group * 64 + p / 2 * 64);
+        box_store(&map_out_y0, shared + 131072 + group * 49152 + result_y0_consumer.slot * 16384 + 0, b_n * 128 + p % 2 * 64 + 0, b_m * 128 + group * 64 + p / 2 * 64);
+        box_store(&map_out_y0, shared + 131072 + group * 49152 + result_y0_consumer.slot * 16384 + 8192, b_n * 128 + p % 2 * 64 + 32, b_m * 128 + group * 64 + p / 2 * 64);
         asm volatile("cp.async.bulk.commit_group;" ::: "memory");
       }
+      result_y0_consumer.advance();
     };
-    // wait_full_ring: fill -> multiply (flow through ring_a); fill -> fill (reuse through ring_a, 5 version(s) later); fill -> multiply (flow through ring_b); fill -> fill (reuse through ring_b, 5 version(s) later)
+    // wait_full_ring: fill -> multiply (flow through ring_a); fill -> fill (reuse through ring_a, 4 version(s) later); fill -> multiply (flow through ring_b); fill -> fill (reuse through ring_b, 4 version(s) later)
     auto wait_full_ring = [&](int, int) __attribute__((always_inline)) {
       barrier_wait(shared + 229376 + ring_consumer.slot * 8, ring_consumer.parity);
     };
-    // arrive_empty_ring: multiply -> fill (reuse through ring_a, 5 version(s) later); fill -> fill (reuse through ring_a, 5 version(s) later); multiply -> fill (reuse through ring_b, 5 version(s) later); fill -> fill (reuse through ring_b, 5 version(s) later)
+    // arrive_empty_ring: multiply -> fill (reuse through ring_a, 4 version(s) later); fill -> fill (reuse through ring_a, 4 version(s) later); multiply -> fill (reuse through ring_b, 4 version(s) later); fill -> fill (reuse through ring_b, 4 version(s) later)
     auto arrive_empty_ring = [&](int, int) __attribute__((always_inline)) {
-      if (thread % 128 == 0) barrier_arrive(shared + 229416 + ring_consumer.slot * 8);
+      if (thread % 128 == 0) barrier_arrive(shared + 229408 + ring_consumer.slot * 8);
       ring_consumer.advance();
     };
     // retire_empty_ring: all group(s) of wgmma are complete
     auto retire_empty_ring = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); };
-    // bar_store[i,p]: finish -> store (flow through result_y0, fence.proxy.async); store -> finish (reuse through result_y0, 2 version(s) later); finish -> finish (reuse through result_y0, 2 version(s) later)
+    // bar_store[i,p]: finish -> store (flow through result_y0, fence.proxy.async); store -> finish (reuse through result_y0, 3 version(s) later); finish -> finish (reuse through result_y0, 3 version(s) later)
     auto bar_store = [&](int, int) __attribute__((always_inline)) { asm volatile("bar.sync %0, 128;" :: "r"(group + 1) : "memory"); };
-    // wait_store: all group(s) of tma.store are complete
-    auto wait_store = [&](int, int) __attribute__((always_inline)) { if (thread % 128 == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); };
+    // wait_store: all but the last 1 group(s) of tma.store are complete
+    auto wait_store = [&](int, int) __attribute__((always_inline)) { if (thread % 128 == 0) asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory"); };
     auto fence_multiply = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); };
     // fence_store: the copy engine sees what this thread has written
     auto fence_store = [&](int, int) __attribute__((always_inline)) { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); };
@@ -722,7 +724,7 @@ extern "C" int pg_f32_parts_launch(const float* __restrict__ x, const float* __r
   if (const cudaError_t map_status = polygen_encode_map(&map_out_y0, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, y0, {{N, 1, 32}, {M, y0_stride0, 64}}, CU_TENSOR_MAP_SWIZZLE_128B))
     return (int)map_status;
   const cudaError_t status =
-      cudaFuncSetAttribute(pg_f32_parts, cudaFuncAttributeMaxDynamicSharedMemorySize, 229456);
+      cudaFuncSetAttribute(pg_f32_parts, cudaFuncAttributeMaxDynamicSharedMemorySize, 229440);
   if (status != cudaSuccess) return (int)status;
   // Persistent blocks: as many whole clusters as run at once, at most one per cluster of tiles.
   static thread_local int resident = 0, resident_on = -1;
@@ -738,7 +740,7 @@ extern "C" int pg_f32_parts_launch(const float* __restrict__ x, const float* __r
   const unsigned long long tiles_across = (N + 127) / 128;
   const unsigned long long tile_clusters = tiles_along * tiles_across;
   const dim3 grid((tile_clusters < (unsigned)resident ? (unsigned)tile_clusters : (unsigned)resident) * 1);
-  return (int)polygen_launch_dependent(grid, 384, 229456, stream, pg_f32_parts, x, w, w3, w7, y0, M, K, N, (M > 1 ? x_stride0 : 0), (K > 1 ? w_stride0 : 0), w3_stride0, (M > 1 ? w3_stride1 : 0), w7_stride0, (N > 1 ? w7_stride2 : 0), (M > 1 ? y0_stride0 : 0), *reinterpret_cast<const TensorMap*>(&map_a), *reinterpret_cast<const TensorMap*>(&map_b), *reinterpret_cast<const TensorMap*>(&map_out_y0));
+  return (int)polygen_launch_dependent(grid, 384, 229440, stream, pg_f32_parts, x, w, w3, w7, y0, M, K, N, (M > 1 ? x_stride0 : 0), (K > 1 ? w_stride0 : 0), w3_stride0, (M > 1 ? w3_stride1 : 0), w7_stride0, (N > 1 ? w7_stride2 : 0), (M > 1 ? y0_stride0 : 0), *reinterpret_cast<const TensorMap*>(&map_a), *reinterpret_cast<const TensorMap*>(&map_b), *reinterpret_cast<const TensorMap*>(&map_out_y0));
 }
 
 // Makes w3, w7 into `workspace`, as many bytes as pg_f32_parts_workspace says at a multiple of 128, and launches on the copies. Returns what pg_f32_parts_launch does.
