@@ -11,7 +11,7 @@ from typing import Any, overload
 from polygen import knobs
 from polygen.brief import table
 from polygen.chained import with_numbers
-from polygen.decide import decision
+from polygen.decision import decision
 from polygen.errors import (
     ArgumentError,
     DTypeError,

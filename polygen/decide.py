@@ -18,7 +18,7 @@ from pathlib import Path
 
 from polygen import knobs
 from polygen.analysis import MOST_PROSPECTS, Prospect, all_analysed, in_tiles, prospect
-from polygen.chained import decide_chain, is_chain
+from polygen.chained import is_chain
 from polygen.covering import by_clusters, by_tiles, in_blocks
 from polygen.errors import InvarianceError, ScheduleError, UnsupportedProgram, echo
 from polygen.fit import fitting, instruction_for
@@ -62,27 +62,6 @@ from polygen.tune.cost import predict_all
 from polygen.tune.cost.chains import longest_run
 
 
-def decision(
-    program: Program, device: Device, sizes: dict[str, int], sums: str = ""
-) -> tuple[Schedule, str]:
-    """The automatic choice for sizes, and where it comes from; a matter of milliseconds.
-
-    Args:
-        program: what to compute, with the alignments that the sizes leave.
-        device: the target.
-        sizes: of the symbolic dims.
-        sums: with invariant dims, the class that sums must have; "": the one that all sizes share.
-
-    Raises:
-        PolygenError: no kernel can be made of the program.
-    """
-    if is_chain(program):
-        chosen = decide_chain(program, device, "auto", sizes=sizes)
-        return chosen.schedule, chosen.origin
-    _, schedule, origin = decide(program, prospect(program), device, sizes, "auto", sums=sums)
-    return schedule, origin
-
-
 def decide(
     program: Program,
     prospect: Prospect,
@@ -92,7 +71,17 @@ def decide(
     skip: frozenset[str] = frozenset(),
     sums: str = "",
 ) -> tuple[Atom, Schedule, str]:
-    """The instruction, the schedule and where it comes from; arguments as for `decision`."""
+    """The instruction, the schedule and where it comes from.
+
+    Args:
+        program: what to compute, with the alignments that the sizes leave.
+        prospect: what is known of it.
+        device: the target.
+        sizes: of the symbolic dims.
+        schedule: a record, a file, or "auto".
+        skip: names of shipped schedules not to choose.
+        sums: with invariant dims, the class that sums must have; "": the one that all sizes share.
+    """
     behind = prospect
     matched = prospect.matched
     check_operands([one.matched for one in prospect.each], device)
@@ -149,6 +138,8 @@ def decide(
             decided, origin = wider or (decided, origin)
         decided, origin = _in_runs(decided, origin, behind.matched, problem, device, sizes)
         decided = in_blocks(decided, program, device, sizes)
+        if matched.in_parts:
+            origin += "; f32 is multiplied in parts of tf32, three products for one"
     prospect = in_tiles(program) if decided.covers_rows else behind
     as_run = prospect.under(decided)
     instruction = instruction_for(as_run.matched, device, decided)

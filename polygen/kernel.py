@@ -73,9 +73,9 @@ class Kernel(Described):
             program: with the alignments of the arrays.
             device: the target.
             sizes: that the choice is for.
-            schedule: the choice, `polygen.decide.decision`.
+            schedule: the choice, `polygen.decision.decision`.
             origin: where it comes from.
-            sums: as for `polygen.decide.decision`.
+            sums: as for `polygen.decision.decision`.
 
         Raises:
             PolygenError: the program is refused.
@@ -274,7 +274,7 @@ class Kernel(Described):
             command = self._generated.command
             return Kernel(program, target, self._sizes, self._asked, command, self._class)
         with needs_isl():
-            from polygen.decide import decision  # noqa: PLC0415
+            from polygen.decision import decision  # noqa: PLC0415
         chosen = decision(program, target, self._sizes, self._class)
         return Kernel.decided(program, target, self._sizes, *chosen, self._class)
 

@@ -11,6 +11,7 @@ from polygen.analysis import ISL_LOCK, Analysed, analysed, prospect
 from polygen.brief import Brief
 from polygen.chained import decide_chain, is_chain, map_and_lower
 from polygen.decide import decide
+from polygen.decision import multiplied
 from polygen.emit.cuda import emit
 from polygen.emit.functions import is_costly
 from polygen.emit.source import KernelSource
@@ -136,6 +137,7 @@ def _generate(
         return _chain(program, device, sizes, schedule, command, skip)
     require_sizes(program)
     asked, program = program, rewritten(program)
+    program = multiplied(program, device, sizes, schedule, skip, sums)
     require_alike(program)
     if len(sections(program)) > 1:
         joined = _of_sections(program, device, sizes, schedule, command, skip)

@@ -235,7 +235,8 @@ def _promotions(plan: KernelPlan) -> list[str]:
     for work in dict.fromkeys(plan.of(Promote)):
         behind = "k tile" if work.tiles == 1 else f"{work.tiles} k tiles"
         found.append(
-            f"{work.total} += factors * {work.inner}, the products of {work.block} of k: behind "
+            f"{work.total} += {'factors * ' * bool(work.factors)}{work.inner}, the products of "
+            f"{work.block} of k: behind "
             f"every {behind}, when they are complete, in f32, in registers"
         )
         numbers = work.row_numbers + work.column_numbers + bool(work.of_side(""))
@@ -243,10 +244,11 @@ def _promotions(plan: KernelPlan) -> list[str]:
             side = f"{factor.side} / {factor.per[0]}" if factor.per[0] > 1 else factor.side
             place = ", ".join(part for part in (side, f"k / {factor.per[1]}") if part)
             found.append(f"  reads {factor.tensor.name}[{place}]: {factor.tensor}")
-        found.append(
-            f"  in front of the block's products, by every thread for its own rows and columns: "
-            f"{numbers} numbers; those behind the ends of arrays read the last"
-        )
+        if work.factors:
+            found.append(
+                "  in front of the block's products, by every thread for its own rows and columns: "
+                f"{numbers} numbers; those behind the ends of arrays read the last"
+            )
     return found
 
 

@@ -64,7 +64,8 @@ FRAGMENTS = MainLoop(
 # Both operands pass through registers on their way, with products in between.
 STAGED = MainLoop((Ring("a", "m", staged=True), Ring("b", "n", staged=True)), ONE_PRODUCT.products)
 # Sums in blocks of a k tile, or of two, are promoted.
-BY_STEP, IN_BLOCKS, IN_PAIRS = (replace(ONE_PRODUCT, block=block) for block in (32, 64, 128))
+SCALED = replace(ONE_PRODUCT, products=(Product("", "a", "b", scaled=True),))
+BY_STEP, IN_BLOCKS, IN_PAIRS = (replace(SCALED, block=block) for block in (32, 64, 128))
 HALF_FILLED = MainLoop((Ring("a", "m"), Ring("b", "n", 2)), ONE_PRODUCT.products)
 
 

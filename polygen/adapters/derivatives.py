@@ -139,6 +139,7 @@ DERIVATIVES: dict[str, tuple[Rule | None, ...]] = {
     **dict.fromkeys(("logical_and", "logical_or"), _NEVER),
     "logical_not": (None,),
     "random_uniform": (None,) * 5,
+    "nearest_tf32": (None,),
     **dict.fromkeys(("nibble_i4", "nibble_u4"), (None, None)),
 }
 

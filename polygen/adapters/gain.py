@@ -12,7 +12,8 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from polygen.decide import candidates, decision
+from polygen.decide import candidates
+from polygen.decision import as_run, decision
 from polygen.errors import ScheduleError
 from polygen.frontend.dtypes import F32, TF32
 from polygen.frontend.program import Access, Contraction, Dim, Pointwise, Program, Tensor
@@ -105,7 +106,7 @@ def microseconds(program: Program, device: Device, sizes: Mapping[str, int]) -> 
     known = {name: sizes[name] for name in program.sizes}
     program = with_sizes(program, known)
     schedule, _ = decision(program, device, known)
-    problem, fit = candidates(program, device, known)
+    problem, fit = candidates(as_run(program, schedule), device, known)
     fitted = fit(schedule)
     if isinstance(fitted, str):
         raise ScheduleError(fitted, where=schedule.name)

@@ -13,7 +13,7 @@ from typing import Any
 
 from polygen.api import target
 from polygen.chained import with_numbers
-from polygen.decide import decision
+from polygen.decision import decision
 from polygen.frontend.program import Program
 from polygen.generated import content
 from polygen.kernel import Kernel

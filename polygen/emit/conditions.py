@@ -11,6 +11,7 @@ Two conditions that are the same test of the same number, as K of x and of w, sh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -225,9 +226,14 @@ def _reach(tensor: Tensor, axes: Sequence[int]) -> str:
 
 
 def _most(program: Program, name: str) -> int:
-    """The largest multiple of a size that statements run over."""
+    """The largest multiple of a size that statements run over, or that sums have as terms."""
     extents = (extent for statement in program.statements for _, extent in statement.domain)
-    return max((times_in(extent) for extent in extents if name in named_in(extent)), default=1)
+    found = [times_in(extent) for extent in extents if name in named_in(extent)]
+    for product in program.contractions:
+        summed = [extent for it, extent in product.domain if it in product.summed]
+        numbers = math.prod(extent for extent in summed if isinstance(extent, int))
+        found += [numbers * times_in(one) for one in summed if name in named_in(one)]
+    return max(found, default=1)
 
 
 def _test(one: Condition, launch: Launch, tensors: Mapping[str, Tensor]) -> str:

@@ -207,6 +207,7 @@ PRIMITIVES: dict[str, Emitted] = {
     "random_uniform": Emitted(
         "random_uniform({0}, {1}, {2}, {3}, {4})", helpers=("random_uniform",), error=(0.0, 0.0)
     ),
+    "nearest_tf32": Emitted("nearest_tf32({0})", helpers=("nearest_tf32",), error=(0.0, 0.0)),
     "nibble_i4": Emitted("nibble_i4({0}, {1})", helpers=("nibble_i4",), error=(0.0, 0.0)),
     "nibble_u4": Emitted("nibble_u4({0}, {1})", helpers=("nibble_u4",), error=(0.0, 0.0)),
     "lt": Emitted("{0} < {1}"),

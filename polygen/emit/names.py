@@ -16,7 +16,7 @@ from polygen.frontend.indices import Dim, named_in, times_in
 
 # Names that Python code writes into the leaves, and loop iterators.
 _WRITTEN_TEXT = (
-    "t s m n r k p e i from to left inside bytes row column rows_left piece from_row from_column "
+    "t s m n r k p e i u from to left inside bytes row column rows_left piece from_row from_column "
     "low high word words safe_row sums sum count min max "
     "zero mma copy_a copy_b load_a load_b stage store prepare commit b_m b_n pass "
     "get put made held compute_copy pieces piece part number own start joined range any whole at "

@@ -19,7 +19,7 @@ import numpy as np
 from polygen.errors import TraceError
 from polygen.frontend import nibbles, philox
 from polygen.frontend.dtypes import BOOL, F32, DType
-from polygen.frontend.rounding import round_to
+from polygen.frontend.rounding import nearest_tf32, round_to
 from polygen.frontend.symbolic import first_symbolic
 
 
@@ -218,10 +218,11 @@ TABLE["cast"] = Function("cast", (1, 1), round_to, None, ("x",))
 TABLE["random_uniform"] = Function(
     "random_uniform", (5, 5), philox.uniform, None, ("a", "b", "c", "d", "seed")
 )
+TABLE["nearest_tf32"] = Function("nearest_tf32", (1, 1), nearest_tf32, None, ("x",))
 for _half in (nibbles.nibble_i4, nibbles.nibble_u4):
     TABLE[_half.__name__] = Function(_half.__name__, (2, 2), _half, None, ("byte", "place"))
 INTERNAL = frozenset(
-    ["cast", "random_uniform", "nibble_i4", "nibble_u4"]
+    ["cast", "nearest_tf32", "random_uniform", "nibble_i4", "nibble_u4"]
 )  # with which others are made; not written by name
 
 # --- composites: one line each --------------------------------------------------------------------

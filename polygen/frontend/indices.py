@@ -21,6 +21,14 @@ def multiple(dim: Dim, count: int) -> Dim:
     return name if count * times == 1 else f"{count * times}*{name}"
 
 
+def divided(dim: Dim, count: int) -> Dim:
+    """A size that is so many times what it gives."""
+    if isinstance(dim, int):
+        return dim // count
+    times, name = _apart(dim)
+    return multiple(name, times // count)
+
+
 def named_in(dim: Dim) -> tuple[str, ...]:
     """The name that a size is, or is a multiple of; none of a number."""
     return () if isinstance(dim, int) else (_apart(dim)[1],)

@@ -192,11 +192,16 @@ class Contraction:
         """The iterators that are summed over."""
         return tuple(it for it, _ in self.domain if it not in self.write.iterators)
 
+    @property
+    def again(self) -> tuple[str, ...]:
+        """The iterators of outer loops of a sum, as which parts of operands are counted."""
+        return self.summed[:-1] if self.block else ()
+
     def __str__(self) -> str:
         products = f"{self.lhs} * {self.rhs}"
         if self.block:
-            by = " * ".join(map(str, self.factors))
-            products = f"{by} * ({products} over {self.block} of {self.summed[0]})"
+            inner = f"({products} over {self.block} of {self.summed[-1]})"
+            products = " * ".join([*map(str, self.factors), inner])
         return f"{self.write} += {products}"
 
 

@@ -47,6 +47,15 @@ def round_to(values: Any, dtype: object) -> np.ndarray[Any, np.dtype[np.float64]
         return single.astype(kind.numpy).astype(np.float64)
 
 
+def nearest_tf32(values: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """The nearest tf32 to values of f32, ties away from zero, as float64; any shape."""
+    bits = np.asarray(values, np.float32).view(np.uint32)
+    finite = np.isfinite(np.asarray(values, np.float32))
+    rounded = (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
+    with np.errstate(over="ignore"):
+        return np.where(finite, rounded, bits).astype(np.uint32).view(np.float32).astype(np.float64)
+
+
 def _integer(values: np.ndarray[Any, Any], kind: DType) -> np.ndarray[Any, np.dtype[np.float64]]:
     limits = np.iinfo(kind.numpy)
     rounded = np.clip(np.rint(values), limits.min, limits.max)

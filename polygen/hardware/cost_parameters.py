@@ -49,6 +49,7 @@ class CostParameters:
         fragment_rate: elements of fragments that consumers of a multiprocessor compute per cycle.
         fragment_latency: cycles from shared memory to the product of a fragment that one computes.
         vector_latency: cycles more for each vector along k of which one reads numbers for it.
+        promote_rate: sums of blocks per cycle that consumers add to whole ones.
         outside_rate: bytes per cycle that the copy engine fills with zeros outside an array.
         l2_rate: bytes per cycle that the L2 cache gives all multiprocessors together.
         latency: cycles from a copy's issue to its arrival.
@@ -79,6 +80,7 @@ class CostParameters:
             a kernel and finishes its rows.
         warp_start: as `start`, without roles.
         warp_rate: 16-bit multiply-adds per cycle of warp instructions.
+        split_share: of `warp_rate` where operands are split in registers.
         double_rate: f64 multiply-adds per cycle of warp instructions.
         warp_shared_rate: bytes per cycle to and from shared memory, without roles.
         warp_sharpness: exponent of the norm that joins the limits of a k tile, without roles.
@@ -116,6 +118,7 @@ class CostParameters:
     fragment_latency: float
     vector_latency: float
     compute_function_rate: float
+    promote_rate: float
     outside_rate: float
     l2_rate: float
     latency: float
@@ -144,6 +147,7 @@ class CostParameters:
     rows_share: float
     warp_start: float
     warp_rate: float
+    split_share: float
     double_rate: float
     warp_shared_rate: float
     warp_sharpness: float

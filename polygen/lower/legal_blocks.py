@@ -65,6 +65,17 @@ def check_promoting(schedule: Schedule, match: Match) -> None:
             why="blocks that share sums have ranges of k tiles, which end anywhere",
             nearest="Use cluster.k = 1",
         )
+    if match.in_parts and not schedule.makes_first:
+        roles, of = schedule.roles, "products of f32, which warpgroups multiply in parts of tf32"
+        raise ScheduleError(
+            f'roles.computes = "{roles.computes}" with {of}' if schedule.specialised else of,
+            where=where,
+            why="a part is read by products that are far from each other in k: it is made once, "
+            "by a launch before the kernel",
+            nearest='Use roles.computes = "before"'
+            if schedule.specialised
+            else "Warps split operands in registers: multiply them as they are",
+        )
     if block % depth:
         raise ScheduleError(
             f"tile.cta.k = {depth} with sums in blocks of {block}",

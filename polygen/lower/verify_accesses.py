@@ -308,7 +308,9 @@ def _check_boxes(plan: KernelPlan, of: Boxes, leaf: Leaf) -> None:
     tile_of_k = K_INSIDE if over else "k"
     places = [*batches, *over, "b_m", "b_n", tile_of_k, ROWS_BEFORE]
     joined = plan.match.joined is not None  # of which `check_taps` goes through all k tiles
-    for at in (one | own for one in units(places) for own in ranges):
+    outer = {*batches, *over}  # whose digits boxes may be at
+    digits = [at for at in ends(places, index) if all(dim in outer for dim in at if at[dim])]
+    for at in (one | own for one in (*units(places), *digits) for own in ranges):
         if joined and (at["k"] or at["rank"]):
             continue
         # Of sums over several axes `_check_walk` says which tile of which.

@@ -79,7 +79,8 @@ def _buffers(leaf: Leaf) -> list[str] | None:
     if isinstance(work, Convert):
         return [work.total, work.fragment]
     if isinstance(work, Promote):
-        return [work.scales] if leaf.op == "read_scales" else [work.inner, work.scales, work.total]
+        scales = [work.scales] if work.factors else []
+        return scales if leaf.op == "read_scales" else [work.inner, *scales, work.total]
     if isinstance(work, Send):
         return [*(one.total for one in work.landings), *(one.buffer for one in work.landings)]
     if isinstance(work, Combine):

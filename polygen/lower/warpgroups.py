@@ -253,7 +253,8 @@ class _Leaves:
             names = (one.called("inner"), one.called("sum"), one.called("scales"))
             extents = (given.match.m, given.match.n)
             work = promote(product, names, tiles, given.atom, (rows, columns), extents)
-            yield Leaf(one.called("read_scales"), "read_scales", "threads", _STEP, work)
+            if one.scaled:
+                yield Leaf(one.called("read_scales"), "read_scales", "threads", _STEP, work)
             yield Leaf(one.called("promote"), "promote", "threads", ("i", "k", "m"), work)
 
     def _fragments(self, made: list[str]) -> Iterator[Leaf]:

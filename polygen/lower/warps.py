@@ -88,7 +88,7 @@ def _promotions(given: Given) -> Iterator[Leaf]:
             product, (inner, total, scales), tiles, given.atom, (parts[0], parts[1]), extents
         )
         yield Leaf(one.called("clear"), "zero", "threads", ("k",), Clear((inner,)))
-        for op in ("read_scales", "promote"):
+        for op in ("read_scales", "promote") if one.scaled else ("promote",):
             yield Leaf(one.called(op), op, "threads", ("k",), work)
 
 

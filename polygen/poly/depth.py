@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from polygen import isl
 from polygen.errors import UnsupportedProgram, VerifyError
 from polygen.frontend.forms import Form
+from polygen.frontend.indices import multiple
 from polygen.frontend.program import Access, Affine, Contraction, Dim, Index, Program
 from polygen.poly.elements import OVER
 from polygen.poly.legality import Proof
@@ -112,7 +113,8 @@ def _linear(product: object, length: str) -> Contraction:
         return Access(access.name, (*own, k))
 
     lhs, rhs = map(read, product.reads)
-    return replace(product, domain=(*kept, (k, length)), lhs=lhs, rhs=rhs)
+    whole = multiple(length, product.block or 1)  # blocks are k tiles, which have all of theirs
+    return replace(product, domain=(*kept, (k, whole)), lhs=lhs, rhs=rhs)
 
 
 def _own(product: Contraction) -> list[str]:

@@ -47,11 +47,13 @@ class Product:
         name: "" for the only one; else what tells its statements and its sum from others'.
         left: the ring of the operand that carries m.
         right: of the one that carries n.
+        scaled: of a sum in blocks whether numbers multiply what is promoted.
     """
 
     name: str
     left: str
     right: str
+    scaled: bool = False
 
     def called(self, what: str) -> str:
         """``multiply``, or ``multiply_up`` where there are several."""
@@ -139,7 +141,7 @@ def main_loop(
             for name, operand in match.operands
         ),
         tuple(
-            Product(str(number) if several else "", one.left, one.right)
+            Product(str(number) if several else "", one.left, one.right, bool(one.factors))
             for number, one in enumerate(match.products)
         ),
         held(operand for _, operand in match.operands),

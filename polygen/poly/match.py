@@ -262,6 +262,11 @@ class Match:
         return self.products[0].block
 
     @property
+    def in_parts(self) -> bool:
+        """Whether blocks are of products of operands' parts: nothing multiplies their sums."""
+        return bool(self.block) and not any(one.factors for one in self.products)
+
+    @property
     def copied(self) -> tuple[tuple[str, Operand], ...]:
         """The operands that are arguments; what is left is computed."""
         return tuple(item for item in self.operands if item[1].computed is None)

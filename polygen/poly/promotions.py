@@ -1,6 +1,6 @@
 """Sums in blocks of k in a tile program: inner sums, promoted in the registers they are in.
 
-    read_scales[i,k]      in front of a block's first k tile: its factors -> registers
+    read_scales[i,k]      in front of a block's first k tile: its factors -> registers, if any
     multiply[i,k,s,m]     adds to the inner sum of the block, whose first product overwrites
     promote[i,k,m]        behind its last k tile: sum += factors * inner sum
 
@@ -104,15 +104,17 @@ def by_warps(warps: Place, main: MainLoop, depth: int, atoms: str) -> ByWarps:
         inner, scales = product.called("inner"), product.called("scales")
         sums, held = f"{inner}[{block},w,m,n] : {atoms}", f"{scales}[{block},w]"
         total = f"{product.called('sum')}[w,m,n] : {atoms}"
+        factors = (held,) if product.scaled else ()
         for name, bounds, reads, writes, op in (
             ("clear", first, (), (sums,), "map"),
-            ("read_scales", first, (), (held,), "move"),
-            ("promote", last, (sums, held, f"{total} and k >= {each}"), (total,), "map"),
+            *([("read_scales", first, (), (held,), "move")] if product.scaled else []),
+            ("promote", last, (sums, *factors, f"{total} and k >= {each}"), (total,), "map"),
         ):
             one = product.called(name)
             found.append(TileStatement(one, ("k",), bounds, reads, writes, op, threads, warps))
             (behind if name == "promote" else before).append(one)
-        buffers += [Buffer(name, "register", 1, 1, slot=(("b",), "0")) for name in (inner, scales)]
+        names = (inner, scales) if product.scaled else (inner,)
+        buffers += [Buffer(name, "register", 1, 1, slot=(("b",), "0")) for name in names]
     return ByWarps(tuple(found), tuple(buffers), tuple(before), tuple(behind), each)
 
 
@@ -126,28 +128,31 @@ def promotions(shape: RoleShape) -> tuple[Part, Part]:
     consumer, each, threads = shape.consumer, shape.block_tiles, unit("threads")
     own = f"{shape.own(consumer)} and 0 <= k < k_tiles"
     rows, owners = shape.tiles.atoms[0], len(consumer.agents)
-    reads, reading, promoting = [], [], []
+    reads, promoting = [], []
     buffers: list[Buffer] = []
     for product in shape.main.products:
         scales, inner = product.called("scales"), product.called("inner")
         held = f"{scales}[{shape.owner('i', _block(shape))}]"
         total = f"{product.called('sum')}[{shape.owner('i')},m]"
-        reads.append(
-            TileStatement(
-                product.called("read_scales"), ("i", "k"), f"{own} and k mod {each} = 0",
-                (tile_of(consumer),), (held,), "move", threads, consumer,
-            )
-        )  # fmt: skip
+        if product.scaled:
+            reads.append(
+                TileStatement(
+                    product.called("read_scales"), ("i", "k"), f"{own} and k mod {each} = 0",
+                    (tile_of(consumer),), (held,), "move", threads, consumer,
+                )
+            )  # fmt: skip
         last = f"{own} and (k + 1) mod {each} = 0 and 0 <= m < {rows}"
         promoting.append(
             TileStatement(
                 product.called("promote"), ("i", "k", "m"), last,
-                (inner_cell(shape, product), held, f"{total} : k >= {each}"), (total,),
+                (inner_cell(shape, product), *([held] if product.scaled else []),
+                 f"{total} : k >= {each}"), (total,),
                 "map", threads, consumer,
             )
         )  # fmt: skip
-        buffers += [Buffer(name, "register", 2, owners) for name in (inner, scales)]
-        reading.append(reads[-1].name)
+        names = (inner, scales) if product.scaled else (inner,)
+        buffers += [Buffer(name, "register", 2, owners) for name in names]
+    reading = [one.name for one in reads]
     tree = loop("m", steps(*(one.name for one in promoting)))
     before = Part(tuple(reads), tuple(buffers), steps(*reading), steps(*reading))
     return before, Part(tuple(promoting), (), steps(tree), steps(tree))

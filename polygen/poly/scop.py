@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from polygen import isl
 from polygen.brief import Brief
 from polygen.errors import SignatureError
-from polygen.frontend.indices import named_in
+from polygen.frontend.indices import divided, named_in, times_in
 from polygen.frontend.program import (
     Access,
     Affine,
@@ -172,10 +172,10 @@ def in_blocks(product: Contraction) -> tuple[InBlocks, ...]:
     """
     (k,), block, sizes = product.summed, product.block, dict(product.domain)
     length = sizes[k]
-    assert isinstance(length, int) and length % block == 0
+    assert (length if isinstance(length, int) else times_in(length)) % block == 0
     outer = tuple(item for item in product.domain if item[0] in product.write.iterators)
     b = f"{k}_block"
-    blocks = (*outer, (b, length // block))
+    blocks = (*outer, (b, divided(length, block)))
     kept = [str(one) for one in product.write.index]
     total = _cell(product.write)
     inner = f"{product.write.name}_inner"

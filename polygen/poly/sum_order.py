@@ -100,7 +100,8 @@ def sum_orders(
             elements = _of_statement(relation, role.statement)
             one = _Product(model, emitted.program, times, elements, role, tiles, block)
             split = one.parts()
-            count = group_count(tiles, (block,) if block else depths, split.count, over)
+            lengths, axes = ((block,), ()) if block else (depths, over)
+            count = group_count(tiles, lengths, split.count, axes)
             each.append(
                 sum_order(
                     role.statement,

@@ -117,13 +117,15 @@ def require_sizes(program: Program) -> None:
 
 
 def require_each_once(program: Program, statement: Statement) -> None:
-    """What copies move has an element for every index.
+    """What copies move has an element for every index of a tile; loops around it may read again.
 
     Raises:
         UnsupportedProgram: elements are repeated.
     """
+    again = statement.again if isinstance(statement, Contraction) else ()
     for access in statement.reads:
-        if paged(access) is None and any(_is_repeated(index) for index in access.index):
+        repeated = any(_is_repeated(index, again) for index in access.index)
+        if paged(access) is None and repeated:
             raise UnsupportedProgram(
                 f"{statement.name} reads {access}: elements are repeated only in what operands are "
                 "computed from",
@@ -133,10 +135,10 @@ def require_each_once(program: Program, statement: Statement) -> None:
             )
 
 
-def _is_repeated(index: Index) -> bool:
+def _is_repeated(index: Index, again: tuple[str, ...]) -> bool:
     if isinstance(index, Form):
-        return any(term.per > 1 or term.modulo for term in index.terms)
-    return isinstance(index, Affine) and index.per > 1
+        return any((t.per > 1 or t.modulo) and t.of not in again for t in index.terms)
+    return isinstance(index, Affine) and index.per > 1 and index.iterator not in again
 
 
 def _product_behind(program: Program, value: str) -> Contraction:

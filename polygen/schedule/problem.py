@@ -46,6 +46,7 @@ class Problem:
         folds: terms of a result that are folded: into sums and the like, with indices, and with
             exponentials.
         terms: products of tensor cores for one of the program's: of operands that are split.
+        block: indices of k whose products are added up before they are promoted; 0: all.
         beside: columns that each worker sums besides, of its own rows: for products that go on with
             the sums of another.
         passes: over the sums of a tile before its results, where tiles cover rows.
@@ -91,6 +92,7 @@ class Problem:
     uneven: bool = False
     folds: tuple[int, int, int] = (0, 0, 0)
     terms: int = 1
+    block: int = 0
     beside: int = 0
     passes: int = 0
     sections: tuple[tuple[int, int, int], ...] = ()

@@ -128,7 +128,7 @@ def ranges(count: int) -> str:
 
 def in_blocks(block: int) -> str:
     """The parts of a sum whose blocks of k are promoted, in their order."""
-    return f"blocks of {block} along k, each times its factors"
+    return f"blocks of {block} along k, each times its factors, if any"
 
 
 @dataclass(frozen=True, slots=True)

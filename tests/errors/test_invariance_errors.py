@@ -9,7 +9,7 @@ from runtime_samples import cupy_array
 import polygen as pg
 from polygen import invariance
 from polygen.cli import main
-from polygen.decide import decision
+from polygen.decision import decision
 from polygen.errors import InvarianceError, PolygenError
 from polygen.hardware.device import device
 from polygen.knobs import scope

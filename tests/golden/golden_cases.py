@@ -81,6 +81,7 @@ GOLDEN = (
     Case("both_transposed", "x.T @ w.T", ("x:bf16[K,M]", "w:bf16[N,K]"), "sm_80", LARGE),
     Case("column_major", "x @ w", ("x:f16[M,K]:col", "w:f16[K,N]:col"), "sm_89", LARGE),
     Case("tf32", "tanh(x @ w.T)", ("x:tf32[M,K]", "w:tf32[N,K]"), "sm_80", LARGE),
+    Case("f32_parts", "x @ w", ("x:f32[M,K]", "w:f32[K,N]"), "sm_90a", LARGE),
     Case(
         "f16_sums", "x @ w.T", ("x:f16[M,K]", "w:f16[N,K]"), "sm_80", LARGE, (), (), acc_dtype="f16"
     ),

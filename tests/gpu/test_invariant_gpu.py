@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from invariant_samples import SAMPLES, arrays
 
-from polygen.decide import decision
+from polygen.decision import decision
 from polygen.errors import UnsupportedProgram
 from polygen.hardware.device import device
 from polygen.kernel import Kernel

@@ -47,3 +47,26 @@ def errors(data, size, depth):
     x, w = x.astype(np.float64), w.astype(np.float64)
     exact, scale = x @ w.T, np.abs(x) @ np.abs(w).T
     return tuple((one - exact) / scale for one in (ours, theirs))
+
+
+@pytest.mark.parametrize("right", ["[K,N]", "[N,K]"])
+@pytest.mark.parametrize("sizes", [(4096, 4096, 1024), (4099, 1031, 2050)])
+def test_whole_numbers_are_exact_in_parts(right, sizes):
+    """By warpgroups where there are some, of parts that a launch before the kernel makes."""
+    cupy = pytest.importorskip("cupy")
+    named = dict(zip("MNK", sizes, strict=True))
+    aligned = "" if named["K"] % 4 == 0 and named["N"] % 4 == 0 else "@4"
+    rng = np.random.default_rng(0)
+    x, w = (
+        cupy.asarray(rng.integers(-8, 9, (rows, named["K"])).astype(np.float32))
+        for rows in sizes[:2]
+    )
+    inner = right == "[N,K]"
+    kernel = pg.fuse((lambda x, w: x @ w.T) if inner else (lambda x, w: x @ w)).compile(
+        f"f32[M,K]{aligned}", f"f32{right}{aligned}", sizes=named
+    )
+    found = kernel(x, w if inner else cupy.ascontiguousarray(w.T))
+    exact = cupy.asarray(x, np.float64) @ cupy.asarray(w, np.float64).T
+    assert (found == exact).all()
+    if kernel.passes.plan.device.has("wgmma"):
+        assert kernel.schedule.makes_first, kernel.schedule_origin

@@ -6,7 +6,7 @@ import pytest
 
 import polygen as pg
 from polygen.api import target
-from polygen.decide import decision
+from polygen.decision import decision
 from polygen.kernel import Kernel
 from polygen.parallel.cuts import cuts
 from polygen.pipeline import with_sizes

@@ -204,4 +204,4 @@ def test_the_same_rows_give_the_same_bits_in_every_batch_of_rows():
         sizes={"M": 9, "N": 40},
     )  # fmt: skip
     (order,) = kernel.passes.plan.sums.orders
-    assert order.fixed and "blocks of 128 along k, each times its factors" in str(order)
+    assert order.fixed and "blocks of 128 along k, each times its factors, if any" in str(order)

@@ -8,7 +8,7 @@ import pytest
 from matrix import roles
 
 import polygen as pg
-from polygen.decide import decision
+from polygen.decision import decision
 from polygen.hardware.device import device
 from polygen.lower.cover import covering
 

@@ -9,7 +9,7 @@ import polygen as pg
 from polygen.cli import main
 from polygen.cli.accuracy import expected
 from polygen.cli.trial import random_operands
-from polygen.decide import decision
+from polygen.decision import decision
 from polygen.frontend.dtypes import S32
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Program, Within, realigned

@@ -17,7 +17,8 @@ from invariant_samples import SAMPLES, Sample
 from polygen import decide, invariance, knobs
 from polygen.analysis import prospect
 from polygen.cli import main
-from polygen.decide import candidates, decision, sum_class
+from polygen.decide import candidates, sum_class
+from polygen.decision import decision
 from polygen.emit.leaf.elements import statements
 from polygen.errors import SavedKernelError, SpillError
 from polygen.fit import instruction_for

@@ -74,13 +74,13 @@ def _(plan: KernelPlan, one: Leaf, work: Promote) -> Text:
         *added[half:],
         "}",
     ]
+    by = "the block's factors * " if work.factors else ""
     if "m" not in one.loops:
         rows = ["#pragma unroll", f"for (int m = 0; m < {work.instructions}; ++m) {{"]
         lines = [*rows, *(f"  {line}" for line in lines), "}"]
     return Text(
         block(*lines),
-        f"{one.statement}[{','.join(one.loops)}]: {work.total}[m] += the block's factors * "
-        f"{work.inner}[m]",
+        f"{one.statement}[{','.join(one.loops)}]: {work.total}[m] += {by}{work.inner}[m]",
     )
 
 
@@ -97,9 +97,10 @@ def _promoted(work: Promote, *, first: bool) -> list[str]:
             numbers.append(f"{work.scales}_all")
         factor = " * ".join(numbers)
         inner, total = (f"{name}[m][j][{element}]" for name in (work.inner, work.total))
-        found.append(
-            f"{total} = {factor} * {inner};"
-            if first
-            else f"{total} = fmaf({factor}, {inner}, {total});"
-        )
+        if not factor:
+            found.append(f"{total} = {inner};" if first else f"{total} += {inner};")
+        elif first:
+            found.append(f"{total} = {factor} * {inner};")
+        else:
+            found.append(f"{total} = fmaf({factor}, {inner}, {total});")
     return found

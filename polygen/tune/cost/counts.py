@@ -110,6 +110,8 @@ class Counts:
             counts are of tiles that a block has for itself.
         last_rounds: of these tiles, how many the busiest block has a part of.
         last_tiles: how many there are.
+        promoted: sums of blocks that are added to whole ones, per k tile.
+        terms: products of tensor cores for one of the program's, of operands that warps split.
         making_vectors: vectors along k that it reads numbers of for them, over all of them.
     """
 
@@ -175,6 +177,8 @@ class Counts:
     last_split: int = 1
     last_rounds: int = 0
     last_tiles: int = 0
+    promoted: int = 0
+    terms: int = 1
     making_vectors: int = 0
 
     @property
@@ -359,6 +363,8 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         indexed=cta.m * cta.n * problem.folds[1],
         exponentials=cta.m * cta.n * problem.folds[2],
         unstored=problem.result_bytes == 0,
+        promoted=problem.products * cta.m * cta.n * cta.k // problem.block if problem.block else 0,
+        terms=problem.terms,
     )
 
 

@@ -137,6 +137,7 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     shared = c.resident * (c.operand_reads + p.thread_passes * c.threaded) / p.shared_rate
     convert = c.resident * _converting(p, c)
     product = np.maximum.reduce([multiply, shared, convert]) + c.instructions * p.instruction
+    product = product + c.resident * c.promoted / p.promote_rate
     in_step = np.where(c.blocks > 2, p.wide_cluster_loss, p.cluster_loss)
     product = product * (1 + np.where(c.blocks > c.split, in_step, 0.0))
     boxes = c.box_rows / p.box_rate
@@ -278,6 +279,7 @@ def _warps(p: CostParameters, c: Columns) -> dict[str, Column]:
         multiply = blocks * c.products * c.element_bytes / _WORD / rate
         doubles = blocks * c.products / np.minimum(p.double_rate, rate)
         multiply = np.where(c.element_bytes == _DOUBLE, doubles, multiply)
+        multiply = np.where(c.terms > 1, multiply / p.split_share, multiply)
         multiply = np.where(c.lanes > 0, by_lanes, multiply)
         shared = blocks * (c.operand_reads + c.filled) / p.warp_shared_rate
         shared = np.where(c.lanes > 0, 0.0, shared)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from polygen.analysis import prospect
-from polygen.decide import decision
+from polygen.decision import decision
 from polygen.errors import ResourceError
 from polygen.fit import fitting, instruction_for
 from polygen.hardware.device import device

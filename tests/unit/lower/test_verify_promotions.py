@@ -84,7 +84,7 @@ def test_the_plan_says_what_multiplies_which_sum_and_what_is_read():
     assert [line.split("reads ")[1].split(":")[0] for line in lines[1:]] == [
         "s[m, k / 64]", "t[n / 128, k / 128]",
     ]  # fmt: skip
-    assert "blocks of 64 along k, each times its factors, added up one after the other" in text
+    assert "blocks of 64 along k, each times its factors, if any, added up one after" in text
 
 
 @pytest.mark.parametrize("name", MISTAKES)

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 import polygen as pg
-from polygen.decide import candidates, decision
+from polygen.decide import candidates
+from polygen.decision import decision
 from polygen.hardware.cost_parameters import cost_parameters
 from polygen.hardware.device import device
 from polygen.schedule.load import shipped

@@ -8,7 +8,7 @@ import pytest
 from rest_samples import form, low_rank, signature
 
 import polygen as pg
-from polygen.decide import decision
+from polygen.decision import decision
 from polygen.hardware.device import device
 from polygen.schedule.model import CtaTile, Raster, Tile, WarpTile
 from polygen.schedule.problem import Fitted, Problem

@@ -41,6 +41,8 @@ PROBLEMS = (
         4096, 4096, 4096, threaded=(1, 0), computed=(1, 0), source_bytes=(1 << 25, 0),
         held=(8, 64), stored_bits=(16, 0), vectors=(1, 0),
     ),
+    Problem(4096, 4096, 4096, element_bytes=4, terms=3),
+    Problem(4096, 4096, 12288, element_bytes=4, result_bytes=4, block=32),
 )  # fmt: skip
 
 
@@ -60,7 +62,7 @@ BETTER = (
     "warp_rate", "double_rate", "warp_shared_rate", "warp_fetch_rate", "warp_narrow_rate",
     "way_out_rate", "warp_function_rate", "exchange_rate", "warp_memory",
     "lane_rate", "lane_load_rate", "producer_rate", "compute_rate", "compute_function_rate",
-    "fold_rate",
+    "fold_rate", "promote_rate", "split_share",
     "fragment_rate",
 )  # fmt: skip
 WORSE = (

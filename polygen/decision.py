@@ -1,0 +1,109 @@
+"""What an automatic choice is, and which of two programs it runs: products of f32 have two ways.
+
+1. Without roles warps split fragments of f32 operands in registers, and run three instructions of
+   tf32 for one (`split` in the data of atoms): the program is generated as it is.
+2. Warpgroups read operands from shared memory. With roles the program is the one whose products
+   multiply parts (`polygen.rewrite.tf32_parts`), which are operands that are computed.
+
+So the schedule says which. "auto" decides for both, and takes the one predicted to be faster.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from polygen import knobs
+from polygen.analysis import ISL_LOCK, prospect
+from polygen.chained import decide_chain, is_chain
+from polygen.decide import candidates, decide
+from polygen.errors import PolygenError
+from polygen.frontend.program import Program
+from polygen.hardware.device import Device
+from polygen.poly.sections import sections
+from polygen.rewrite.tf32_parts import in_parts
+from polygen.schedule.load import load_schedule
+from polygen.schedule.model import Schedule
+from polygen.schedule.problem import Fitted
+from polygen.tune import lookup
+from polygen.tune.cost import predict
+
+
+def decision(
+    program: Program, device: Device, sizes: dict[str, int], sums: str = ""
+) -> tuple[Schedule, str]:
+    """The automatic choice for sizes, and where it comes from; a matter of milliseconds.
+
+    Args:
+        program: what to compute, with the alignments that the sizes leave.
+        device: the target.
+        sizes: of the symbolic dims.
+        sums: with invariant dims, the class that sums must have; "": the one that all sizes share.
+
+    Raises:
+        PolygenError: no kernel can be made of the program.
+    """
+    if is_chain(program):
+        chosen = decide_chain(program, device, "auto", sizes=sizes)
+        return chosen.schedule, chosen.origin
+    program = multiplied(program, device, sizes, "auto", sums=sums)
+    _, schedule, origin = decide(program, prospect(program), device, sizes, "auto", sums=sums)
+    return schedule, origin
+
+
+def multiplied(
+    program: Program,
+    device: Device,
+    sizes: dict[str, int],
+    schedule: Schedule | Path | str,
+    skip: frozenset[str] = frozenset(),
+    sums: str = "",
+) -> Program:
+    """The program whose products instructions multiply: as it is, or of parts of its operands.
+
+    Args:
+        program: no chain.
+        device: the target.
+        sizes: of the symbolic dims.
+        schedule: a record, a file, or "auto".
+        skip: names of shipped schedules not to choose.
+        sums: as for `decision`.
+
+    Raises:
+        ScheduleError: the schedule cannot be read.
+    """
+    with ISL_LOCK:
+        parts = in_parts(program) if len(sections(program)) == 1 else None
+    if parts is None:
+        return program
+    forced = knobs.current().schedule
+    if schedule == "auto" and forced is not None:
+        schedule = forced
+    if isinstance(schedule, str | Path) and schedule != "auto":
+        schedule = load_schedule(Path(schedule))
+    if schedule != "auto":
+        return as_run(program, schedule) if isinstance(schedule, Schedule) else program
+    if program.invariant or not device.has("wgmma"):  # one way for all sizes of invariant dims
+        return program
+    measured = lookup.best(program, device, sizes)
+    if measured is not None:
+        return as_run(program, measured.schedule)
+    whole, in_two = (_predicted(one, device, sizes, skip, sums) for one in (program, parts))
+    return parts if in_two is not None and (whole is None or in_two < whole) else program
+
+
+def as_run(program: Program, schedule: Schedule) -> Program:
+    """The program as a schedule has it multiplied."""
+    return (in_parts(program) or program) if schedule.specialised else program
+
+
+def _predicted(
+    program: Program, device: Device, sizes: dict[str, int], skip: frozenset[str], sums: str
+) -> float | None:
+    """Predicted microseconds of the automatic choice; None: there is none."""
+    try:
+        _, chosen, _ = decide(program, prospect(program), device, sizes, "auto", skip, sums)
+        problem, fit = candidates(program, device, sizes)
+    except PolygenError:
+        return None
+    fitted = fit(chosen)
+    return predict(device, fitted, problem) if isinstance(fitted, Fitted) else None

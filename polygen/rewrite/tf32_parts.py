@@ -1,0 +1,127 @@
+"""A product of f32 operands is a sum of products of their parts, which are tf32.
+
+    v0[i,j] += x[i,k] * w[k,j]                                            x, w: f32
+
+    a[q,i,k] = x1[i,k], x0[i,k] for q = 0, 1          x0: the nearest tf32 to x; x1: to x - x0
+    b[q,k,j] = w0[k,j], w1[k,j]
+    v0[i,j] += a[p mod 2 + floor(p/2),i,k] * b[p mod 2,k,j]   over p < 3, k; in blocks of 32 of k
+
+1. For p = 0, 1, 2 these are x1 * w0, x0 * w1, x0 * w0: what is small is added up first, so that
+   additions to sums that are large already are no more than without parts. What is left out,
+   x1 * w1 and what x1 loses, is less than 3 * 2^-22 of a product.
+2. The parts are operands that are computed: whoever makes those of other products makes these.
+3. Instructions of warpgroups cut sums off where f32 instructions round. So sums are in blocks, each
+   promoted by an f32 instruction; no factor multiplies it.
+
+What it assumes of numbers: that reals are added in another order, and what is left out.
+Instructions of warps do the same to fragments in registers. Which of the two is generated is a
+matter of the schedule (`polygen.decision`).
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+from polygen.frontend.dtypes import BOOL, F32, DType
+from polygen.frontend.forms import Digit, Form
+from polygen.frontend.program import (
+    Access,
+    Affine,
+    Argument,
+    Constant,
+    Contraction,
+    Coordinate,
+    Dim,
+    Pointwise,
+    Program,
+    Statement,
+)
+from polygen.rewrite.simplify import Fresh
+
+BLOCK = 32  # of k, whose products are added up before they are promoted
+PRODUCTS = 3  # of parts
+_PARTS = 2  # of an operand
+_MOST = 64  # programs
+
+
+@functools.lru_cache(maxsize=_MOST)
+def in_parts(program: Program) -> Program | None:
+    """The program whose products of f32 multiply parts of their operands.
+
+    Args:
+        program: no chain.
+
+    Returns:
+        None if it has other products, or some whose operands are no arguments, or are read as rows
+        in groups or by index, as windows or reshapes.
+    """
+    products = program.contractions
+    if not products or program.rest is not None or not all(_splits(program, p) for p in products):
+        return None
+    fresh = Fresh(program.statements, (*program.tensors, *program.sizes))
+    known: dict[tuple[Access, tuple[tuple[str, Dim], ...], int], Access] = {}
+    found: list[Statement] = []
+    for one in program.statements:
+        if not isinstance(one, Contraction):
+            found.append(one)
+            continue
+        p = _unused("p", one)
+        low, high = Digit(p, modulo=_PARTS), Digit(p, per=_PARTS)
+        sides = []
+        for access, side in zip(one.reads, (Form((low, high)), Form((low,))), strict=True):
+            key = (access, one.domain, len(side.terms))
+            if key not in known:
+                statements = _made(one, access, fresh, rest=2 - len(side.terms))
+                found += statements
+                known[key] = statements[-1].write
+            sides.append(Access(known[key].name, (side, *known[key].index[1:])))
+        (k,) = one.summed
+        kept = tuple(item for item in one.domain if item[0] != k)
+        domain = (*kept, (p, PRODUCTS), (k, dict(one.domain)[k]))
+        found.append(replace(one, domain=domain, lhs=sides[0], rhs=sides[1], block=BLOCK))
+    return replace(program, statements=tuple(found))
+
+
+def _splits(program: Program, product: Contraction) -> bool:
+    """Whether both operands are f32 arguments, each element of which has one place."""
+    for access in product.reads:
+        tensor = program.tensors.get(access.name)
+        plain = all(isinstance(index, str | int | Affine) for index in access.index)
+        if tensor is None or tensor.dtype != F32 or not plain:
+            return False
+    return not product.block and len(product.summed) == 1
+
+
+def _unused(letter: str, product: Contraction) -> str:
+    """A name that no iterator of a product has."""
+    taken = {iterator for iterator, _ in product.domain}
+    while letter in taken:
+        letter += "_"
+    return letter
+
+
+def _made(product: Contraction, access: Access, fresh: Fresh, rest: int) -> list[Pointwise]:
+    """The statements that compute the parts of an operand: over their number, and its iterators.
+
+    Args:
+        product: that reads it.
+        access: how.
+        fresh: names.
+        rest: which part what the nearest tf32 leaves is.
+    """
+    q, own = _unused("q", product), tuple(dict.fromkeys(access.iterators))
+    sizes = dict(product.domain)
+    domain = ((q, _PARTS), *((iterator, sizes[iterator]) for iterator in own))
+    found: list[Pointwise] = []
+
+    def made(function: str, *args: Argument, dtype: DType = F32) -> Access:
+        value = Access(fresh("w"), (q, *own))
+        found.append(Pointwise(fresh("R"), domain, value, function, args, dtype))
+        return value
+
+    nearest = made("nearest_tf32", access)
+    left = made("sub", access, nearest)
+    is_left = made("eq", Coordinate(q), Constant(float(rest)), dtype=BOOL)
+    made("where", is_left, left, nearest)
+    return found
