@@ -96,6 +96,7 @@ def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[st
         terms=products_of(matched.a.multiplied, matched.b.multiplied),
         domain=() if work.before or work.operands.folds else matched.domain,
         passes=len(work.before),
+        reading=sum(bool(one.matrices) for one in work.before),
     )
 
 
