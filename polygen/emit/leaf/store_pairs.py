@@ -31,10 +31,15 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
     does = "terms of rows" if e.suffix else "straight"
     comment = f"{one.statement}[m]: {does} from the fragments, two adjacent results at a time"
     text = filled("store_pairs_threads", record)
-    if e.suffix:
+    if e.folds and not e.writes:
         # The compiler would keep addresses that it has clamped for the next pass, in registers that
-        # the sums leave none of: where no column is outside, it has none to clamp.
+        # the sums leave none of: where no column is outside, it has none to clamp. And where no
+        # element is, terms wait for no branch.
         whole = f"{e.column_base} + {plan.tiles.columns} <= {record['n_extent']}"
+        if not e.suffix:
+            last = max(row for row, _ in e.element_offsets)
+            own = f"m * {plan.atom.m} + {plus(e.row_of_lane, last)}"
+            whole = f"{e.row_base} + {own} < {record['m_extent']} && {whole}"
         prepared = [*record["declarations"], *record["fetches"], *record["results"]]
         text = filled("row_terms_threads", record | {"whole": whole, "prepared": prepared}) + text
     declared: tuple[str, ...] = ()
