@@ -97,6 +97,7 @@ def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[st
         domain=() if work.before or work.operands.folds else matched.domain,
         passes=len(work.before),
         block=matched.block,
+        reading=sum(bool(one.matrices) for one in work.before),
     )
 
 

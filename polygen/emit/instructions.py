@@ -27,10 +27,10 @@ from polygen.lower.work import Boxes, Copy, Fill, Load, Move, Product, Stream
 _ORDER = (
     "copies", "fragment_loads", "round_to_tf32", "split_to_tf32", "mma", "words", "places",
     "tensor_map", "mbarrier", "cluster", "mbarrier_wait", "map_prefetch", "box_load",
-    "box_load_once", "box_multicast", "panels_out", "portions", "warm", "panels_in", "pieces",
-    "pack", "pack_apart", "chunks", "gathered", "page_at", "scattered", "computed", "staged",
-    "shared_words", "wgmma", "scan", "cursor", "block_address", "partial_sums", "row_numbers",
-    "wait_across", "row_groups", "tile_domain", "dots", "row_edge", "store_computed",
+    "box_load_once", "box_multicast", "panels_out", "portions", "warm", "near", "panels_in",
+    "pieces", "pack", "pack_apart", "chunks", "gathered", "page_at", "scattered", "computed",
+    "staged", "shared_words", "wgmma", "scan", "cursor", "block_address", "partial_sums",
+    "row_numbers", "wait_across", "row_groups", "tile_domain", "dots", "row_edge", "store_computed",
 )  # fmt: skip
 _COORDINATES = ("inner", "outer", "third", "fourth", "fifth")
 

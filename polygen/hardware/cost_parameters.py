@@ -56,6 +56,8 @@ class CostParameters:
         crowding: share by which latency grows when all multiprocessors copy.
         cluster_loss: share of a k tile that two blocks of a cluster lose by going in step.
         wide_cluster_loss: likewise, more than two blocks.
+        block_step: cycles that a k tile takes at least for each block of a cluster that shares
+            its operands, however small it is.
         tile: cycles per tile to begin: its place, the first wait.
         exchange: cycles in which the parts of a sum meet that the blocks of a cluster share, or
             what they have folded of rows.
@@ -125,6 +127,7 @@ class CostParameters:
     crowding: float
     cluster_loss: float
     wide_cluster_loss: float
+    block_step: float
     tile: float
     exchange: float
     exchange_rate: float

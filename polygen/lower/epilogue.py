@@ -22,6 +22,7 @@ from polygen.lower.plan import Buffer
 from polygen.lower.result_work import Epilogue, Finish, Line, Lines, Panel, Read, Store, Warm, Write
 from polygen.lower.tallies import given_read
 from polygen.lower.work import Boxes
+from polygen.poly.fold_parts import HELD
 from polygen.poly.pointwise import Element, Pointwork
 from polygen.poly.results import row_vectors
 from polygen.poly.tiling import Panels, Tiling, completed, in_pass, share_of
@@ -53,10 +54,7 @@ def _of_pass(given: Given, work: Pointwork, suffix: str, before: tuple[Epilogue,
         fixed_column=staged and rows.lanes % (tiles.warp[1] // rows.vector) == 0,
         reads=tuple(given_read(given, one, _read(one, rows.vector)) for one in work.reads),
         statements=work.statements,
-        sums=tuple(
-            (one.contraction.write.name, product.called(completed(tiles)))
-            for one, product in zip(given.match.products, given.tree.main.products, strict=True)
-        ),
+        sums=_sums(given, work),
         writes=tuple(
             Write(
                 w.tensor,
@@ -78,9 +76,22 @@ def _of_pass(given: Given, work: Pointwork, suffix: str, before: tuple[Epilogue,
         folds=fold_parts(given, work.folds),
         suffix=suffix,
         known=tuple(made[name] for name in work.known),
-        before=() if suffix else before,
+        before=before,
+        holds=(work.holds, in_pass(HELD, len(before))) if work.holds else None,
         sizes=work.sizes,
         sharing=tiles.warps[1],
+    )
+
+
+def _sums(given: Given, work: Pointwork) -> tuple[tuple[str, str], ...]:
+    """What is computed from, with the registers that it is in: sums, or what a pass has left."""
+    value, left_by = work.takes
+    if value:
+        return ((value, in_pass(HELD, left_by)),)
+    called = completed(given.tiles)
+    return tuple(
+        (one.contraction.write.name, product.called(called))
+        for one, product in zip(given.match.products, given.tree.main.products, strict=True)
     )
 
 
@@ -233,8 +244,18 @@ def lines(given: Given, out: Epilogue, panels: tuple[Panel, ...], agent: str) ->
 
 
 def warm(work: Finish, tiles: Tiling) -> Warm:
-    """What a tile's epilogue reads per column, before it does."""
-    return Warm(tuple(column_reads(work)), work.column, tiles.columns)
+    """What a tile's epilogue reads per column, and passes in front of it of matrices."""
+    matrices = {
+        read.name: read
+        for one in work.epilogue.before
+        for read in one.reads
+        if read.kind == "vector" and read.m and not read.shared
+    }
+    row, _ = tile_corner(tiles, "group")
+    reads = tuple(column_reads(work))
+    return Warm(
+        reads, work.column, tiles.columns, tuple(matrices.values()), row, tiles.warp[0]
+    )  # fmt: skip
 
 
 def column_reads(work: Finish) -> list[Read]:

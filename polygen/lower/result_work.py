@@ -113,7 +113,8 @@ class Epilogue:
     fixed_column: bool  # a lane's column is the same in every pass
     reads: tuple[Read, ...]
     statements: tuple[Compute, ...]
-    sums: tuple[tuple[str, str], ...]  # value of a product -> what its sums are called
+    # Value of a product, or of a pass -> what its registers are called.
+    sums: tuple[tuple[str, str], ...]
     writes: tuple[Write, ...]
     row_base: str  # of the rows that a warp's fragments hold
     column_base: str
@@ -127,6 +128,9 @@ class Epilogue:
     suffix: str = ""
     known: tuple[FoldPart, ...] = ()
     before: tuple[Epilogue, ...] = ()
+    # Of a pass: the value that it leaves in registers, and what these are called. Those behind it
+    # have them among their sums, which are the only ones then.
+    holds: tuple[str, str] | None = None
     sizes: tuple[tuple[str, tuple[Dim, ...]], ...] = ()  # name -> dims whose elements it counts
     sharing: int = 1  # agents that follow each other along a row
 
@@ -246,11 +250,23 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Warm:
-    """Operands with one value per column are brought near before they are read."""
+    """Operands of an agent's tile are brought near before they are read.
+
+    Attributes:
+        reads: with one value per column.
+        column: where the tile begins.
+        columns: of it.
+        matrices: that passes over the sums read, straight from memory.
+        row: where the tile begins.
+        rows: of it.
+    """
 
     reads: tuple[Read, ...]
-    column: str  # where the agent's tile begins
+    column: str
     columns: int
+    matrices: tuple[Read, ...] = ()
+    row: str = ""
+    rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,16 @@ from polygen.lower.fragments import Make
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.promoting import Promote
 from polygen.lower.rest_work import Convert
-from polygen.lower.result_work import Exchange, Finish, Folding, Lines, Meeting, Store, Warm
+from polygen.lower.result_work import (
+    Epilogue,
+    Exchange,
+    Finish,
+    Folding,
+    Lines,
+    Meeting,
+    Store,
+    Warm,
+)
 from polygen.lower.scan_work import PartStore, RowStore
 from polygen.lower.tally import Tally
 from polygen.lower.work import (
@@ -91,6 +100,10 @@ def _buffers(leaf: Leaf) -> list[str] | None:
             "tally": [work.buffer, work.registers],
             "share": [work.registers, work.norms],
         }[leaf.op]
+    if isinstance(work, Epilogue) and work.suffix and leaf.op == "store_pairs":
+        sums, rows = [total for _, total in work.sums], ["row" + one.suffix for one in work.before]
+        held = [work.holds[1]] if work.holds else []
+        return [*sums, *rows, "folded" + work.suffix, *held]
     if isinstance(work, Folding):
         return ["folded" + work.epilogue.suffix]
     if isinstance(work, Meeting | Exchange):
@@ -124,8 +137,11 @@ def check_sums(plan: KernelPlan) -> None:
     ]
     states = [pair for work in plan.of(RowStore) for pair in work.states]
     states += [pair for work in plan.of(PartStore) for pair in work.named]
-    if list(plan.epilogue.sums) != [*wanted, *((name, name) for name, _ in states)]:
-        raise VerifyError(f"sums are read as {plan.epilogue.sums}", where=plan.entry)
+    taken = [*wanted, *((name, name) for name, _ in states)]
+    for one in (*plan.epilogue.before, plan.epilogue):
+        if list(one.sums) != taken:
+            raise VerifyError(f"sums{one.suffix} are read as {one.sums}", where=plan.entry)
+        taken = [one.holds] if one.holds else taken
 
 
 def check_shares(plan: KernelPlan) -> None:

@@ -315,7 +315,9 @@ class _Leaves:
     ) -> Iterator[Leaf]:
         work = epilogue.finish(self.given, out, incoming, results)
         yield Leaf("compute", "compute", "threads", (), out)
-        yield Leaf("prepare", "prepare", "cache", _TILE, epilogue.warm(work, self.given.tiles))
+        near = epilogue.warm(work, self.given.tiles)
+        op = "prepare_rows" if near.matrices else "prepare"
+        yield Leaf("prepare", op, "cache", _TILE, near)
         finish = (Leaf("finish", "finish", "threads", _PANEL, work),)
         yield from around(finish, out, _TILE, self._meet())
         if self.given.schedule.epilogue.through == "lines":

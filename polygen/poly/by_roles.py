@@ -31,7 +31,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polygen.hardware.units import unit
-from polygen.poly.fold_parts import folded, passed
+from polygen.poly.fold_parts import Passes, folded, passed
 from polygen.poly.kernel_parts import Epilogue, MainLoop, Part, Ring, flat
 from polygen.poly.partial_sums import partial_sums
 from polygen.poly.promotions import begun, inner_cell, promotions, whole_blocks
@@ -71,9 +71,11 @@ def by_roles(tiles: Tiling, schedule: Schedule, epilogue: Epilogue, main: MainLo
     if epilogue.folds:
         end = folded(end, consumer, ("i",), own)
     each = f"{own} and 0 <= m < {tiles.atoms[0]}"
-    sums = (tile_of(consumer), *_completed(shape, "m"))
+    values = shape.elements("m"), shape.elements(shape.row_of_panel)
+    passes = Passes(epilogue.passes, values, (tile_of(consumer),))
     end = passed(
-        end, consumer, ("i",), (own, each), sums, epilogue.passes, ("group", tiles.warps[1]),
+        end, consumer, ("i",), (own, each), _completed(shape, "m"), passes,
+        ("group", tiles.warps[1]),
         cluster=(schedule.cluster.m, tiles.beside),
     )  # fmt: skip
     end = shared_before(end, consumer, ("i",), own, main.folded)
@@ -358,7 +360,7 @@ def _end(shape: RoleShape) -> Part:
         f"{own} and {p}",
         (
             tile_of(consumer),
-            *_completed(shape, f"floor(p/{per_block})"),
+            *_completed(shape, shape.row_of_panel),
             *(f"panel_{name}[{cell}]" for name in panels.operands),
         ),
         results,

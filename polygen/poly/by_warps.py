@@ -24,7 +24,7 @@ from dataclasses import replace
 
 from polygen.hardware.device import common_facts
 from polygen.hardware.units import unit
-from polygen.poly.fold_parts import folded, passed
+from polygen.poly.fold_parts import Passes, folded, passed
 from polygen.poly.kernel_parts import ALWAYS, Epilogue, MainLoop, Part, Product, flat
 from polygen.poly.promotions import ByWarps, inner_of_warp, whole_blocks
 from polygen.poly.promotions import by_warps as promoted_by_warps
@@ -304,7 +304,9 @@ def _end(
         last = TileStatement("store", ("m",), m, sums, (), "map", threads, warps)
         part = Part((last,), (), each, each)
         part = folded(part, warps, (), ALWAYS) if epilogue.folds else part
-        return passed(part, warps, (), (ALWAYS, m), sums, epilogue.passes, ("w", tiles.warps[1]))
+        every = f"[w,m,n] : 0 <= n < {atoms_n}"
+        over = Passes(epilogue.passes, (every, every))
+        return passed(part, warps, (), (ALWAYS, m), sums, over, ("w", tiles.warps[1]))
     hoisted, scratch = "hoisted[w]", f"scratch[w,m] : {m}"
     passes = f"0 <= r < {epilogue.rows.passes(tiles)}"
     statements = (

@@ -14,6 +14,9 @@ A tile that covers rows goes through its sums several times before it makes resu
     terms_r0[i,m]    terms from sums, and from what passes before have folded, combined into them
     meet_r0[i]       threads meet: every one that holds elements of a row has its result
 
+Where those behind a pass need of the sums one value alone, `terms_r0` leaves it in registers of its
+own (`held_r0`), which they read in place of the sums.
+
 Where several agents share rows they hand what they have of them to each other, through shared
 memory; what orders that is derived, like everything:
 
@@ -25,7 +28,7 @@ So do the blocks of a cluster that cover a row together (`row_exchange`).
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from polygen.hardware.units import unit
 from polygen.poly.kernel_parts import Part, flat
@@ -36,7 +39,24 @@ from polygen.poly.tiling import in_pass
 
 FOLDED = "folded"  # the registers
 ROW = "row"  # results of an agent's rows, in registers
+HELD = "held"  # values of elements, in registers
 SHARED = "given"  # what agents of a row have of it, in shared memory
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """The passes over the sums of a tile that covers rows, before results are made.
+
+    Attributes:
+        holds: of every pass, whether it leaves values of elements for those behind it.
+        values: the cells of such values that a pass has of instruction row `m`, and those that the
+            statement has that makes results.
+        place: what they read besides, as cells.
+    """
+
+    holds: tuple[bool, ...]
+    values: tuple[str, str]
+    place: tuple[str, ...] = ()
 
 
 def folded(part: Part, place: Place, versions: tuple[str, ...], own: str) -> Part:
@@ -70,7 +90,7 @@ def passed(
     versions: tuple[str, ...],
     bounds: tuple[str, str],
     sums: tuple[str, ...],
-    count: int,
+    passes: Passes,
     across: tuple[str, int] = ("", 1),
     *,
     cluster: tuple[int, int] = (1, 1),
@@ -83,7 +103,7 @@ def passed(
         versions: the loops over output tiles.
         bounds: the tiles of an agent, and its instructions along m, as isl text.
         sums: what a pass reads of the sums of instruction row `m`, as cells.
-        count: passes; 0: there are none.
+        passes: which there are, and what else they read.
         across: the agent, and how many follow each other along a row; 1: each has whole rows.
         cluster: blocks along m, and along n, which cover rows together; 1: each has whole rows.
     """
@@ -94,15 +114,20 @@ def passed(
     buffers: list[Buffer] = []
     order: list[Node | str] = []
     known: tuple[str, ...] = ()
-    for number in range(count):
+    held = ""
+    for number, holding in enumerate(passes.holds):
         registers, rows = (f"{in_pass(what, number)}[{at}]" for what in (FOLDED, ROW))
         first, terms, meet = (in_pass(what, number) for what in ("unfold", "terms", "meet"))
-        reads = (*sums, *known, registers)
+        reads = (*passes.place, *(sums if not held else (held + passes.values[0],)))
+        reads = (*reads, *known, registers)
+        writes: tuple[str, ...] = (registers,)
+        if holding:
+            held = in_pass(HELD, number)
+            writes = (registers, held + passes.values[0])
+            buffers.append(Buffer(held, "register", len(versions), len(place.agents)))
         before += [
             TileStatement(first, versions, own, (), (registers,), "map", threads, place),
-            TileStatement(
-                terms, (*versions, "m"), each, reads, (registers,), "map", threads, place
-            ),
+            TileStatement(terms, (*versions, "m"), each, reads, writes, "map", threads, place),
         ]
         if cluster[1] > 1:
             give, take, landed = (in_pass(what, number) for what in ("give", "take", SHARED))
@@ -135,11 +160,13 @@ def passed(
         ]
         order += [first, loop("m", terms), *end]
         known = (*known, rows)
-    if not count:
+    if not passes.holds:
         return part
     computing = (("store", "map"), ("finish", "map"))
     statements = tuple(
-        replace(s, reads=(*s.reads, *known)) if (s.name, s.op) in computing else s
+        replace(s, reads=(*_taken(s.reads, sums, held, passes.values[1]), *known))
+        if (s.name, s.op) in computing
+        else s
         for s in part.statements
     )
     return Part(
@@ -148,6 +175,15 @@ def passed(
         flat(steps(*order, part.order)),
         flat(steps(*order, part.schedule)),
     )
+
+
+def _taken(reads: tuple[str, ...], sums: tuple[str, ...], held: str, cell: str) -> tuple[str, ...]:
+    """What a statement reads, with what is held in place of the sums; "": the same."""
+    if not held:
+        return reads
+    names = {one.partition("[")[0] for one in sums}
+    taken = (held + cell if one.partition("[")[0] in names else one for one in reads)
+    return tuple(dict.fromkeys(taken))
 
 
 def _shared(

@@ -159,7 +159,9 @@ class Epilogue:
     rows: RowVectors
     panels: Panels
     folds: bool = False  # whether terms of results are folded
-    passes: int = 0  # over the sums of a tile that covers rows, before results are made
+    # Over the sums of a tile that covers rows, before results are made: whether each leaves values
+    # of elements for those behind it.
+    passes: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,7 +161,8 @@ def map_program(
         places = {one.instance: (*one.batches, one.m, one.n, one.k or "0") for one in statements}
         prove_apart(places, scop.domain)
         boxes = (prove_box(matched.box),)
-    epilogue = Epilogue(rows, panels or Panels(0, (), ()), folds, passes.count if passes else 0)
+    holds = tuple(map(bool, passes.held)) if passes else ()
+    epilogue = Epilogue(rows, panels or Panels(0, (), ()), folds, holds)
     program = kernel_program(tiles, schedule, epilogue, main, asynchronous=asynchronous)
     count = isl.Set(tile_count(scop, tiles, matched.lengths, longer=longer))
     kinds = []

@@ -64,6 +64,10 @@ class Pointwork:
     # Of a tile that covers rows: what goes before, pass by pass, and results of rows that are read.
     before: tuple[Pointwork, ...] = ()
     known: tuple[str, ...] = ()
+    # Of a pass: the value that it leaves in registers, and the one that it reads there in place of
+    # the sums, with the pass that has left it; "", -1: none.
+    holds: str = ""
+    takes: tuple[str, int] = ("", -1)
     sizes: tuple[tuple[str, tuple[Dim, ...]], ...] = ()  # name -> dims whose elements it counts
     # Whether its panels are called by number: those of several sections of a kernel are the same.
     numbered: bool = False
@@ -110,6 +114,10 @@ def pointwork(
         )
         for number, folds in enumerate((*passes.folds, split.folds))
     ]  # fmt: skip
+    taken = ("", -1)
+    for number, holds in enumerate((*passes.held, "")):
+        every[number] = replace(every[number], holds=holds, takes=taken)
+        taken = (holds, number) if holds else taken
     return _with_operands(replace(every[-1], before=tuple(every[:-1])), split, match)
 
 

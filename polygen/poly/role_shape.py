@@ -155,6 +155,16 @@ class RoleShape:
         own = f" + {self.group}" if self.pingpong else ""
         return f"{self.tiles.run}*floor(i/{self.tiles.run}){own}"
 
+    def elements(self, m: str) -> str:
+        """Values of all elements of instruction row `m` of a tile, as cells of a buffer."""
+        return f"[{self.owner('i')},m]" + (f" : m = {m}" if m != "m" else "")
+
+    @property
+    def row_of_panel(self) -> str:
+        """The instruction row that an instance of what ends a tile works on; isl text."""
+        columns = self.panels.columns
+        return f"floor(p/{self.tiles.columns // columns})" if columns else "m"
+
     def owner(self, *coordinates: str) -> str:
         """Coordinates of a cell with the agent's after them: ``i,p,rank,group``."""
         return ",".join((*coordinates, *self.rank, self.group))

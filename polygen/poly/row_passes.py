@@ -7,7 +7,9 @@
 1. The sums stay in registers; each pass computes from them, and from what earlier passes have
    folded, what it folds, and the last one what is stored. So every pass has statements of its own:
    copies of the program's, under names of their own. That a statement is computed again changes no
-   value: it is a function of what it reads.
+   value: it is a function of what it reads. But where one value of a pass is all that those behind
+   it need of the sums, it takes their place in registers (`v3_r1` above, as `held_v3`, which the
+   last pass then reads): nothing in front of it is computed, or read, again.
 2. Results of rows are arrays to the statements that read them, which no statement writes. What
    connects passes is said apart, and exactly: all terms of a row come before every element that
    uses its result (`between_passes`). It is proved like any other dependence: inside one block if
@@ -49,6 +51,11 @@ def result_of(value: str) -> str:
     return f"row_{value}"
 
 
+def held_of(value: str) -> str:
+    """What the kernel calls a value that a pass leaves to those behind it."""
+    return f"held_{value}"
+
+
 def split_for(program: Program, *, in_tile: bool) -> Split:
     """The parts of a program as a schedule has them: with rows in a tile, or behind the kernel.
 
@@ -77,6 +84,8 @@ class _Covering:
         self.over_results = {s.name for s in behind.after}
         self.operands = self._operands()
         self.level = self._levels()
+        self.held: list[str] = []  # of each pass so far, as it calls it; "": none
+        self.holding = ""  # the value that is in registers in place of the sums
 
     def split(self) -> Split:
         """The kernel's statements, and what follows."""
@@ -90,6 +99,10 @@ class _Covering:
         made: list[Pointwise] = []
         of: dict[str, int] = {}
         by_pass = []
+        over_results = {t.name for t in behind.outputs}
+        outer = self._behind(over_results)
+        stored = [t.name for t in program.outputs if t.name not in over_results]
+        last = [*stored, *(a.name for fold in outer for a in fold.reads)]
         for number in range(count):
             own = [f for f in folds if self.level[f.write.name] - 1 == number]
             wanted = [a.name for fold in own for a in fold.reads]
@@ -97,13 +110,11 @@ class _Covering:
             row_folds = [self._row_fold(f, number) for f in own if isinstance(f, Fold)]
             mine += [one for fold in row_folds for one in terms(fold)]
             by_pass.append(tuple(row_folds))
-            made += mine
+            later = [f for f in folds if self.level[f.write.name] - 1 > number]
+            mine += self._hold(wanted, [*last, *(a.name for f in later for a in f.reads)], number)
             of |= {one.name: number for one in mine}
-        over_results = {t.name for t in behind.outputs}
-        outer = self._behind(over_results)
-        stored = [t.name for t in program.outputs if t.name not in over_results]
-        wanted = [*stored, *(a.name for fold in outer for a in fold.reads)]
-        mine = self._copies(wanted, count, last=True)
+            made += mine
+        mine = self._copies(last, count, last=True)
         outer = [self._renamed_fold(fold, count) for fold in outer]
         mine += [one for fold in outer for one in terms(fold)]
         of |= {one.name: count for one in mine}
@@ -123,7 +134,7 @@ class _Covering:
         )
         return Split(
             main, tuple(outer), needed_after, behind.outputs,
-            passes=RowPasses(tuple(of.items()), tuple(by_pass), rows.own),
+            passes=RowPasses(tuple(of.items()), tuple(by_pass), rows.own, tuple(self.held)),
         )  # fmt: skip
 
     def _kept_first(self) -> list[Statement]:
@@ -192,19 +203,63 @@ class _Covering:
     # --- copies ----------------------------------------------------------------------------------
     def _copies(self, wanted: list[str], number: int, *, last: bool) -> list[Pointwise]:
         """The statements that a pass computes values by, in program order."""
+        return [self._copy(s, number, last) for s in self._computed(wanted, self.holding)]
+
+    def _computed(self, wanted: Iterable[str], held: str) -> list[Pointwise]:
+        """The statements that values are computed by, in program order.
+
+        Args:
+            wanted: the values.
+            held: one that is there.
+        """
         found: set[str] = set()
         stack = list(wanted)
         while stack:
             name = stack.pop()
             writer = self.writers.get(name)
-            if isinstance(writer, Pointwise) and name not in found:
+            if isinstance(writer, Pointwise) and name not in found and name != held:
                 found.add(name)
                 stack += [a.name for a in writer.reads]
-        return [
-            self._copy(s, number, last)
-            for s in self.program.statements
-            if isinstance(s, Pointwise) and s.write.name in found
-        ]
+        pointwise = self.program.pointwise
+        return [s for s in pointwise if s.write.name in found]
+
+    def _hold(self, own: list[str], later: list[str], number: int) -> list[Pointwise]:
+        """What leaves a value in the place of the sums: all that passes behind need of them.
+
+        Args:
+            own: values that the pass computes, to fold them.
+            later: that passes behind it need.
+            number: of the pass.
+        """
+        made = [s for s in self._computed(own, self.holding) if self._holdable(s)]
+        for one in reversed(made):
+            value = one.write.name
+            rest = self._computed(later, value)
+            read = {a.name for s in rest for a in s.reads} | set(later)
+            if value in read and not read & {*self._sums, self.holding}:
+                given = Access(self._name(value, number, last=False), self._whole())
+                self.holding = value
+                self.held.append(held_of(value))
+                domain = tuple((iterator(at), extent) for at, extent in enumerate(self.places.axes))
+                return [
+                    Pointwise(
+                        f"{one.name}_h{number}", domain, Access(held_of(value), self._whole()),
+                        "cast", (given,), F32,
+                    )
+                ]  # fmt: skip
+        self.held.append("")
+        return []
+
+    @property
+    def _sums(self) -> set[str]:
+        return {one.write.name for one in self.program.contractions}
+
+    def _holdable(self, one: Pointwise) -> bool:
+        """Whether a value may be in the registers of sums, which are of f32."""
+        name = one.write.name
+        wide = all(product.dtype == F32 for product in self.program.contractions)
+        own = name not in self.program.tensors and name not in self.operands
+        return wide and own and one.dtype.kind == "float"
 
     def _copy(self, statement: Pointwise, number: int, last: bool) -> Pointwise:
         """A statement over all axes, under a name of its pass."""
@@ -255,6 +310,8 @@ class _Covering:
         if isinstance(writer, Fold):
             index = tuple(computed_index(one, names) for one in argument.index)
             return Access(result_of(argument.name), index)
+        if argument.name == self.holding:
+            return Access(next(one for one in reversed(self.held) if one), self._whole())
         if writer is not None:
             return Access(self._name(argument.name, number, last), self._whole())
         return Access(argument.name, tuple(computed_index(i, names) for i in argument.index))

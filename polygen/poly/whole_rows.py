@@ -91,11 +91,14 @@ class RowPasses:
         statements: name -> the pass that runs it; the last one is `count`.
         folds: of each pass before the last.
         own: positions of the axes that tell rows apart.
+        held: of each of these the value that it leaves in registers, which passes behind it read
+            in place of the sums; "": none, they read what it has read.
     """
 
     statements: tuple[tuple[str, int], ...]
     folds: tuple[tuple[Fold, ...], ...]
     own: tuple[int, ...]
+    held: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:

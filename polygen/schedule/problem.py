@@ -50,6 +50,7 @@ class Problem:
         beside: columns that each worker sums besides, of its own rows: for products that go on with
             the sums of another.
         passes: over the sums of a tile before its results, where tiles cover rows.
+        reading: of these, those that read matrices.
         sections: of several, rows, columns and matrices of the results of each, which have tiles of
             their own; `n` then has the columns of all.
         domain: half planes a*m + b*n + c >= 0, as (a, b, c), that tiles with products meet; () all.
@@ -95,6 +96,7 @@ class Problem:
     block: int = 0
     beside: int = 0
     passes: int = 0
+    reading: int = 0
     sections: tuple[tuple[int, int, int], ...] = ()
     domain: tuple[tuple[int, int, int], ...] = ()
     pixels: tuple[int, ...] = ()

@@ -16,13 +16,14 @@ from polygen.emit.functions import FAST_BITS, literal
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import coordinate, element_of, if_stored, position, real_type
 from polygen.emit.names import c_name
-from polygen.frontend.dtypes import S32
+from polygen.frontend.dtypes import F32, S32
 from polygen.frontend.program import Tensor
 from polygen.lower.plan import KernelPlan, Leaf, MakePlan
 from polygen.lower.result_work import Epilogue, Read, Write
 from polygen.poly.elements import Element
 
-_WORD_BYTES = 4
+_WORD_BYTES, _HALF_BYTES = 4, 2
+_PAIR = 2  # adjacent results
 
 
 def epilogue_type(tensor: Tensor) -> str:
@@ -35,7 +36,8 @@ def types(plan: KernelPlan, more: Sequence[Read | Element] = ()) -> dict[str, An
     that are rounded to.
     """
     last = [one.epilogue for one in plan.each]
-    tensors = [r.tensor for r in (*(r for e in last for r in e.reads), *more) if r.tensor.dims]
+    every = plan.epilogues
+    tensors = [r.tensor for r in (*(r for e in every for r in e.reads), *more) if r.tensor.dims]
     tensors += [w.tensor for e in last for w in e.writes]
     casts = [s.dtype for s in plan.program.pointwise if s.function == "cast"]
     if plan.match.rest is not None:
@@ -58,9 +60,12 @@ def _values(e: Epilogue) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def outcomes(e: Epilogue) -> list[str]:
-    """What the statements make of one element: results that are stored, terms that are folded."""
+    """What the statements make of one element: results that are stored, terms that are folded, and
+    what is held.
+    """
     terms = (term for fold in e.folds for term in fold.terms if isinstance(term, str))
-    return [*(write.name for write in e.writes), *terms]
+    held = [e.holds[0]] if e.holds else []
+    return [*(write.name for write in e.writes), *terms, *held]
 
 
 def folded(e: Epilogue, element: int, at: int) -> list[str]:
@@ -148,15 +153,15 @@ def _alone(read: Read) -> str:
 
 
 # --- vectors -------------------------------------------------------------------------------------
-def vector_record(e: Epilogue, real: str = "float") -> dict[str, Any]:
-    """What reads, computes and writes a vector of results."""
+def vector_record(e: Epilogue, real: str = "float", column: str = "column") -> dict[str, Any]:
+    """What reads, computes and writes a vector of results; `column`: that words are read at."""
     accesses: list[Read | Write] = [*e.reads, *e.writes]
     return {
         "vector": e.vector,
         "by_words": all(access.width >= _WORD_BYTES for access in accesses if in_words(access, e)),
         "real": real,
         "declarations": _declarations(e, real),
-        "fetches": [line for r in e.reads if not is_hoisted(e, r) for line in _fetch(r, e)],
+        "fetches": [line for r in e.reads if not is_hoisted(e, r) for line in _fetch(r, e, column)],
         "arguments": ", ".join(
             [*(f"{total}s[e]" for _, total in e.sums), *(_element(r, e) for r in e.reads)]
             + [coordinate(along, "row", "column", "e") for _, along in e.coordinates]
@@ -166,6 +171,44 @@ def vector_record(e: Epilogue, real: str = "float") -> dict[str, Any]:
         "results": [f"{real} {name}_out[{e.vector}];" for name in outcomes(e)],
         "stores": [_store(w, e) for w in e.writes],
     }
+
+
+def only_words(e: Epilogue) -> bool:
+    """Whether all that is read along n, for two elements, is read in words."""
+    vectors = [read for read in e.reads if read.kind in ("vector", "strided")]
+    sizes = {read.tensor.dtype.bytes for read in vectors}
+    if not vectors or e.vector != _PAIR or not sizes <= {_HALF_BYTES, _WORD_BYTES}:
+        return False
+    return all(in_words(read, e) and read.width >= _WORD_BYTES for read in vectors)
+
+
+def inside(e: Epilogue, column: str, extent: str) -> list[str]:
+    """Reads for two elements of which some may lie behind the last column, that is then read twice.
+
+    Args:
+        e: that reads in words alone.
+        column: of the first.
+        extent: how many columns there are.
+    """
+    lines = []
+    for read in e.reads:
+        if read.kind not in ("vector", "strided"):
+            lines += _fetch(read, e, column)
+            continue
+        words, last = (
+            f"{read.name}_words[i]",
+            f"__ldg({position(read, 'safe_row', f'({extent} - 1)')})",
+        )
+        if read.tensor.dtype.bytes == _HALF_BYTES:
+            otherwise = f"{words}[0] = 0x10001u * {last};"
+        else:
+            bits = f"__float_as_uint({last})" if read.tensor.dtype == F32 else f"(unsigned){last}"
+            otherwise = f"{words}[0] = {words}[1] = {bits};"
+        lines += [
+            f"if ({column} + 1 < {extent}) {read_vector(read, words, e, column)}",
+            f"else {otherwise}",
+        ]
+    return lines
 
 
 def is_hoisted(e: Epilogue, read: Read) -> bool:
@@ -179,9 +222,9 @@ def in_words(access: Read | Write, e: Epilogue) -> bool:
     return access.kind == "vector" and word_count(access, e) > 0
 
 
-def read_vector(read: Read, words: str, e: Epilogue) -> str:
+def read_vector(read: Read, words: str, e: Epilogue, column: str = "column") -> str:
     """Reads a vector in words."""
-    place = position(read, "safe_row", "column")
+    place = position(read, "safe_row", column)
     return f"read_words<{word_count(read, e)}, {max(read.width, _WORD_BYTES)}>({words}, {place});"
 
 
@@ -202,12 +245,12 @@ def _declarations(e: Epilogue, real: str) -> list[str]:
     return lines
 
 
-def _fetch(read: Read, e: Epilogue) -> list[str]:
+def _fetch(read: Read, e: Epilogue, column: str) -> list[str]:
     name = read.name
     if read.kind == "scalar":
         return []
     if in_words(read, e):
-        return [read_vector(read, f"{name}_words[i]", e)]
+        return [read_vector(read, f"{name}_words[i]", e, column)]
     kind = epilogue_type(read.tensor)
     if read.kind == "row":
         return [f"{name}_element[i] = {element_of(read, kind, 'safe_row', 'column')};"]

@@ -32,6 +32,11 @@ _PAIRS = {1: "unsigned short", 2: "unsigned"}  # what holds two elements, by the
 
 @leaf("prepare", "cache", Warm)
 def _(plan: KernelPlan, one: Leaf, work: Warm) -> Text:
+    return _columns_near(plan, one, work)
+
+
+def _columns_near(plan: KernelPlan, one: Leaf, work: Warm) -> Text:
+    """Touches the lines of operands with one value per column."""
     threads, n_extent = plan.device.group_threads, extent_names(plan)["n"]
     lines = []
     for read in work.reads:
@@ -46,6 +51,24 @@ def _(plan: KernelPlan, one: Leaf, work: Warm) -> Text:
         "by the time the sums are complete"
     )
     return Text(block(*lines), comment)
+
+
+@leaf("prepare_rows", "cache", Warm, needs=("near",))
+def _(plan: KernelPlan, one: Leaf, work: Warm) -> Text:
+    threads, extents, lines = plan.device.group_threads, extent_names(plan), []
+    for read in work.matrices:
+        # Rows may begin anywhere in a line, so that there is one more of them.
+        per_line = plan.device.cache_line_bytes // read.tensor.dtype.bytes
+        count = -(-work.columns // per_line) + 1
+        row = f"min({work.row} + at / {count}, {extents['m']} - 1)"
+        column = f"min({work.column} + at % {count} * {per_line}, {extents['n']} - 1)"
+        lines.append(
+            f"for (int at = thread % {threads}; at < {work.rows * count}; at += {threads}) "
+            f"near({position(read, row, column)});"
+        )
+    text = _columns_near(plan, one, work)
+    comment = f"{text.comment}, and matrices that are read straight from memory"
+    return Text("\n".join(part for part in (text.body, block(*lines)) if part), comment)
 
 
 @leaf("finish", "threads", Finish, ("p",), needs=("panels_out",))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from polygen.emit.leaf.elements import folded, outcomes, vector_record
+from polygen.emit.leaf.elements import folded, inside, only_words, outcomes, vector_record
 from polygen.emit.leaf.table import Text, filled, leaf
 from polygen.emit.leaves import areas, extent_names, pair_of_sums, plus, real_type
 from polygen.lower.plan import KernelPlan, Leaf
@@ -31,19 +31,38 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
     does = "terms of rows" if e.suffix else "straight"
     comment = f"{one.statement}[m]: {does} from the fragments, two adjacent results at a time"
     text = filled("store_pairs_threads", record)
-    if e.suffix:
+    if e.folds and not e.writes:
         # The compiler would keep addresses that it has clamped for the next pass, in registers that
-        # the sums leave none of: where no column is outside, it has none to clamp.
+        # the sums leave none of: where no column is outside, it has none to clamp. And where no
+        # element is, terms wait for no branch.
         whole = f"{e.column_base} + {plan.tiles.columns} <= {record['n_extent']}"
+        if not e.suffix:
+            last = max(row for row, _ in e.element_offsets)
+            own = f"m * {plan.atom.m} + {plus(e.row_of_lane, last)}"
+            whole = f"{e.row_base} + {own} < {record['m_extent']} && {whole}"
         prepared = [*record["declarations"], *record["fetches"], *record["results"]]
         text = filled("row_terms_threads", record | {"whole": whole, "prepared": prepared}) + text
-    return Text(text, comment)
+    declared: tuple[str, ...] = ()
+    if e.holds is not None:
+        atoms = f"[{plan.tiles.atoms[0]}][{record['atoms_n']}][{len(e.element_offsets)}]"
+        declared = (f"float {e.holds[1]}{atoms};",)
+    return Text(text, comment, declared)
+
+
+def _held(e: Epilogue, first: int) -> list[str]:
+    """What two elements leave for the passes behind."""
+    if e.holds is None:
+        return []
+    value, registers = e.holds
+    return [f"{registers}[m][n][{first + at}] = {value}_out[{at}];" for at in range(2)]
 
 
 def pairs_record(plan: KernelPlan, e: Epilogue, pairs: list[dict[str, Any]]) -> dict[str, Any]:
     """What the template needs of pairs of neighbours that leave the fragments."""
     extents = extent_names(plan)
-    return vector_record(e, real_type(plan.atom.c.dtype)) | {
+    # Terms are made of words that lie at constants from a lane's first one, if this is one number.
+    column = "place" if e.suffix else "column"
+    return vector_record(e, real_type(plan.atom.c.dtype), column) | {
         "m_extent": extents["m"],
         "n_extent": extents["n"],
         "row_base": e.row_base,
@@ -52,6 +71,8 @@ def pairs_record(plan: KernelPlan, e: Epilogue, pairs: list[dict[str, Any]]) -> 
         "pairs": pairs,
         "terms": [f"{name}_out" for name in outcomes(e)[len(e.writes) :]],
         "suffix": e.suffix,
+        "in_words": bool(e.suffix) and only_words(e),
+        "fetches_inside": inside(e, column, extents["n"]) if only_words(e) else [],
         "known": [fold.value for fold in e.known],
     }
 
@@ -65,12 +86,15 @@ def _pairs(plan: KernelPlan, e: Epilogue) -> list[dict[str, Any]]:
         found.append(
             {
                 "row": f"m * {plan.atom.m} + {plus(e.row_of_lane, row)}",
+                "first": plus(e.column_of_lane, column),
+                "step": f"n * {plan.atom.n}",
                 "column": f"n * {plan.atom.n} + {plus(e.column_of_lane, column)}",
                 "known": [
                     f"const float {fold.value} = {fold.known}[m][{fold.slots[first]}];"
                     for fold in e.known
                 ],
                 "folds": [folded(e, first + at, at) for at in range(2)] if e.folds else [],
+                "held": _held(e, first),
                 "sums": [
                     {
                         "name": f"{total}s",

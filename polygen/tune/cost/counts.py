@@ -74,6 +74,7 @@ class Counts:
         operand_reads: bytes that products or fragment loads read from shared memory per k tile,
             times the wavefronts that bank conflicts make of one.
         passes: over the sums of a tile before its results, where blocks of a cluster cover rows.
+        reading: of these, those that read matrices.
         sent: bytes of sums that a block sends to those that share them, per tile.
         panels: steps in which one worker finishes its share of a tile.
         waits: that one worker passes per tile.
@@ -143,6 +144,7 @@ class Counts:
     in_flight: int
     operand_reads: int
     passes: int
+    reading: int
     sent: int
     panels: int
     waits: int
@@ -335,6 +337,7 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         in_flight=schedule.pipeline.in_flight if roles else 0,
         operand_reads=operand_reads,
         passes=problem.passes if cluster.n > 1 else 0,
+        reading=problem.reading if cluster.n > 1 else 0,
         sent=problem.products * cta.m * cta.n * _SUM_BYTES if cluster.k > 1 else 0,
         panels=panels,
         waits=waits,

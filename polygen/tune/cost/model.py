@@ -146,7 +146,8 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     )
     finish, zeros = _finish(p, c, c.split, c.panels), c.outside / p.outside_rate
     making = c.making_steps * p.fragment_latency + c.making_vectors * p.vector_latency
-    least = np.maximum(p.step, making) + zeros
+    sharing = np.where(c.blocks > c.split, c.blocks * p.block_step, 0.0)
+    least = np.maximum.reduce([np.full_like(making, p.step), making, sharing]) + zeros
     by_hand = np.maximum(c.thread_rounds * p.thread_latency, c.resident * _making(p, c))
 
     def waiting(busy: Column) -> tuple[Column, Column]:
@@ -219,14 +220,14 @@ def _finish(p: CostParameters, c: Columns, split: Column, panels: Column) -> Col
         panels: in which each of a block's workers finishes its share.
 
     Where blocks share the sums, their parts have to meet before. Where they cover rows together,
-    each pass over the sums makes terms that nobody stores, from matrices that it reads straight,
-    and ends by meeting.
+    each pass over the sums makes terms that nobody stores, some of them from matrices that it reads
+    straight, and ends by meeting.
     """
     workers = np.maximum(c.workers, 1) * split
     direct = c.from_registers > 0
     meet = np.where(split > 1, c.meetings * p.exchange + c.sent / p.exchange_rate, 0.0)
-    term = np.where(c.matrix_bytes > 0, p.registers, p.unstored)
-    meet = meet + c.passes * (p.exchange + c.own / _PANEL * term)
+    terms = c.reading * p.registers + (c.passes - c.reading) * p.unstored
+    meet = meet + c.passes * p.exchange + c.own / _PANEL * terms
     return np.asarray(
         meet
         + c.own

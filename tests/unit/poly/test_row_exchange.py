@@ -38,11 +38,13 @@ def schedule(form: str = "one", cluster: tuple[int, int] = (1, 2)) -> Schedule:
 
 
 @cache
-def kernel(form: str = "one", cluster: tuple[int, int] = (1, 2), passes: int = 1) -> Synchronised:
+def kernel(
+    form: str = "one", cluster: tuple[int, int] = (1, 2), holds: tuple[bool, ...] = (False,)
+) -> Synchronised:
     own = schedule(form, cluster)
     fitting = atoms_for(device("sm_90a"), BF16, BF16, F32)
     tiles = tiling(own, next(one for one in fitting if one.scope == "warpgroup"))
-    out = Epilogue(RowVectors(2, 1, 32), Panels(0, (), ()), False, passes)
+    out = Epilogue(RowVectors(2, 1, 32), Panels(0, (), ()), False, holds)
     return derive(kernel_program(tiles, own, out, ONE_PRODUCT, asynchronous=True))
 
 
@@ -67,10 +69,11 @@ def test_what_is_folded_is_handed_over_by_one_barrier_that_counts_its_bytes():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("holds", [(False, False), (True, True)])
 @pytest.mark.parametrize(("form", "cluster"), [("two", (2, 2)), ("pingpong", (1, 4))])
-def test_two_passes_make_two_exchanges(form, cluster):
+def test_two_passes_make_two_exchanges(form, cluster, holds):
     """Blocks below one another tell each other nothing, and consumers only their own like."""
-    of = kernel(form, cluster, 2)
+    of = kernel(form, cluster, holds)
     cells = {s.name: dict(s.signals) for s in of.syncs if s.name.startswith("full_given")}
     assert list(cells) == ["full_given_r0", "full_given_r1"]
     assert ("mod 2 = 0" in cells["full_given_r0"]["give_r0"].partition("k_tiles")[0]) == (
