@@ -30,6 +30,7 @@ from polygen.lower.realign import precede
 from polygen.lower.resources import resources
 from polygen.lower.sections import join
 from polygen.lower.verify import verify
+from polygen.lower.verify_parameters import check_parameters
 from polygen.poly.depth import prove_walk
 from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.joined import prove_joined
@@ -241,6 +242,7 @@ def _of_sections(
         trees.append(_mapped(section, own, decided, instruction, device, depths))
         plans.append(lower(section, trees[-1], decided, instruction, device, numbered=True))
     plan = join(program, plans)
+    check_parameters(plan)
     for one in plan.sections:
         verify(one)
     plan = precede(plan, copy, synchronised, asked)

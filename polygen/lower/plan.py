@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from polygen.brief import Brief
+from polygen.errors import VerifyError
 from polygen.frontend.program import Dim, Program, Tensor
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
@@ -68,6 +69,7 @@ from polygen.lower.work import (
 )
 from polygen.poly.ast import Block, LoopAst, Marked
 from polygen.poly.block_tree import BlockTree
+from polygen.poly.chain_match import ChainMatch
 from polygen.poly.derive_syncs import Synchronised
 from polygen.poly.frame import Frame
 from polygen.poly.key_tiles import KeyTiles
@@ -348,6 +350,7 @@ class KernelPlan(Brief):
     realign: Realign | None = None  # what goes before; `program` is that of what follows
     asked: Program | None = None  # with the statements of operands that are made before
     copies: tuple[CopyPlan | MakePlan, ...] = ()  # what its blocks do
+    chained: ChainMatch | None = None  # of a chain, what was matched
     scores: Match | None = None  # of a chain, its first product; `match` is the second's
     scored: Pointwork | None = None  # of a chain, what is computed at every (row, key)
     key_tiles: KeyTiles | None = None  # of a chain, which tiles of keys a tile of rows visits
@@ -388,8 +391,15 @@ class KernelPlan(Brief):
         return self.match.batches
 
     def buffer(self, name: str) -> Buffer:
-        """The buffer called `name`."""
-        return next(b for b in self.buffers if b.name == name)
+        """The buffer called `name`.
+
+        Raises:
+            VerifyError: there is none.
+        """
+        found = next((b for b in self.buffers if b.name == name), None)
+        if found is None:
+            raise VerifyError(f"no buffer is called {name}", where=self.entry)
+        return found
 
     def leaf(self, statement: str) -> Leaf:
         """The leaf of a statement."""
@@ -404,8 +414,15 @@ class KernelPlan(Brief):
         return tuple(leaf.work for leaf in self.leaves if isinstance(leaf.work, kind))
 
     def place(self, name: str) -> Place:
-        """The place called `name`."""
-        return next(place for place in self.places if place.name == name)
+        """The place called `name`.
+
+        Raises:
+            VerifyError: there is none.
+        """
+        found = next((place for place in self.places if place.name == name), None)
+        if found is None:
+            raise VerifyError(f"no place is called {name}", where=self.entry)
+        return found
 
     @property
     def epilogue(self) -> Epilogue:

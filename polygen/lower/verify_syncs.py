@@ -165,7 +165,7 @@ def _counted(leaf: Leaf) -> Iterator[tuple[str, str]]:
     if isinstance(work, Move):
         yield work.counter, work.full.sync.buffers[0]
     elif isinstance(work, Product):
-        if work.counter:
+        if work.counter or leaf.unit == "wgmma":
             number = 1 if work.left_counter or work.fragment else 0
             yield work.counter, work.buffers[number]
             if work.left_counter:

@@ -235,7 +235,10 @@ def _require_pages(found: ChainMatch, operand: Operand, keys: str) -> None:
         )
 
 
+# Dims of the first product -> those of the kernel.
+KEYS = {"n": "k", "k": "depth"}
+
+
 def renamed(index: tuple[Along, ...]) -> tuple[Along, ...]:
     """An index of the first product in the dims of the kernel: its keys are k."""
-    names = {"n": "k", "k": "depth"}
-    return tuple(one.renamed(names) for one in index)
+    return tuple(one.renamed(KEYS) for one in index)
