@@ -18,10 +18,11 @@ from pathlib import Path
 
 from polygen import knobs
 from polygen.analysis import MOST_PROSPECTS, Prospect, all_analysed, in_tiles, prospect
-from polygen.chained import decide_chain, is_chain
+from polygen.chained import is_chain
 from polygen.covering import by_clusters, by_tiles, in_blocks
 from polygen.errors import InvarianceError, ScheduleError, UnsupportedProgram
 from polygen.fit import fitting, instruction_for
+from polygen.fit_chain import decide_chain
 from polygen.fit_sections import check_operands, check_sections, fitting_all
 from polygen.frontend.invariant import for_every_size
 from polygen.frontend.program import Program
@@ -32,8 +33,6 @@ from polygen.invariance import LADDER, in_k_tiles, of_class, shared
 from polygen.lower.cover import check_rows
 from polygen.lower.legal import (
     check_copies,
-    check_folded,
-    check_folds,
     check_groups,
     check_launch,
     check_roles,
@@ -42,6 +41,7 @@ from polygen.lower.legal import (
     check_wide,
 )
 from polygen.lower.legal_blocks import check_blocks, check_promoting
+from polygen.lower.legal_folds import check_folded, check_folds
 from polygen.lower.legal_joined import check_joined
 from polygen.lower.legal_last_round import check_last_round
 from polygen.lower.pixels import check_pixels

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from polygen.analysis import ISL_LOCK, Analysed, analysed, prospect
 from polygen.brief import Brief
-from polygen.chained import decide_chain, is_chain, map_and_lower
+from polygen.chained import is_chain
 from polygen.decide import decide
 from polygen.emit.cuda import emit
 from polygen.emit.functions import is_costly
 from polygen.emit.source import KernelSource
 from polygen.errors import PolygenError, ScheduleError, UnsupportedProgram, echo, in_digits
+from polygen.fit_chain import decide_chain, map_and_lower
 from polygen.frontend.pitches import check_pitch, pitches, row_step
 from polygen.frontend.program import Dim, Program, Tensor
 from polygen.frontend.shapes import LARGEST_SIZE

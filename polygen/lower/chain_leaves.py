@@ -5,30 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from polygen.lower.accesses import corner, map_axes
+from polygen.lower.buffers import Buffer
 from polygen.lower.chain_scan import KeyScan, elements_of
 from polygen.lower.epilogue import own_part
 from polygen.lower.find_pages import PIECE, find_pages, in_one_page
 from polygen.lower.given import Given
 from polygen.lower.key_parts import AFTER, room
-from polygen.lower.plan import Buffer, Leaf
+from polygen.lower.plan import Leaf
 from polygen.lower.result_work import Epilogue
 from polygen.lower.scan_work import PartStore, RowStore
+from polygen.lower.sync_work import Groups, Nothing, Placed
 from polygen.lower.synchronise import AGENTS, counter_of, sync_leaves
-from polygen.lower.work import (
-    FIRST_OF_TILE,
-    Boxes,
-    Groups,
-    Locate,
-    Move,
-    Nothing,
-    Placed,
-    Product,
-)
+from polygen.lower.work import FIRST_OF_TILE, Boxes, Locate, Move, Product
 from polygen.poly.by_chain import ChainShape, page_registers
 from polygen.poly.chain_match import VALUES, WEIGHTS, ChainMatch
 from polygen.poly.key_pages import KeyPages, PagedOperand
 from polygen.poly.key_tiles import PART
-from polygen.poly.match import Operand
+from polygen.poly.operand import Operand
 
 _GROUP = AGENTS["consumer"]
 _READ: tuple[str, ...] = ()  # loops are those of the tile program

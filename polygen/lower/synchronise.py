@@ -14,7 +14,7 @@ from polygen import isl, remembered
 from polygen.errors import VerifyError
 from polygen.lower.given import Given
 from polygen.lower.plan import Leaf
-from polygen.lower.work import Grids, Groups, Nothing, Placed, Signal, Skip, Turn
+from polygen.lower.sync_work import Grids, Groups, Nothing, Placed, Signal, Skip, Turn
 from polygen.poly.counters import Counter
 from polygen.poly.dependent import KIND as GRID
 from polygen.poly.derive_syncs import Synchronised

@@ -26,9 +26,10 @@ from dataclasses import replace
 from polygen.errors import VerifyError
 from polygen.hardware.matrix_layout import MatrixLayout
 from polygen.hardware.swizzle import chunk_bytes
+from polygen.lower.buffers import Rows
 from polygen.lower.fragments import Make
 from polygen.lower.key_parts import check_parts
-from polygen.lower.plan import KernelPlan, Leaf, Rows
+from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.promoting import Promote
 from polygen.lower.resources import thread_count
 from polygen.lower.result_work import Epilogue, Exchange, Finish, Lines, Store, Warm

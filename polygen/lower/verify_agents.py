@@ -16,8 +16,8 @@ from polygen.hardware import formula
 from polygen.lower.key_parts import AFTER
 from polygen.lower.plan import KernelPlan, Leaf, Place
 from polygen.lower.result_work import Epilogue
+from polygen.lower.sync_work import Groups, Placed, Signal
 from polygen.lower.synchronise import AGENTS, rendezvous, unit_of
-from polygen.lower.work import Groups, Placed, Signal
 from polygen.poly.tile_program import TileStatement
 
 # The unit of a statement -> those of its leaf.

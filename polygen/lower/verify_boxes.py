@@ -23,7 +23,8 @@ from polygen.lower.work import Boxes
 from polygen.poly.chain_match import KEYS, renamed
 from polygen.poly.key_pages import paged_operand
 from polygen.poly.key_tiles import FIRST
-from polygen.poly.match import REST_RING, Along, Operand
+from polygen.poly.match import REST_RING, Along
+from polygen.poly.operand import Operand
 from polygen.poly.results import panel_name
 from polygen.poly.tiling import share_of
 

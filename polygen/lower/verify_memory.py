@@ -15,11 +15,12 @@ from polygen.errors import VerifyError
 from polygen.hardware.device import common_facts
 from polygen.hardware.matrix_layout import MatrixLayout, pattern_bytes
 from polygen.hardware.swizzle import chunk_bytes
+from polygen.lower.buffers import Buffer, Rows
 from polygen.lower.memory import SUM_BYTES
-from polygen.lower.plan import Buffer, KernelPlan, Rows
+from polygen.lower.plan import KernelPlan
 from polygen.poly import tile_program
 from polygen.poly.chain_match import VALUES
-from polygen.poly.match import Operand
+from polygen.poly.operand import Operand
 from polygen.poly.register_operands import tile_extents
 
 _SCRATCH = "scratch"

@@ -14,7 +14,8 @@ from polygen.hardware.device import common_facts
 from polygen.poly.elements import ROLES
 from polygen.poly.fusion import Fusion, fuse
 from polygen.poly.key_pages import PagedOperand, paged_operand
-from polygen.poly.match import Along, Match, Operand, match
+from polygen.poly.match import Along, Match, match
+from polygen.poly.operand import Operand
 from polygen.poly.pointwise import Element, Pointwork, pointwork
 from polygen.poly.scop import scop
 from polygen.rewrite.chain import Chain
