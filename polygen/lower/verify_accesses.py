@@ -203,6 +203,12 @@ def _check_passes(plan: KernelPlan, e: Epilogue) -> None:
     others += [exchange.epilogue for exchange in plan.of(Exchange)]
     if any(one not in (e, *e.before) for one in others):
         raise VerifyError("a leaf finishes another epilogue than the others", where=plan.entry)
+    for leaf in plan.leaves:  # those of a pass are called with its suffix
+        own = leaf.work if isinstance(leaf.work, Epilogue) else getattr(leaf.work, "epilogue", None)
+        if own is not None and own.suffix and not leaf.statement.endswith(own.suffix):
+            raise VerifyError(f"{leaf.statement} is of pass {own.suffix}", where=plan.entry)
+        if own is e and any(leaf.statement.endswith(one.suffix) for one in e.before):
+            raise VerifyError(f"{leaf.statement} is of no pass", where=plan.entry)
     made: list[FoldPart] = []
     for one in (*e.before, e):
         if any(fold not in made for fold in one.known):

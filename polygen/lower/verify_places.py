@@ -167,6 +167,8 @@ def _check_shared(plan: KernelPlan, of: Boxes) -> None:
         if of.parts != len(shared):
             raise VerifyError(f"{of.tensor.name} in {of.parts} parts", where=plan.entry)
         if of.parts == 1:
+            if of.part or of.mask:
+                raise VerifyError(f"{of.tensor.name} is shared by no blocks", where=plan.entry)
             continue
         wanted = (number, sum(1 << r for r in shared))
         found = tuple(value(text, {"rank": rank}) for text in (of.part, of.mask))

@@ -36,6 +36,8 @@ EQUIVALENT = {
     ("Rows", "swizzle"): "another permutation of the chunks of whole rows, for who writes and who "
     "reads them: banks may conflict",
     ("Scan", "fast"): "functions in their full forms, for results of 16 bits",
+    ("FoldPart", "turns"): "which of a place's registers takes a term: all are combined, and begin "
+    "with what changes nothing; where the order matters it is checked",
     ("Epilogue", "fixed_column"): "what is the same in every pass is read again",
 }
 
