@@ -32,8 +32,6 @@ from polygen.invariance import LADDER, in_k_tiles, of_class, shared
 from polygen.lower.cover import check_rows
 from polygen.lower.legal import (
     check_copies,
-    check_folded,
-    check_folds,
     check_groups,
     check_launch,
     check_roles,
@@ -42,6 +40,7 @@ from polygen.lower.legal import (
     check_wide,
 )
 from polygen.lower.legal_blocks import check_blocks, check_promoting
+from polygen.lower.legal_folds import check_folded, check_folds
 from polygen.lower.legal_joined import check_joined
 from polygen.lower.legal_last_round import check_last_round
 from polygen.lower.pixels import check_pixels

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from polygen import knobs
 from polygen.analysis import ISL_LOCK, prospect
-from polygen.chained import decide_chain, is_chain
+from polygen.chained import is_chain
 from polygen.decide import candidates, decide
 from polygen.errors import PolygenError
+from polygen.fit_chain import decide_chain
 from polygen.frontend.program import Program
 from polygen.hardware.device import Device
 from polygen.poly.sections import sections

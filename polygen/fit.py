@@ -32,13 +32,13 @@ from polygen.hardware.fragment_load import atom_load
 from polygen.lower.cover import check_rows, covering
 from polygen.lower.legal import (
     check_copies,
-    check_folds,
     check_groups,
     check_lanes,
     check_launch,
     check_roles,
     check_sums,
 )
+from polygen.lower.legal_folds import check_folds
 from polygen.lower.legal_joined import check_joined
 from polygen.lower.legal_last_round import check_last_round
 from polygen.lower.memory import memory, needed, workers
@@ -46,7 +46,8 @@ from polygen.lower.pixels import check_pixels
 from polygen.lower.resources import filling_roles, registers_available, resources
 from polygen.lower.rest_legal import check_rest, check_rest_layout
 from polygen.poly.fills import ring_pieces
-from polygen.poly.match import Match, Operand
+from polygen.poly.match import Match
+from polygen.poly.operand import Operand
 from polygen.poly.orientation import oriented, oriented_work
 from polygen.poly.pointwise import Pointwork
 from polygen.poly.realign import behind_copy

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from polygen.described import Described, generated_by, needs_isl
 from polygen.errors import AlignmentMismatch, ArgumentError, ToolchainMissing
+from polygen.frontend.alignment import realigned
 from polygen.frontend.given import sizes_of
-from polygen.frontend.program import Program, realigned
+from polygen.frontend.program import Program
 from polygen.generated import Generated, kept
 from polygen.hardware.device import Device, device
 from polygen.planned import Planned

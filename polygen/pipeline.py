@@ -9,13 +9,14 @@ from pathlib import Path
 
 from polygen.analysis import ISL_LOCK, Analysed, analysed, prospect
 from polygen.brief import Brief
-from polygen.chained import decide_chain, is_chain, map_and_lower
+from polygen.chained import is_chain
 from polygen.decide import decide
 from polygen.decision import multiplied
 from polygen.emit.cuda import emit
 from polygen.emit.functions import is_costly
 from polygen.emit.source import KernelSource
 from polygen.errors import PolygenError, ScheduleError, UnsupportedProgram, echo, in_digits
+from polygen.fit_chain import decide_chain, map_and_lower
 from polygen.frontend.pitches import check_pitch, pitches, row_step
 from polygen.frontend.program import Dim, Program, Tensor
 from polygen.frontend.shapes import LARGEST_SIZE
@@ -31,6 +32,7 @@ from polygen.lower.realign import precede
 from polygen.lower.resources import resources
 from polygen.lower.sections import join
 from polygen.lower.verify import verify
+from polygen.lower.verify_parameters import check_parameters
 from polygen.poly.depth import prove_walk
 from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.joined import prove_joined
@@ -243,6 +245,7 @@ def _of_sections(
         trees.append(_mapped(section, own, decided, instruction, device, depths))
         plans.append(lower(section, trees[-1], decided, instruction, device, numbered=True))
     plan = join(program, plans)
+    check_parameters(plan)
     for one in plan.sections:
         verify(one)
     plan = precede(plan, copy, synchronised, asked)

@@ -17,7 +17,8 @@ from polygen.hardware.device import common_facts
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.poly.fills import by_threads, held
 from polygen.poly.joined import joinable
-from polygen.poly.match import Match, Operand
+from polygen.poly.match import Match
+from polygen.poly.operand import Operand
 from polygen.poly.pixel_axes import first_axis, row_axes
 from polygen.poly.pointwise import Pointwork
 from polygen.poly.prologue import Prologue

@@ -11,12 +11,13 @@ from polygen.lower.plan import BlockPlan, KernelPlan, Leaf, MakePlan, Place
 from polygen.lower.promoting import Promote
 from polygen.lower.result_work import Finish
 from polygen.lower.scan_work import Scan
+from polygen.lower.sync_work import Placed
 from polygen.lower.tally import Tally
-from polygen.lower.work import Copy, FindPages, Load, Move, Placed
+from polygen.lower.work import Copy, FindPages, Load, Move
 from polygen.poly import ast
 from polygen.poly.elements import Compute
 from polygen.poly.half_planes import said
-from polygen.poly.match import Operand
+from polygen.poly.operand import Operand
 from polygen.poly.prologue import Prologue
 from polygen.poly.tile_domain import all_tiles_because
 from polygen.problems import problem_of

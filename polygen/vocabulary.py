@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from polygen.emit.function_errors import recorded_error
-from polygen.emit.functions import Emitted, expanded
+from polygen.emit.functions import expanded
+from polygen.emit.primitives import Emitted
 from polygen.frontend.dtypes import BOOL
 from polygen.frontend.functions import TABLE, Function
 from polygen.frontend.symbolic import Symbolic

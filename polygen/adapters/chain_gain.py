@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from polygen.adapters.gain import Gain, bare, microseconds
-from polygen.chained import extent, predicted_time
+from polygen.fit_chain import extent, predicted_time
 from polygen.frontend.program import Access, Dim, Program, Tensor
 from polygen.hardware.cost_parameters import cost_parameters
 from polygen.hardware.data_file import read, take

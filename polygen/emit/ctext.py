@@ -7,14 +7,8 @@ from types import MappingProxyType
 from typing import Any
 
 from polygen.emit.doubles import double_literal, in_double
-from polygen.emit.functions import (
-    BOOLEAN,
-    COMPOSITES,
-    PRIMITIVES,
-    expanded,
-    expression,
-    literal,
-)
+from polygen.emit.functions import BOOLEAN, expanded, expression, literal
+from polygen.emit.primitives import COMPOSITES, PRIMITIVES
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import S32
 from polygen.frontend.expansion import applied, expand

@@ -36,9 +36,11 @@ from polygen.emit.row_groups import count, declared, find, of_group
 from polygen.emit.row_places import kept_declared
 from polygen.emit.source import KernelSource
 from polygen.hardware.device import Device
+from polygen.lower.buffers import Buffer
 from polygen.lower.fragments import Make
-from polygen.lower.plan import Buffer, KernelPlan
-from polygen.lower.work import Locate, Placed
+from polygen.lower.plan import KernelPlan
+from polygen.lower.sync_work import Placed
+from polygen.lower.work import Locate
 from polygen.poly.key_tiles import FIRST, PART, KeyTiles
 from polygen.poly.raster import block_tile, rows_of_range
 from polygen.schedule.load import dumps

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from polygen.emit.functions import PRIMITIVES
+from polygen.emit.primitives import PRIMITIVES
 
 _ROOT_OF_HALF = 0.7071067811865476
 FORMS = {

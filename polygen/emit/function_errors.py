@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from polygen.emit.functions import COMPOSITES, EXPANDED, PRIMITIVES, form
+from polygen.emit.functions import form
+from polygen.emit.primitives import COMPOSITES, EXPANDED, PRIMITIVES
 
 
 def fast_error(name: str, constant: float | None) -> tuple[float, float]:

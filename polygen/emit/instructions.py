@@ -16,9 +16,10 @@ from polygen.emit.row_groups import group_parts
 from polygen.emit.tile_domain import walk_parts
 from polygen.hardware.quad_pairs import part_registers
 from polygen.hardware.swizzle import chunk_bytes
+from polygen.lower.buffers import Buffer, Rows
 from polygen.lower.computed import Computed
 from polygen.lower.fragments import Make
-from polygen.lower.plan import Buffer, KernelPlan, Rows
+from polygen.lower.plan import KernelPlan
 from polygen.lower.realign_work import WORD, RowMake
 from polygen.lower.result_work import Finish, Store
 from polygen.lower.work import Boxes, Copy, Fill, Load, Move, Product, Stream

@@ -8,10 +8,11 @@ from polygen.emit.names import c_name, c_size
 from polygen.frontend.dtypes import F64, DType
 from polygen.frontend.program import Dim
 from polygen.lower.accesses import ROWS_BEFORE, ROWS_OF_GROUP, Step
+from polygen.lower.buffers import Buffer
 from polygen.lower.computed import Rows
 from polygen.lower.find_pages import PIECE
 from polygen.lower.operands import walk
-from polygen.lower.plan import Argument, Buffer, KernelPlan
+from polygen.lower.plan import Argument, KernelPlan
 from polygen.lower.result_work import Read, Write
 from polygen.lower.work import Boxes
 from polygen.poly.match import Along

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from importlib.resources import files
 
-from polygen.emit.functions import PRIMITIVES
+from polygen.emit.primitives import PRIMITIVES
 from polygen.frontend.indices import Dim, named_in, times_in
 
 # Names that Python code writes into the leaves, and loop iterators.

@@ -18,7 +18,7 @@ Batches are more iterators, a slice is an affine index: with ``q: bf16[B,S,128]`
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from polygen.brief import Brief
 from polygen.frontend.dtypes import DType
@@ -384,23 +384,3 @@ def _named_by(accesses: Iterable[Access]) -> dict[str, Dim]:
         for index in access.index
         if isinstance(index, Gathered)
     }
-
-
-def realigned(program: Program, alignment: dict[str, int], ragged: tuple[str, ...] = ()) -> Program:
-    """The program with other alignments (bytes by tensor) and with ragged rows where named."""
-    alone = {program.ends, *program.gathered}
-
-    def change(tensor: Tensor) -> Tensor:
-        if tensor.name in alone:  # read element by element
-            return tensor
-        return replace(
-            tensor,
-            alignment=alignment.get(tensor.name, tensor.alignment),
-            ragged=tensor.ragged or tensor.name in ragged,
-        )
-
-    return replace(
-        program,
-        inputs=tuple(map(change, program.inputs)),
-        outputs=tuple(map(change, program.outputs)),
-    )

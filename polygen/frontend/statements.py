@@ -28,11 +28,11 @@ from polygen.frontend.addressing import (
 from polygen.frontend.describing import describe
 from polygen.frontend.dtypes import BOOL, F32, S32, STORED, TF32, DType
 from polygen.frontend.forms import Form, composed, inverse
-from polygen.frontend.gathering import behind
 from polygen.frontend.indexing import form_of, index_of, moved
 from polygen.frontend.iterators import Iterators
 from polygen.frontend.joining import leaves
 from polygen.frontend.monoids import INDEX, MONOIDS, VALUE
+from polygen.frontend.node_facts import added, is_folded, over_results, reads_computed
 from polygen.frontend.nodes import (
     ApplyNode,
     CoordinateNode,
@@ -43,7 +43,6 @@ from polygen.frontend.nodes import (
     Node,
     ProductNode,
     ScalarNode,
-    ViewNode,
     walk,
 )
 from polygen.frontend.program import (
@@ -117,7 +116,7 @@ class Builder:
             DTypeError: the accumulator does not fit the operands.
         """
         written: dict[Contraction, str] = {}
-        nodes = sorted(self.products, key=lambda n: made[n] if _reads_computed(n) else -1)
+        nodes = sorted(self.products, key=lambda n: made[n] if reads_computed(n) else -1)
         for node in nodes:
             own = self.iterators.output(len(node.dims)) + self.iterators.summed(len(node.summed))
             names, extents = own, (*node.dims, *node.summed)
@@ -180,7 +179,7 @@ class Builder:
         """
         order = tuple(range(len(root.dims)))
         dtypes = [
-            self._stored(name, leaf, at, wanted, set() if leaf is root else _added(leaf))
+            self._stored(name, leaf, at, wanted, set() if leaf is root else added(leaf))
             for leaf, at in leaves(root)
         ]
         if len(set(dtypes)) > 1:
@@ -190,7 +189,7 @@ class Builder:
                 why="an array has elements of one type",
                 nearest=f'Write .astype("{dtypes[0]}") behind each part',
             )
-        if any(_over_results(leaf) for leaf, _ in leaves(root)):
+        if any(over_results(leaf) for leaf, _ in leaves(root)):
             return Tensor(name, dtypes[0], root.dims, order, dtypes[0].bytes)  # one by one
         return Tensor(name, dtypes[0], root.dims, order)
 
@@ -283,7 +282,7 @@ class Builder:
             dtype = node.dtype
         if dtype is None and node.dtype == BOOL:
             dtype = BOOL
-        if dtype is None and _is_folded(node):
+        if dtype is None and is_folded(node):
             dtype = S32 if node.dtype == S32 else F32
         if dtype is None:
             operand = self.first[root].operand
@@ -385,28 +384,3 @@ def _at_own_point(node: Node, index: Indices, domain: Domain) -> tuple[Node, Ind
         name if (at, extent, own) == (0, 1, 1) else at
         for at, extent, (name, own) in zip(index, node.dims, domain, strict=True)
     )
-
-
-def _added(node: Node) -> set[int]:
-    """The axes of size 1 that a view has and what it views has not."""
-    axes = node.axes if isinstance(node, ViewNode) else ()
-    return {place for place, axis in enumerate(axes) if axis is None and node.dims[place] == 1}
-
-
-def _is_folded(node: Node) -> bool:
-    """Whether a value is computed from results of folds."""
-    return any(isinstance(found, FoldNode) for found in behind(node))
-
-
-def _over_results(node: Node) -> bool:
-    """Whether it is, and from no element of a product."""
-    return _is_folded(node) and not any(isinstance(one, ProductNode) for one in behind(node))
-
-
-def _reads_computed(node: ProductNode) -> bool:
-    """Whether an operand is a value rather than an argument or a view of one."""
-    operands = (node.lhs, node.rhs)
-    if any(isinstance(op, ViewNode) and op.by_index for op in operands):
-        return True
-    sources = (op.source if isinstance(op, ViewNode) else op for op in operands)
-    return not all(isinstance(source, InputNode) for source in sources)

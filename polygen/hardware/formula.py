@@ -2,18 +2,18 @@
 
 Indices of lanes, addresses and patterns of bits are written once, as C, and proved by what they
 give for every value of their names. What is read are sums, products, quotients, remainders, shifts,
-operations on bits, the lesser or larger of two and, in parentheses, comparisons, all of what is not
-negative: there C's division is Python's `//`. Numbers that are added or multiplied may be. Types
-are left out: nothing overflows here.
+operations on bits, the lesser or larger of two, comparisons, in parentheses where they are counted,
+and both or either of them, all of what is not negative: there C's division is Python's `//`.
+Numbers that are added or multiplied may be. Types are left out: nothing overflows here.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import operator
 import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -57,10 +57,11 @@ def value(text: str, names: Mapping[str, Any]) -> Any:
     return _read(text)(names)
 
 
-@lru_cache(maxsize=_KEPT)
+@functools.lru_cache(maxsize=_KEPT)
 def _read(text: str) -> Evaluate:
     try:
-        return _made(ast.parse(_TYPES.sub("", text).strip(), mode="eval").body, text)
+        plain = _TYPES.sub("", text).replace("&&", " and ").replace("||", " or ").strip()
+        return _made(ast.parse(plain, mode="eval").body, text)
     except SyntaxError:
         raise VerifyError("this is no formula", where=text) from None
 
@@ -74,6 +75,10 @@ def _made(node: ast.AST, text: str) -> Evaluate:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         inner = _made(node.operand, text)
         return lambda names: -inner(names)
+    if isinstance(node, ast.BoolOp):
+        parts = [_made(one, text) for one in node.values]
+        joined = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
+        return lambda names: functools.reduce(joined, (part(names) for part in parts))
     pair: tuple[ast.AST, ast.AST, ast.AST] | None = None
     if isinstance(node, ast.BinOp):
         pair = (node.op, node.left, node.right)

@@ -8,9 +8,9 @@ from functools import lru_cache
 
 from polygen.errors import VerifyError
 from polygen.lower.plan import BlockPlan, Leaf, Place
+from polygen.lower.sync_work import Grids, Placed
 from polygen.lower.synchronise import placed
 from polygen.lower.verify import calls
-from polygen.lower.work import Grids, Placed
 from polygen.poly.ast import LoopAst
 from polygen.poly.block_tree import BlockTree
 from polygen.poly.dependent import KIND as GRID

@@ -127,6 +127,7 @@ def lower_chain(
         ),
         resources=taken,
         sums=tree.sums,
+        chained=matched,
         scores=matched.scores,
         scored=matched.before,
         key_tiles=visited,

@@ -5,33 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from polygen.lower.accesses import corner, map_axes
+from polygen.lower.buffers import Buffer
 from polygen.lower.chain_scan import KeyScan, elements_of
 from polygen.lower.epilogue import own_part
 from polygen.lower.find_pages import PIECE, find_pages, in_one_page
 from polygen.lower.given import Given
 from polygen.lower.key_parts import AFTER, room
-from polygen.lower.plan import Buffer, Leaf
+from polygen.lower.plan import Leaf
 from polygen.lower.result_work import Epilogue
 from polygen.lower.scan_work import PartStore, RowStore
+from polygen.lower.sync_work import Groups, Nothing, Placed
 from polygen.lower.synchronise import AGENTS, counter_of, sync_leaves
-from polygen.lower.work import (
-    FIRST_OF_TILE,
-    Boxes,
-    Groups,
-    Locate,
-    Move,
-    Nothing,
-    Placed,
-    Product,
-)
+from polygen.lower.work import FIRST_OF_TILE, Boxes, Locate, Move, Product
 from polygen.poly.by_chain import ChainShape, page_registers
 from polygen.poly.chain_match import VALUES, WEIGHTS, ChainMatch
 from polygen.poly.key_pages import KeyPages, PagedOperand
 from polygen.poly.key_tiles import PART
-from polygen.poly.match import Operand
+from polygen.poly.operand import Operand
 
 _GROUP = AGENTS["consumer"]
-_STEP, _TILE = ("i", "k"), ("i",)
+_READ: tuple[str, ...] = ()  # loops are those of the tile program
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +43,25 @@ class ChainLeaves:
         """The leaves."""
         raster, batches = self.given.schedule.raster, self.matched.values.batches
         locate = Locate("m", "n", raster.group, (1, 1), batches, None)
-        found = [Leaf("locate", "locate", "threads", _TILE, locate)]
+        found = [Leaf("locate", "locate", "threads", _READ, locate)]
         if self.between.visited is not None:
-            found = [Leaf("locate", "located", "threads", _TILE, Nothing())]
+            found = [Leaf("locate", "located", "threads", _READ, Nothing())]
         found += self._finds()
         found += [self._fill(name, operand) for name, operand in self.matched.operands]
-        consumer = [*self._between(), *self._products(), *self._end()]
-        found += [replace(leaf, place=leaf.place or "consumer") for leaf in consumer]
-        return [*found, *sync_leaves(self.given, self.syncs, "")]
+        found += [*self._between(), *self._products(), *self._end()]
+        return [*map(self._placed, found), *sync_leaves(self.given, self.syncs, "")]
+
+    def _placed(self, leaf: Leaf) -> Leaf:
+        """A leaf with the loops and the place that its statement was proved to have.
+
+        What several places call stands in front of them; what no loop calls, where it is used.
+        """
+        program = self.given.tree.synchronised.program
+        named = [s for s in program.statements if leaf.statement in (s.name, s.calls)]
+        if not named:
+            return replace(leaf, place=leaf.place or program.statement("store").place.name)
+        place = named[0].place.name if len(named) == 1 else ""
+        return replace(leaf, loops=named[0].loops, place=place)
 
     def _finds(self) -> list[Leaf]:
         """What finds the pages of keys and values that lie in pages."""
@@ -81,9 +85,8 @@ class ChainLeaves:
         full = next(p for p in self.syncs if p.bytes and statement in dict(p.sync.signals))
         counter = counter_of(self.given.tree.synchronised, statement, full.sync.buffers[0])
         boxes = self._boxes(name, operand)
-        loops = _TILE if name == "a" else _STEP
         work = Move((boxes,), full, counter, boxes.note)
-        return Leaf(statement, "move", "tma", loops, work, "producer")
+        return Leaf(statement, "move", "tma", _READ, work)
 
     def _boxes(self, name: str, operand: Operand) -> Boxes:
         """The boxes of one operand's tile."""
@@ -125,7 +128,6 @@ class ChainLeaves:
 
     def _products(self) -> list[Leaf]:
         tree, tiles = self.given.tree.synchronised, self.shape.tiles
-        loops = ("i", "k", "s", "m")
         layout = self._buffer("ring_a").matrix
         own = own_part(tiles, 0, _GROUP, tiles.atoms[0] * layout.block)
         score = Product(
@@ -141,19 +143,19 @@ class ChainLeaves:
             overwrites=FIRST_OF_TILE,
         )
         return [
-            Leaf("score", "multiply", "wgmma", loops, score),
-            Leaf("multiply", "multiply", "wgmma", loops, multiply),
-            Leaf("commit_score", "commit", "wgmma", _STEP, Groups()),
-            Leaf("commit_multiply", "commit", "wgmma", _STEP, Groups()),
+            Leaf("score", "multiply", "wgmma", _READ, score),
+            Leaf("multiply", "multiply", "wgmma", _READ, multiply),
+            Leaf("commit_score", "commit", "wgmma", _READ, Groups()),
+            Leaf("commit_multiply", "commit", "wgmma", _READ, Groups()),
         ]
 
     def _between(self) -> list[Leaf]:
         scan = self.between.scan()
         names = [*(("advance",) if scan.advance else ()), "weigh"]
         names += [*(("rescale",) if scan.advance else ()), "convert"]
-        found = [Leaf(name, name, "threads", _STEP, scan) for name in names]
+        found = [Leaf(name, name, "threads", _READ, scan) for name in names]
         if scan.states:
-            found.append(Leaf("complete", "complete", "threads", _TILE, scan))
+            found.append(Leaf("complete", "complete", "threads", _READ, scan))
         return found
 
     def _end(self) -> list[Leaf]:
@@ -161,7 +163,7 @@ class ChainLeaves:
             Leaf("compute", "compute", "threads", (), self.out),
             Leaf("finish_element", "edge", "threads", (), self.out),
         ]
-        elements, loops = elements_of(self.given.atom), ("i", "m")
+        elements = elements_of(self.given.atom)
         registers = {name: f"state_{value}" for name, value in self.matched.states}
         own = tuple(
             (total, registers[value]) for value, total in self.out.sums if value in registers
@@ -172,6 +174,6 @@ class ChainLeaves:
             held = tuple(zip(self.between.states(), states, strict=True))
             parts = PartStore(self.out, "sum", total, held, own, elements, PART)
             combined = [replace(leaf, place=AFTER) for leaf in finish]
-            return [*combined, Leaf("store", "store_parts", "threads", loops, parts)]
+            return [*combined, Leaf("store", "store_parts", "threads", _READ, parts)]
         work = RowStore(self.out, own, elements)
-        return [*finish, Leaf("store", "store_rows_of_states", "threads", loops, work)]
+        return [*finish, Leaf("store", "store_rows_of_states", "threads", _READ, work)]

@@ -12,9 +12,10 @@ from polygen.errors import ResourceError
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.hardware.matrix_layout import MatrixLayout, matrix_layout, pattern_bytes
+from polygen.lower.buffers import Buffer
 from polygen.lower.memory import barrier_buffers, placed
 from polygen.lower.operands import major
-from polygen.lower.plan import Buffer, Resources
+from polygen.lower.plan import Resources
 from polygen.poly.by_chain import ChainShape
 from polygen.poly.chain_match import VALUES, ChainMatch
 from polygen.schedule.model import Schedule

@@ -17,7 +17,7 @@ from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.accesses import base, elements_along
 from polygen.poly.elements import Along, Compute, Element
 from polygen.poly.fills import chunk_words
-from polygen.poly.match import Operand
+from polygen.poly.operand import Operand
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from polygen.lower.result_work import Epilogue
 from polygen.lower.synchronise import AGENTS
 from polygen.lower.work import Clear, Product, Stream
 from polygen.poly.by_lanes import STREAMED, held
-from polygen.poly.match import Operand
+from polygen.poly.operand import Operand
 
 _PLACE = "warps"
 

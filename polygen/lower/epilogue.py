@@ -13,12 +13,12 @@ import numpy as np
 from polygen.hardware.device import common_facts
 from polygen.hardware.matrix_layout import spans
 from polygen.lower.accesses import Step, base, corner, map_axes, steps_along
+from polygen.lower.buffers import Buffer
 from polygen.lower.computed import rows_of
 from polygen.lower.folds import fold_parts
 from polygen.lower.given import Given
 from polygen.lower.lanes import closed_form, flat_form, panel_lanes
 from polygen.lower.pixels import part_of, starts
-from polygen.lower.plan import Buffer
 from polygen.lower.result_work import Epilogue, Finish, Line, Lines, Panel, Read, Store, Warm, Write
 from polygen.lower.tallies import given_read
 from polygen.lower.work import Boxes

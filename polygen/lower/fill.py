@@ -97,7 +97,7 @@ def prove(source: Source, layout: MatrixLayout) -> None:
     byte = column * element
     chunks = row * (layout.row_bytes // chunk_bytes()) + byte // chunk_bytes()
     inside = (row < layout.rows) & (byte < layout.row_bytes) & (byte % chunk_bytes() == 0)
-    whole = len(number) == layout.bytes // chunk_bytes() == len(np.unique(chunks))
+    whole = source.chunks == len(number) == layout.bytes // chunk_bytes() == len(np.unique(chunks))
     where = source.copy.tensor.name
     if not whole or not inside.all():
         raise VerifyError("threads do not write every chunk of a tile once", where=where)

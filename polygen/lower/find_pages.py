@@ -15,7 +15,7 @@ from polygen.lower.work import FindPages
 from polygen.poly.by_chain import page_registers
 from polygen.poly.elements import Along
 from polygen.poly.key_pages import PLACE, KeyPages, PagedOperand
-from polygen.poly.match import Operand
+from polygen.poly.operand import Operand
 
 PIECE = "piece"  # of a tile's boxes: stands for its number in their corners
 

@@ -8,7 +8,8 @@ from polygen.frontend.program import Dim, Program
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.poly.mapping import ScheduleTree
-from polygen.poly.match import Match, Operand
+from polygen.poly.match import Match
+from polygen.poly.operand import Operand
 from polygen.poly.pointwise import Pointwork
 from polygen.poly.register_operands import tile_extents
 from polygen.poly.tile_walk import TileWalk, tile_walk

@@ -118,7 +118,7 @@ def panel_lanes(atom: Atom, element_bytes: int, span: int) -> PanelLanes:
     chunk, swizzle = chunk_bytes(), span_swizzle(span)
     half = int(table[0, _PAIR, 0] - table[0, 0, 0])
     if element_bytes == 2:
-        rows, chunks = _matrix_lanes(atom)
+        rows, chunks = matrix_lanes(atom)
         byte = chunk * chunks
         group = chunk  # bytes of one group of columns
     else:
@@ -154,7 +154,7 @@ def _spread(swizzle: Swizzle, row: Integers) -> str:
     return f"({shifted} & {swizzle.mask})"
 
 
-def _matrix_lanes(atom: Atom) -> tuple[Integers, Integers]:
+def matrix_lanes(atom: Atom) -> tuple[Integers, Integers]:
     """The row and the chunk whose address each lane gives, for words [group][half] in order.
 
     Raises:

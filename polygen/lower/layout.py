@@ -26,7 +26,7 @@ from polygen.hardware.swizzle import (
     swizzle,
     swizzle_names,
 )
-from polygen.lower.plan import Rows
+from polygen.lower.buffers import Rows
 
 _LANES = np.arange(common_facts()["warp_size"], dtype=np.int64)
 

@@ -10,7 +10,8 @@ from polygen.hardware.matrix_layout import GROUP_ROWS
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.poly.fills import by_threads
 from polygen.poly.joined import axis_of_run
-from polygen.poly.match import Match, Operand
+from polygen.poly.match import Match
+from polygen.poly.operand import Operand
 from polygen.poly.pointwise import Pointwork
 from polygen.poly.results import copies_staged
 from polygen.schedule.model import Schedule

@@ -26,7 +26,7 @@ from polygen.lower.computed import group
 from polygen.lower.fragments import Beside, Make, prove
 from polygen.lower.lanes import flat_form
 from polygen.poly.elements import Element
-from polygen.poly.match import Operand
+from polygen.poly.operand import Operand
 from polygen.poly.register_operands import kept
 
 _MOST_BYTES = 8  # of one access: a pair of elements of four bytes

@@ -21,7 +21,7 @@ from dataclasses import replace
 from polygen.hardware.device import common_facts
 from polygen.hardware.matrix_layout import pattern_bytes
 from polygen.hardware.swizzle import chunk_bytes
-from polygen.lower.plan import Buffer
+from polygen.lower.buffers import Buffer
 from polygen.poly.fold_parts import SHARED
 from polygen.poly.kernel_parts import main_loop
 from polygen.poly.match import REST_RING, Match

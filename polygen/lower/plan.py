@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from polygen.brief import Brief
+from polygen.errors import VerifyError
 from polygen.frontend.program import Dim, Program, Tensor
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
-from polygen.hardware.matrix_layout import MatrixLayout
-from polygen.hardware.swizzle import Swizzle
+from polygen.lower.buffers import Buffer
 from polygen.lower.follow_work import CombineParts, Meet, MergeKeys, Settle, StoreResults, Walk
 from polygen.lower.fragments import Make
 from polygen.lower.launch import Argument as Argument
@@ -45,6 +45,7 @@ from polygen.lower.result_work import (
     Warm,
 )
 from polygen.lower.scan_work import PartStore, RowStore, Scan
+from polygen.lower.sync_work import Grids, Groups, Nothing, Placed, Signal, Skip, Turn
 from polygen.lower.tally import Tally
 from polygen.lower.work import (
     Clear,
@@ -52,27 +53,22 @@ from polygen.lower.work import (
     Copy,
     Fill,
     FindPages,
-    Grids,
-    Groups,
     Load,
     Locate,
     Move,
-    Nothing,
-    Placed,
     Product,
     Send,
-    Signal,
-    Skip,
     Stream,
-    Turn,
 )
 from polygen.poly.ast import Block, LoopAst, Marked
 from polygen.poly.block_tree import BlockTree
+from polygen.poly.chain_match import ChainMatch
 from polygen.poly.derive_syncs import Synchronised
 from polygen.poly.frame import Frame
 from polygen.poly.key_tiles import KeyTiles
 from polygen.poly.legality import Proof
-from polygen.poly.match import Match, Operand
+from polygen.poly.match import Match
+from polygen.poly.operand import Operand
 from polygen.poly.place_trees import PlaceTree
 from polygen.poly.pointwise import Pointwork
 from polygen.poly.row_groups import GroupWalk
@@ -128,84 +124,6 @@ Work: TypeAlias = (
     | Warm
 )
 _Work = TypeVar("_Work")
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """A tile as stored rows whose 16-byte chunks a swizzle permutes."""
-
-    rows: int
-    row_bytes: int
-    swizzle: Swizzle
-    wavefronts: tuple[int, int]  # of one access of each kind: counted, and without any conflict
-
-    @property
-    def place(self) -> str:
-        """Where byte `byte` of row `row` lies, as C and Python have it."""
-        swizzle = self.swizzle
-        if not swizzle.mask:
-            return f"row * {self.row_bytes} + byte"
-        row = f"(row >> {swizzle.shift})" if swizzle.shift else "row"
-        spread = f"({row} & {swizzle.mask})"
-        if swizzle.multiplier != 1:
-            spread = f"{swizzle.multiplier} * {spread}"
-        return f"row * {self.row_bytes} + (((byte >> 4) ^ {spread}) << 4) + (byte & 15)"
-
-    def __str__(self) -> str:
-        counted, ideal = self.wavefronts
-        conflicts = (
-            "no bank conflicts" if counted == ideal else f"{counted / ideal:.2f}x wavefronts"
-        )
-        return f"{self.rows} rows of {self.row_bytes} B, swizzle {self.swizzle}, {conflicts}"
-
-
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """A piece of shared memory: `slots` tiles, panels or barriers, for each of `owners`."""
-
-    name: str
-    kind: str  # "ring", "scratch", "panel", "landing", "given" or "barrier"
-    offset: int  # bytes from the start of dynamic shared memory
-    slots: int
-    slot_bytes: int
-    alignment: int  # of every slot
-    owners: int = 1  # warps or warpgroups that have one each; 1: shared by all
-    overlay: bool = False  # uses the bytes of other buffers once they are done with
-    layout: Rows | MatrixLayout | None = None
-    note: str = ""  # what else there is to say
-
-    @property
-    def owner_bytes(self) -> int:
-        """From one owner's copy to the next."""
-        return self.slots * self.slot_bytes
-
-    @property
-    def bytes(self) -> int:
-        """Size of the whole buffer."""
-        return self.owners * self.owner_bytes
-
-    @property
-    def end(self) -> int:
-        """The first byte behind it."""
-        return self.offset + self.bytes
-
-    @property
-    def rows(self) -> Rows:
-        """Its layout, which is one of rows that threads write and read."""
-        assert isinstance(self.layout, Rows)
-        return self.layout
-
-    @property
-    def matrix(self) -> MatrixLayout:
-        """Its layout, which is one that matrix descriptors tell."""
-        assert isinstance(self.layout, MatrixLayout)
-        return self.layout
-
-    def __str__(self) -> str:
-        each = f" for each of {self.owners}" if self.owners > 1 else ""
-        parts = [f"{self.name}: {self.slots} x {self.slot_bytes} B{each} at {self.offset}"]
-        parts += [self.note] if self.note else []
-        return ", ".join([*parts, str(self.layout)] if self.layout else parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +266,7 @@ class KernelPlan(Brief):
     realign: Realign | None = None  # what goes before; `program` is that of what follows
     asked: Program | None = None  # with the statements of operands that are made before
     copies: tuple[CopyPlan | MakePlan, ...] = ()  # what its blocks do
+    chained: ChainMatch | None = None  # of a chain, what was matched
     scores: Match | None = None  # of a chain, its first product; `match` is the second's
     scored: Pointwork | None = None  # of a chain, what is computed at every (row, key)
     key_tiles: KeyTiles | None = None  # of a chain, which tiles of keys a tile of rows visits
@@ -388,8 +307,15 @@ class KernelPlan(Brief):
         return self.match.batches
 
     def buffer(self, name: str) -> Buffer:
-        """The buffer called `name`."""
-        return next(b for b in self.buffers if b.name == name)
+        """The buffer called `name`.
+
+        Raises:
+            VerifyError: there is none.
+        """
+        found = next((b for b in self.buffers if b.name == name), None)
+        if found is None:
+            raise VerifyError(f"no buffer is called {name}", where=self.entry)
+        return found
 
     def leaf(self, statement: str) -> Leaf:
         """The leaf of a statement."""
@@ -404,8 +330,15 @@ class KernelPlan(Brief):
         return tuple(leaf.work for leaf in self.leaves if isinstance(leaf.work, kind))
 
     def place(self, name: str) -> Place:
-        """The place called `name`."""
-        return next(place for place in self.places if place.name == name)
+        """The place called `name`.
+
+        Raises:
+            VerifyError: there is none.
+        """
+        found = next((place for place in self.places if place.name == name), None)
+        if found is None:
+            raise VerifyError(f"no place is called {name}", where=self.entry)
+        return found
 
     @property
     def epilogue(self) -> Epilogue:

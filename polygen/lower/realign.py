@@ -19,12 +19,12 @@ from polygen.lower.computed import computed
 from polygen.lower.follow_keys import Derive
 from polygen.lower.plan import CopyPlan, KernelPlan, Leaf, MakePlan
 from polygen.lower.realign_work import RowCopy, RowMake, word_shifts
+from polygen.lower.sync_work import Grids
 from polygen.lower.verify_made import check_made
-from polygen.lower.work import Grids
 from polygen.poly.block_tree import BlockTree
 from polygen.poly.elements import Along
 from polygen.poly.make_program import MADE, map_making
-from polygen.poly.match import Operand
+from polygen.poly.operand import Operand
 from polygen.poly.prologue import prologue, prologues
 from polygen.poly.prologue_proofs import prove_prologues
 from polygen.poly.realign_program import CHUNK, WHERE, RealignShape, map_realign

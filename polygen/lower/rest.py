@@ -18,8 +18,9 @@ from polygen.lower.given import Given
 from polygen.lower.operands import major
 from polygen.lower.plan import Leaf
 from polygen.lower.rest_work import Convert
+from polygen.lower.sync_work import Groups
 from polygen.lower.synchronise import counter_of
-from polygen.lower.work import Boxes, Groups, Product
+from polygen.lower.work import Boxes, Product
 from polygen.poly.kernel_parts import RestLoop
 from polygen.poly.match import REST_RING, Match, RestMatch
 from polygen.poly.tiling import Tiling

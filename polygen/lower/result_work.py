@@ -11,7 +11,8 @@ from polygen.frontend.program import Dim, Tensor
 from polygen.lower.accesses import Step
 from polygen.lower.computed import Rows
 from polygen.lower.launch import Parts
-from polygen.lower.work import Boxes, Placed
+from polygen.lower.sync_work import Placed
+from polygen.lower.work import Boxes
 from polygen.poly.match import Along
 from polygen.poly.pointwise import Compute
 

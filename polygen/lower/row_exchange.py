@@ -13,8 +13,8 @@ from polygen.lower.given import Given
 from polygen.lower.memory import SUM_BYTES
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Epilogue, Exchange, FoldPart
+from polygen.lower.sync_work import Placed
 from polygen.lower.synchronise import counter_of
-from polygen.lower.work import Placed
 from polygen.poly.fold_parts import SHARED
 from polygen.poly.legality import Proof
 from polygen.poly.partial_sums import LANDING_SLOTS

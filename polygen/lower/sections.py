@@ -15,9 +15,10 @@ from dataclasses import replace
 
 from polygen.errors import VerifyError
 from polygen.frontend.program import Program
+from polygen.lower.buffers import Buffer
 from polygen.lower.build import arguments
 from polygen.lower.launch import Argument, Extents
-from polygen.lower.plan import Buffer, KernelPlan, Leaf
+from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Store
 from polygen.lower.work import Boxes, Locate, Move, SectionTiles
 from polygen.poly.sections import prove_apart, prove_items

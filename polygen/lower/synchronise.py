@@ -14,7 +14,7 @@ from polygen import isl, remembered
 from polygen.errors import VerifyError
 from polygen.lower.given import Given
 from polygen.lower.plan import Leaf
-from polygen.lower.work import Grids, Groups, Nothing, Placed, Signal, Skip, Turn
+from polygen.lower.sync_work import Grids, Groups, Nothing, Placed, Signal, Skip, Turn
 from polygen.poly.counters import Counter
 from polygen.poly.dependent import KIND as GRID
 from polygen.poly.derive_syncs import Synchronised
@@ -140,7 +140,7 @@ def sync_leaves(given: Given, syncs: tuple[Placed, ...], everywhere: str) -> Ite
             yield _of_unit(leaf, plain[leaf.name])
         elif leaf.kind == "bar":
             one = of_barrier[leaf.name]
-            yield _leaf(leaf, _rendezvous(given, one), one)
+            yield _leaf(leaf, rendezvous(one, len(given.tree.places), given.device.warp_size), one)
         elif of_barrier[leaf.name].sync.kind == "turn":
             yield _leaf(leaf, "turn", Turn(of_barrier[leaf.name]))
         else:
@@ -159,9 +159,14 @@ def _leaf(leaf: SyncStatement, unit: str, work: Placed | Signal | Turn | Skip) -
     return Leaf(leaf.name, leaf.kind, unit, leaf.loops, work, leaf.place.name)
 
 
+def unit_of(sync: Sync) -> str:
+    """The unit of the leaf that is a fence, or a wait for groups."""
+    return _UNITS.get(sync.unit, sync.unit)
+
+
 def _of_unit(leaf: SyncStatement, sync: Sync) -> Leaf:
     """A fence, or a wait until few groups of a unit are left."""
-    unit = _UNITS.get(sync.unit, sync.unit)
+    unit = unit_of(sync)
     if sync.kind in ("fence", GRID):
         work = Grids() if sync.kind == GRID else Nothing()
         return Leaf(leaf.name, sync.kind, unit, leaf.loops, work, leaf.place.name)
@@ -170,10 +175,17 @@ def _of_unit(leaf: SyncStatement, sync: Sync) -> Leaf:
     return Leaf(leaf.name, "retire", unit, leaf.loops, Groups(sync.pending, note), leaf.place.name)
 
 
-def _rendezvous(given: Given, one: Placed) -> str:
+def rendezvous(one: Placed, places: int, warp: int) -> str:
+    """Who meets at a barrier of threads.
+
+    Args:
+        one: the barrier.
+        places: of the kernel.
+        warp: threads of one.
+    """
     if one.sync.scope == "place":
-        return "block" if len(given.tree.places) == 1 else "consumers"
-    return "warp" if one.threads == given.device.warp_size else "warpgroup"
+        return "block" if places == 1 else "consumers"
+    return "warp" if one.threads == warp else "warpgroup"
 
 
 def _signal(tree: Synchronised, leaf: SyncStatement, one: Placed, everywhere: str) -> Signal:

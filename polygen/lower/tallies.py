@@ -16,11 +16,12 @@ from polygen.hardware.device import common_facts
 from polygen.hardware.formula import value
 from polygen.hardware.matrix_layout import MatrixLayout, copied_to
 from polygen.lower.accesses import base, elements_along
+from polygen.lower.buffers import Buffer, Rows
 from polygen.lower.fragments import Beside
 from polygen.lower.given import Given
 from polygen.lower.making import ring_place
 from polygen.lower.operands import k_of_all
-from polygen.lower.plan import Buffer, KernelPlan, Leaf, Rows
+from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Read
 from polygen.lower.synchronise import counter_of
 from polygen.lower.tally import Tally, lanes_of, prove

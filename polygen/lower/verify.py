@@ -5,12 +5,16 @@
 2. Every statement that the loops of a place call has a leaf there, with as many iterators as the
    call passes. What a leaf then makes of them is checked where it is written (`polygen.emit.leaf`).
 3. A barrier expects the bytes that the copies of its statement bring.
-4. The launch has the threads that the places count on.
+4. The launch has the threads that the places count on; places have their agents' warps, leaves
+   their statements' places and units (`polygen.lower.verify_agents`); shared memory is what the
+   tile program counts on (`polygen.lower.verify_memory`), parameters and tensor maps are the
+   program's (`polygen.lower.verify_parameters`).
 5. Leaves work on the cells of the tile program, and at the addresses of the program's accesses
    (`polygen.lower.verify_accesses`).
 6. Parts of folds are whole, written once, and all read (`polygen.lower.folds`); so are parts of the
    keys of a chain (`polygen.lower.key_parts`).
-7. Agents, lanes and blocks have their own parts of a tile (`polygen.lower.verify_places`).
+7. Agents, lanes and blocks have their own parts of a tile (`polygen.lower.verify_places`), and of
+   panels (`polygen.lower.verify_panels`).
 8. What synchronises, and the loops, are those that were proved (`polygen.lower.verify_syncs`).
 9. Of a dependent launch, statements whose leaves touch global memory are those that wait.
 """
@@ -22,16 +26,21 @@ from dataclasses import replace
 from polygen.errors import VerifyError
 from polygen.hardware.matrix_layout import MatrixLayout
 from polygen.hardware.swizzle import chunk_bytes
+from polygen.lower.buffers import Rows
 from polygen.lower.fragments import Make
 from polygen.lower.key_parts import check_parts
-from polygen.lower.plan import KernelPlan, Leaf, Rows
+from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.promoting import Promote
 from polygen.lower.resources import thread_count
 from polygen.lower.result_work import Epilogue, Exchange, Finish, Lines, Store, Warm
 from polygen.lower.tallies import check_tallies
 from polygen.lower.tally import Tally
 from polygen.lower.verify_accesses import check_accesses
+from polygen.lower.verify_agents import check_agents
 from polygen.lower.verify_folds import check_folds
+from polygen.lower.verify_memory import check_memory
+from polygen.lower.verify_panels import check_panels
+from polygen.lower.verify_parameters import check_parameters
 from polygen.lower.verify_places import check_places
 from polygen.lower.verify_syncs import check_syncs
 from polygen.lower.work import Copy, Fill, FindPages, Locate, Move, Send
@@ -55,6 +64,9 @@ def verify(plan: KernelPlan) -> KernelPlan:
     _check_buffers(plan)
     _check_calls(plan)
     _check_bytes(plan)
+    check_agents(plan)
+    check_memory(plan)
+    check_parameters(plan)
     check_accesses(plan)
     if plan.epilogue.folds or plan.epilogue.before:
         plan = replace(plan, proofs=(*plan.proofs, *check_folds(plan)))
@@ -67,6 +79,7 @@ def verify(plan: KernelPlan) -> KernelPlan:
     _check_domain(plan)
     _check_groups(plan)
     check_places(plan)
+    check_panels(plan)
     check_syncs(plan)
     wanted = thread_count(plan.schedule, plan.tiles, plan.device)
     last = max(place.first_warp + place.warps for place in plan.places)

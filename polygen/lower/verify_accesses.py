@@ -4,7 +4,8 @@
    (`verify_cells`), and overwrites sums where the statement does (`verify_overwrites`).
 2. An address is linear in every stride and in every coordinate, so that its values at zero and at
    one of each decide: they are those of the program's access.
-3. A tensor map has the axes, and a box the corner, that make the same elements of it.
+3. A tensor map has the axes, and a box the corner, that make the same elements of it
+   (`verify_boxes`).
 4. The matrices of results are counted as the program counts them.
 5. Blocks that share sums cut columns and landing areas into the shares of the tile hierarchy, the
    same where parts are sent and where they are added (`verify_cells`).
@@ -24,8 +25,7 @@ from polygen.lower.fill import prove
 from polygen.lower.formulas import ends, position, units, value
 from polygen.lower.fragments import Make
 from polygen.lower.launch import stride_argument
-from polygen.lower.operands import K_INSIDE
-from polygen.lower.plan import KernelPlan, Leaf
+from polygen.lower.plan import KernelPlan
 from polygen.lower.promoting import Promote
 from polygen.lower.result_work import (
     Epilogue,
@@ -41,23 +41,20 @@ from polygen.lower.result_work import (
 )
 from polygen.lower.tallies import check_shared
 from polygen.lower.verify_axes import check_padding, check_taps, check_walk
-from polygen.lower.verify_cells import check_cells, check_shares, check_sums
+from polygen.lower.verify_boxes import check_boxes
+from polygen.lower.verify_cells import check_cells, check_records, check_shares, check_sums
 from polygen.lower.verify_chain import check_scans
 from polygen.lower.verify_computed import check_computed, check_rows, check_stored_rows
 from polygen.lower.verify_fragments import check_fragments
 from polygen.lower.verify_overwrites import check_overwrites
-from polygen.lower.verify_pages import check_pages
 from polygen.lower.verify_pixels import check_boxes_of_pixels
 from polygen.lower.verify_promotions import check_promotions
 from polygen.lower.verify_rest import check_rest
-from polygen.lower.work import Boxes, Copy, Fill, Locate, Move, Stream
-from polygen.poly.chain_match import renamed
-from polygen.poly.key_pages import paged_operand
-from polygen.poly.key_tiles import FIRST
-from polygen.poly.match import REST_RING, Along
+from polygen.lower.work import Copy, Fill, Locate, Move, Stream
+from polygen.poly.fills import PIECE_CHUNKS, filling_threads, held, rounds
+from polygen.poly.match import Along
 from polygen.poly.pointwise import Element, Pointwork
 from polygen.poly.prologue import without_prologues
-from polygen.poly.results import panel_name
 from polygen.poly.tiling import share_of
 
 
@@ -67,6 +64,7 @@ def check_accesses(plan: KernelPlan) -> None:
     Raises:
         VerifyError: with the leaf or the array, and what differs.
     """
+    check_records(plan)
     for leaf in plan.leaves:
         check_cells(plan, leaf)
         check_overwrites(plan, leaf)
@@ -82,13 +80,13 @@ def check_accesses(plan: KernelPlan) -> None:
             _check_stream(plan, leaf.work)
         elif isinstance(leaf.work, Move):
             for boxes in leaf.work.boxes:
-                _check_boxes(plan, boxes, leaf)
+                check_boxes(plan, boxes, leaf, partial(_check_address, plan))
                 check_taps(plan, boxes)
         elif isinstance(leaf.work, Lines):
             _check_lines(plan, leaf.work)
         elif isinstance(leaf.work, Store):
             for panel, boxes in leaf.work.panels:
-                _check_boxes(plan, boxes, leaf)
+                check_boxes(plan, boxes, leaf, partial(_check_address, plan))
                 if boxes.count != panel.boxes or boxes.tensor != panel.tensor:
                     raise VerifyError(f"{boxes.count} boxes of {panel.name}", where=plan.entry)
     check_boxes_of_pixels(plan)
@@ -166,8 +164,9 @@ def _check_stream(plan: KernelPlan, of: Stream) -> None:
                 f"rows of {operand.tensor.name} begin at {value(of.first, at)} and not at {wanted}",
                 where=f"{plan.entry}: {of.first}",
             )
-    made = (of.rows, of.step, of.chunk * plan.atom.lanes, of.extent, of.depth)
-    if made != (warp, plan.atom.k, plan.atom.k, operand.extent(role), operand.extent("k")):
+    made = (of.rows, of.step, of.chunk * plan.atom.lanes, of.extent, of.depth, of.slots)
+    slots = plan.tile_program.buffer(f"fragment_{of.operand}").slots
+    if made != (warp, plan.atom.k, plan.atom.k, operand.extent(role), operand.extent("k"), slots):
         raise VerifyError(f"load_{of.operand} reads {made}", where=plan.entry)
 
 
@@ -187,6 +186,13 @@ def _check_fill(plan: KernelPlan, of: Fill) -> None:
         first += source.pieces
     if of.rounds * of.each < first:
         raise VerifyError(f"{of.rounds} rounds of {of.each} pieces bring {first}", where=plan.entry)
+    threads, operands = filling_threads(), [plan.match.operand(s.copy.operand) for s in of.sources]
+    kept = held(operands)
+    made = (of.threads, of.parts, of.words, of.rounds, of.each)
+    wanted = (threads, PIECE_CHUNKS, kept.words,
+              *rounds(first, plan.schedule.roles.producer_registers, kept))  # fmt: skip
+    if made != wanted:
+        raise VerifyError(f"pieces are of {made} and not {wanted}", where=plan.entry)
 
 
 def _check_passes(plan: KernelPlan, e: Epilogue) -> None:
@@ -197,6 +203,12 @@ def _check_passes(plan: KernelPlan, e: Epilogue) -> None:
     others += [exchange.epilogue for exchange in plan.of(Exchange)]
     if any(one not in (e, *e.before) for one in others):
         raise VerifyError("a leaf finishes another epilogue than the others", where=plan.entry)
+    for leaf in plan.leaves:  # those of a pass are called with its suffix
+        own = leaf.work if isinstance(leaf.work, Epilogue) else getattr(leaf.work, "epilogue", None)
+        if own is not None and own.suffix and not leaf.statement.endswith(own.suffix):
+            raise VerifyError(f"{leaf.statement} is of pass {own.suffix}", where=plan.entry)
+        if own is e and any(leaf.statement.endswith(one.suffix) for one in e.before):
+            raise VerifyError(f"{leaf.statement} is of no pass", where=plan.entry)
     made: list[FoldPart] = []
     for one in (*e.before, e):
         if any(fold not in made for fold in one.known):
@@ -220,9 +232,14 @@ def _check_elements(plan: KernelPlan, e: Epilogue, work: Pointwork) -> None:
         if (access.name, access.tensor, access.kind) != (element.name, element.tensor, kind):
             raise VerifyError(f"{access.name} is {access.kind}, and {element}", where=plan.entry)
         most = max(element.alignment, element.tensor.dtype.bytes)
-        if access.kind == "vector" and most % access.width:
+        size = element.tensor.dtype.bytes
+        whole = size <= access.width <= e.vector * size and access.width % size == 0
+        if access.kind == "vector" and (most % access.width or not whole):
             raise VerifyError(f"{access.name} by {access.width} bytes", where=plan.entry)
         said = tuple(rows_of(element, dim) for dim in "mn")
+        steps_of = (*access.m, *access.n)
+        if any(step.per < 1 or step.modulo < 0 for step in steps_of):
+            raise VerifyError(f"{access.name} goes by {steps_of}", where=plan.entry)
         if access.rows != said:
             does = "read" if isinstance(access, Read) else "stored"
             raise VerifyError(
@@ -290,49 +307,6 @@ def check_address_in(
                 )
 
 
-def _check_boxes(plan: KernelPlan, of: Boxes, leaf: Leaf) -> None:
-    """The corner of a tile's first box is where its first element is."""
-    argument = next(a for a in plan.arguments if a.name == of.map)
-    if argument.axes != of.axes or argument.tensor != of.tensor.name:
-        raise VerifyError(f"{of.map} is no map of {leaf.statement}'s boxes", where=plan.entry)
-    index, tile = _accessed(plan, of)
-    if of.pages or paged_operand(index) is not None:
-        check_pages(plan, of, index, partial(_check_address, plan))
-        return
-    batches = [dim for dim, _ in plan.batches]
-    own = {name: 0 for name in ("group", "owner", "p", FIRST)}
-    # Of blocks that share sums each has a range of k tiles, and of columns to finish.
-    split, share, counted = plan.tiles.split, share_of(plan.tiles), plan.tiles.part_tiles
-    ranges = [{"rank": 0, share: r, counted: n} for r in range(split) for n in range(2)]
-    over = [dim for dim, _ in plan.match.sums]
-    tile_of_k = K_INSIDE if over else "k"
-    places = [*batches, *over, "b_m", "b_n", tile_of_k, ROWS_BEFORE]
-    joined = plan.match.joined is not None  # of which `check_taps` goes through all k tiles
-    outer = {*batches, *over}  # whose digits boxes may be at
-    digits = [at for at in ends(places, index) if all(dim in outer for dim in at if at[dim])]
-    for at in (one | own for one in (*units(places), *digits) for own in ranges):
-        if joined and (at["k"] or at["rank"]):
-            continue
-        # Of sums over several axes `_check_walk` says which tile of which.
-        k = at[tile_of_k] + (0 if over else at[share] * at[counted])
-        first = at[share] * plan.tiles.share if not of.buffer.startswith("ring_") else 0
-        rows = plan.match.box.along_m(tile[0])
-        place = {"m": at["b_m"] * rows, "n": at["b_n"] * tile[1] + first, "k": k * tile[2]}
-        place |= {dim: at[dim] for dim in (*batches, *over, ROWS_BEFORE)}
-        found = [0] * len(index)
-        for axis, corner in zip(of.axes, of.corner, strict=True):
-            if axis.axis is not None:
-                found[axis.axis] += axis.start + axis.step * value(corner, own | at)
-        wanted = [position(one, place) for one in index]
-        if found != wanted:
-            number = next(n for n, one in enumerate(wanted) if found[n] != one)
-            raise VerifyError(
-                f"{leaf.statement}: boxes of {of.tensor.name} begin at {found[number]} of axis "
-                f"{number} and not at {wanted[number]}",
-                where=f"{plan.entry}: {', '.join(of.corner)}",
-            )
-
-
 def _check_lines(plan: KernelPlan, of: Lines) -> None:
     """Panels begin where the agents' tiles do, and are of the arrays that the epilogue accesses."""
     warp_m, warp_n = plan.tiles.warp
@@ -363,22 +337,3 @@ def _check_lines(plan: KernelPlan, of: Lines) -> None:
                     f"panels of {line.panel.tensor.name} begin at {found} and not at {wanted}",
                     where=f"{plan.entry}: {line.row}, {line.column}",
                 )
-
-
-def _accessed(plan: KernelPlan, of: Boxes) -> tuple[tuple[Along, ...], tuple[int, int, int]]:
-    """The index of what boxes move, and the steps of tiles along m, n and k."""
-    for name, operand in plan.match.operands:
-        if of.buffer == f"ring_{name}":
-            rows, columns, depth = plan.tiles.cta
-            if operand.whole:  # every tile has all of its columns
-                columns = 0
-            return operand.index, (rows, columns, depth // operand.packed)
-    if plan.match.rest is not None and of.buffer == f"ring_{REST_RING}":  # and all of its k
-        return plan.match.rest.operand.index, (*plan.tiles.cta[:2], 0)
-    for name, operand in plan.scores.operands if plan.scores is not None else ():
-        if of.buffer == f"ring_{name}":
-            return renamed(operand.index), plan.tiles.cta
-    kind, _, name = of.buffer.partition("_")
-    elements = plan.work.matrices if kind == "panel" else plan.work.writes
-    names = (panel_name(plan.work, e, at) for at, e in enumerate(elements))
-    return dict(zip(names, elements, strict=False))[name].index, plan.tiles.cta

@@ -37,9 +37,47 @@ from polygen.lower.work import (
 from polygen.poly.tiling import share_of
 
 
+def check_records(plan: KernelPlan) -> None:
+    """What records name is there: operands, their dims, iterators; and as many accesses as are.
+
+    Raises:
+        VerifyError: with the record.
+    """
+    operands, columns = dict(plan.match.operands), plan.tiles.columns
+    known = (*operands, *(dict(plan.scores.operands) if plan.scores is not None else ()))
+    for leaf in plan.leaves:
+        work, where = leaf.work, f"{plan.entry}, {leaf.statement}"
+        copies = (
+            [work] if isinstance(work, Copy) else [work.copy] if isinstance(work, Stream) else []
+        )
+        copies += [one.copy for one in work.sources] if isinstance(work, Fill) else []
+        for one in copies:
+            digits = [step for steps in one.lie for step in steps]
+            if len(one.lie) != 2 or any(step.per < 1 or step.modulo < 0 for step in digits):
+                raise VerifyError(f"elements lie at {one.lie}", where=where)
+        named: list[Copy | Load] = [*copies, *([work] if isinstance(work, Load) else [])]
+        for part in named:
+            if part.operand not in known or part.role not in ("m", "n"):
+                raise VerifyError(f"{part.operand} along {part.role} is no operand", where=where)
+        if isinstance(work, Product) and not {n for n, _ in work.overwrites or ()} <= {*leaf.loops}:
+            raise VerifyError(f"sums are overwritten by {work.overwrites}", where=where)
+        if isinstance(work, Finish):
+            for panel in (*work.operands, *work.results):
+                if panel.columns < 1 or columns % panel.columns:
+                    raise VerifyError(f"panels of {panel.columns} columns", where=where)
+    passes = zip(
+        (*plan.epilogue.before, plan.epilogue), (*plan.work.before, plan.work), strict=False
+    )
+    for made, wanted in passes:
+        if (len(made.reads), len(made.writes)) != (len(wanted.reads), len(wanted.writes)):
+            raise VerifyError(f"{len(made.reads)} arrays are read", where=plan.entry)
+
+
 def check_cells(plan: KernelPlan, leaf: Leaf) -> None:
     """The record of a leaf names the buffers of its tile statement's cells, in their order."""
     named = _buffers(leaf)
+    if isinstance(leaf.work, Clear) and len(set(leaf.work.totals)) != len(leaf.work.totals):
+        raise VerifyError(f"{leaf.statement} clears sums twice", where=plan.entry)
     statement = next((s for s in plan.tile_program.statements if s.name == leaf.statement), None)
     if named is None or statement is None:
         return

@@ -16,6 +16,7 @@ from polygen.lower.accesses import steps_text
 from polygen.lower.carried import carried
 from polygen.lower.plan import KernelPlan
 from polygen.lower.scan_work import Scan
+from polygen.lower.verify_scan import check_scan, check_stores
 from polygen.poly.match import Along
 
 Check = Callable[[KernelPlan, Tensor, tuple[Along, ...], str, Mapping[str, str]], None]
@@ -31,7 +32,9 @@ def check_scans(plan: KernelPlan, check: Check) -> None:
     Raises:
         VerifyError: with what differs.
     """
+    check_stores(plan)
     for scan in plan.of(Scan):
+        check_scan(plan, scan)
         _check_reads(plan, scan, check)
         _check_bounds(plan, check)
         groups = plan.atom.k // plan.atom.n

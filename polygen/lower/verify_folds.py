@@ -25,6 +25,7 @@ def check_folds(plan: KernelPlan) -> tuple[Proof, ...]:
         VerifyError: a term is in no part or in two, or a part is not combined.
     """
     found = []
+    _check_records(plan)
     for one in (fold for before in plan.epilogue.before for fold in before.folds):
         _check_lanes(plan, one, every=True)
         if one.along != "m" or plan.tiles.split > 1:
@@ -42,6 +43,31 @@ def check_folds(plan: KernelPlan) -> tuple[Proof, ...]:
             Proof("every part is read once, by a launch that begins when all are written", "folds")
         )
     return tuple(found)
+
+
+def _check_records(plan: KernelPlan) -> None:
+    """Folds are the program's, in the registers of their places, in every pass; rows are known by
+    the passes before.
+    """
+    tiles, e = plan.tiles, plan.epilogue
+    counts = {"m": tiles.atoms[0], "n": tiles.columns // plan.atom.n, "": 1}
+    for made, work in zip((*e.before, e), (*plan.work.before, plan.work), strict=True):
+        said = [(one.value, one.monoid, one.terms, one.kept) for one in made.folds]
+        wanted = [(one.value, one.monoid, one.terms, one.kept) for one in work.folds]
+        if said != wanted:
+            raise VerifyError(f"folds are {said} and not {wanted}", where=plan.entry)
+        if tuple(one.value for one in made.known) != tuple(work.known) or made.sums != e.sums:
+            raise VerifyError(f"a pass knows {made.known} and sums {made.sums}", where=plan.entry)
+        for one in made.folds:
+            along = next((dim for dim in "mn" if dim in one.kept), "")
+            places, elements = len(one.offsets), plan.atom.c.table.shape[1]
+            held = [one.turns[e] for e in range(len(one.turns)) if e < len(one.slots)]
+            if (one.along, one.atoms) != (along, counts[along]) or any(
+                len(each) != elements for each in (one.slots, one.turns)
+            ):
+                raise VerifyError(f"{one.value} along {one.along}", where=plan.entry)
+            if set(one.slots) != set(range(places)) or set(held) != set(range(one.registers)):
+                raise VerifyError(f"{one.value} in {one.registers} registers", where=plan.entry)
 
 
 def _check_lanes(plan: KernelPlan, one: FoldPart, *, every: bool = False) -> None:

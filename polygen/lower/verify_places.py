@@ -16,6 +16,7 @@ import numpy as np
 from polygen.errors import VerifyError
 from polygen.hardware import formula
 from polygen.hardware.device import common_facts
+from polygen.hardware.fragment_load import atom_load
 from polygen.hardware.matrix_layout import MatrixLayout, copied_to
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.accesses import ROWS_BEFORE
@@ -23,10 +24,10 @@ from polygen.lower.formulas import units, value
 from polygen.lower.operands import K_INSIDE
 from polygen.lower.plan import KernelPlan
 from polygen.lower.result_work import Epilogue, Finish
-from polygen.lower.work import Boxes, Copy, Load, Locate, Move, Product
+from polygen.lower.work import Boxes, Copy, Fill, Load, Locate, Move, Product, Stream
 from polygen.poly.by_warps import copy_parts
 from polygen.poly.register_operands import tile_extents
-from polygen.poly.tiling import share_of
+from polygen.poly.tiling import RowVectors, share_of
 
 
 def check_places(plan: KernelPlan) -> None:
@@ -43,11 +44,18 @@ def check_places(plan: KernelPlan) -> None:
             _check_copy(plan, leaf.work)
         elif isinstance(leaf.work, Load):
             _check_load(plan, leaf.work)
+        elif isinstance(leaf.work, Fill):
+            for source in leaf.work.sources:
+                _check_tile(plan, source.copy)
+        elif isinstance(leaf.work, Stream):
+            _check_tile(plan, leaf.work.copy)
         elif isinstance(leaf.work, Move):
             for boxes in leaf.work.boxes:
                 _check_shared(plan, boxes)
-    if not plan.schedule.by_lanes:
-        for one in (*plan.epilogue.before, plan.epilogue):
+    for one in (*plan.epilogue.before, plan.epilogue):
+        _check_bases(plan, one)
+        if not plan.schedule.by_lanes:
+            _check_vectors(plan, one)
             _check_lanes(plan, one)
     for finish in plan.of(Finish):
         _check_finish(plan, finish)
@@ -99,14 +107,22 @@ def _begins(plan: KernelPlan, layout: MatrixLayout, first: int) -> int:
     return int(copied_to(layout, np.array([row]), np.array([byte]))[0])
 
 
-def _check_copy(plan: KernelPlan, of: Copy) -> None:
-    """A copy is of the tile that the block's operand has, in accesses that its rows allow."""
+def _check_tile(plan: KernelPlan, of: Copy) -> None:
+    """A copy is of the tile that the block's operand has."""
     operand = plan.match.operand(of.operand)
-    size, unit = operand.tensor.dtype.bytes, plan.tile_program.statement(f"copy_{of.operand}").unit
-    made = (of.role, of.tile, of.tile_k, of.element_bytes, of.ragged)
-    wanted = (operand.role, *tile_extents(operand, plan.tiles), size, operand.ragged)
+    size = operand.tensor.dtype.bytes
+    made = (of.role, of.tile, of.tile_k, of.element_bytes, of.ragged, of.k_contiguous)
+    wanted = (operand.role, *tile_extents(operand, plan.tiles), size, operand.ragged,
+              operand.k_contiguous)  # fmt: skip
     if made != wanted:
         raise VerifyError(f"copy_{of.operand} is of {made} and not {wanted}", where=plan.entry)
+
+
+def _check_copy(plan: KernelPlan, of: Copy) -> None:
+    """A copy of all warps is of the operand's tile, in accesses that its rows allow."""
+    _check_tile(plan, of)
+    operand = plan.match.operand(of.operand)
+    size, unit = operand.tensor.dtype.bytes, plan.tile_program.statement(f"copy_{of.operand}").unit
     fits = of.width in (size, min(chunk_bytes(), operand.alignment))
     if not fits or of.asynchronous != (unit.name == "cp.async"):
         raise VerifyError(f"copy_{of.operand} by {of.width} bytes, {unit.name}", where=plan.entry)
@@ -123,6 +139,8 @@ def _check_load(plan: KernelPlan, of: Load) -> None:
     wanted = (operand.role, tiles.atoms[axis], tiles.warp[axis], dtype.bytes, rest)
     if made != wanted or of.slots != plan.schedule.pipeline.fragments:
         raise VerifyError(f"load_{of.operand} is of {made} and not {wanted}", where=plan.entry)
+    if of.load != atom_load(plan.atom, "ab"[axis], operand.k_contiguous, tiles.atoms[axis]):
+        raise VerifyError(f"load_{of.operand} reads rows of another dim", where=plan.entry)
     if of.round_to_tf32 != (dtype.name == "tf32" or plan.atom.pieces > 1):
         raise VerifyError(f"load_{of.operand} rounds", where=plan.entry)
 
@@ -149,6 +167,8 @@ def _check_shared(plan: KernelPlan, of: Boxes) -> None:
         if of.parts != len(shared):
             raise VerifyError(f"{of.tensor.name} in {of.parts} parts", where=plan.entry)
         if of.parts == 1:
+            if of.part or of.mask:
+                raise VerifyError(f"{of.tensor.name} is shared by no blocks", where=plan.entry)
             continue
         wanted = (number, sum(1 << r for r in shared))
         found = tuple(value(text, {"rank": rank}) for text in (of.part, of.mask))
@@ -163,18 +183,44 @@ def _check_shared(plan: KernelPlan, of: Boxes) -> None:
             )
 
 
+def _check_vectors(plan: KernelPlan, one: Epilogue) -> None:
+    """Lanes finish as many adjacent results in a pass over a warp's sums as its loop counts on."""
+    columns, lanes = plan.tiles.warp[1], plan.device.warp_size
+    rows = RowVectors(one.vector, one.batch, lanes)
+    if one.staged != (plan.schedule.epilogue.through == "smem") or min(one.vector, one.batch) < 1:
+        raise VerifyError(f"{one.batch} vectors of {one.vector} results", where=plan.entry)
+    if not one.staged:
+        fits = (one.vector, one.batch, one.fixed_column) == (2, 1, False)
+    else:
+        # A warp's rows may be fewer than a vector, whose further results are outside.
+        passes = f"0 <= r < {rows.passes(plan.tiles)}"
+        fits = passes in plan.tile_program.statement("store").bounds and (
+            columns % one.vector == 0 or columns < one.vector
+        )
+        left = plan.tiles.warp[0] * max(1, columns // one.vector) // lanes
+        fits = fits and (one.batch == 1 or left % one.batch == 0)
+        same = lanes % max(1, columns // one.vector) == 0
+        fits = fits and (same or not one.fixed_column)
+    if not fits:
+        raise VerifyError(f"{one.batch} vectors of {one.vector} results", where=plan.entry)
+
+
 def _check_lanes(plan: KernelPlan, one: Epilogue) -> None:
     """Where the elements of every lane are."""
-    tiles, atom, facts = plan.tiles, plan.atom, common_facts()
+    atom, facts = plan.atom, common_facts()
     table = atom.c.table[: facts["warp_size"]]
     lane = np.arange(facts["warp_size"])
-    for axis, (base, text) in enumerate(
-        ((one.row_base, one.row_of_lane), (one.column_base, one.column_of_lane))
-    ):
+    for axis, text in enumerate((one.row_of_lane, one.column_of_lane)):
         offsets = np.array([offset[axis] for offset in one.element_offsets])
         found = np.broadcast_to(formula.value(text, {"lane": lane}), lane.shape)[:, None] + offsets
         if not np.array_equal(found, table[:, :, axis]):
             raise VerifyError(f"lanes have their elements at {text}", where=plan.entry)
+
+
+def _check_bases(plan: KernelPlan, one: Epilogue) -> None:
+    """Where the elements of every agent begin."""
+    tiles, atom, facts = plan.tiles, plan.atom, common_facts()
+    for axis, base in enumerate((one.row_base, one.column_base)):
         quarters = facts["warpgroup_warps"] if axis == 0 and atom.scope == "warpgroup" else 1
         agents = itertools.product(_agents(plan), range(quarters), range(tiles.split))
         for (own, names), quarter, share in agents:
@@ -226,28 +272,64 @@ def _check_finish(plan: KernelPlan, of: Finish) -> None:
                 )
 
 
+def _resident(plan: KernelPlan) -> tuple[int, int]:
+    """Persistent blocks that run at once, and those of each multiprocessor; without roles none."""
+    if not plan.schedule.specialised:
+        return (0, 1)
+    each = plan.schedule.min_blocks
+    return (plan.device.multiprocessors * each, each)
+
+
 def _check_numbers(plan: KernelPlan) -> None:
     """Work items are numbered along the dim, in the groups and by the clusters of the schedule."""
     raster, cluster = plan.schedule.raster, plan.schedule.cluster
     across = "n" if raster.along == "m" else "m"
+    if plan.scores is not None:
+        _check_rows_of_tiles(plan)
+        return
     for one in plan.of(Locate):
-        if plan.scores is not None:  # one block for tiles of rows
-            continue
         said = (one.along, one.across, one.group, one.cluster)
         if said != (raster.along, across, raster.group, (cluster.m, cluster.n)):
             raise VerifyError(f"tiles are numbered {said}", where=plan.entry)
+        sides = tuple(plan.match.box.side(dim) for dim, _ in one.batches)
+        if (one.split, one.sides) != (cluster.k if cluster.last else 1, sides):
+            raise VerifyError(f"{one.split} blocks share tiles of {one.sides}", where=plan.entry)
     launch, counts = plan.launch, {"m": cluster.m, "n": cluster.n}
-    if plan.scores is None:
-        tiles = {"m": plan.match.box.along_m(plan.tiles.cta[0]),
-                 "n": plan.tiles.cta[1] * plan.tiles.run}  # fmt: skip
-        wanted = (
-            plan.match.extent(raster.along), plan.match.extent(across),
-            tiles[raster.along], tiles[across], raster.group,
-            (counts[raster.along], counts[across]), cluster.k, plan.schedule.launch.dependent,
-        )  # fmt: skip
-        made = (
-            launch.along, launch.across, launch.tile_along, launch.tile_across, launch.group,
-            launch.cluster, launch.split, launch.dependent,
-        )  # fmt: skip
-        if made != wanted:
-            raise VerifyError(f"the launch is {made} and not {wanted}", where=plan.entry)
+    tiles = {"m": plan.match.box.along_m(plan.tiles.cta[0]),
+             "n": plan.tiles.cta[1] * plan.tiles.run}  # fmt: skip
+    wanted = (
+        plan.match.extent(raster.along), plan.match.extent(across),
+        tiles[raster.along], tiles[across], raster.group,
+        (counts[raster.along], counts[across]), cluster.k, plan.schedule.launch.dependent,
+        *_resident(plan),
+    )  # fmt: skip
+    made = (
+        launch.along, launch.across, launch.tile_along, launch.tile_across, launch.group,
+        launch.cluster, launch.split, launch.dependent,
+        launch.persistent, launch.per_multiprocessor,
+    )  # fmt: skip
+    if made != wanted:
+        raise VerifyError(f"the launch is {made} and not {wanted}", where=plan.entry)
+
+
+def _check_rows_of_tiles(plan: KernelPlan) -> None:
+    """Of a chain a block has tiles of rows with all columns; or one, with all keys or a part."""
+    launch, (rows, columns, _), part = plan.launch, plan.tiles.cta, plan.schedule.tile.part
+    across = (plan.match.depths[0], part) if part else (plan.match.n, columns)
+    alone = plan.key_tiles is not None  # blocks visit as many tiles of keys as their rows want
+    wanted = (
+        plan.match.m, rows, *across, plan.schedule.raster.group, (1, 1), 1, False,
+        0 if alone else plan.device.multiprocessors * plan.schedule.min_blocks,
+        plan.schedule.min_blocks,
+    )  # fmt: skip
+    made = (
+        launch.along, launch.tile_along, launch.across, launch.tile_across, launch.group,
+        launch.cluster, launch.split, launch.dependent, launch.persistent,
+        launch.per_multiprocessor,
+    )  # fmt: skip
+    if made != wanted:
+        raise VerifyError(f"the launch is {made} and not {wanted}", where=plan.entry)
+    for one in plan.of(Locate):
+        said = (one.along, one.across, one.group, one.cluster, one.split, one.sides)
+        if said != ("m", "n", plan.schedule.raster.group, (1, 1), 1, ()):
+            raise VerifyError(f"tiles are numbered {said}", where=plan.entry)

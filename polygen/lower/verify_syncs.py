@@ -15,22 +15,10 @@ from polygen.errors import VerifyError
 from polygen.lower.fragments import Make
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Exchange, Finish, Lines, Panel, Store
+from polygen.lower.sync_work import Grids, Groups, Nothing, Placed, Signal, Skip, Turn
 from polygen.lower.synchronise import counter_of, placed
 from polygen.lower.tally import Tally
-from polygen.lower.work import (
-    Combine,
-    Fill,
-    Grids,
-    Groups,
-    Move,
-    Nothing,
-    Placed,
-    Product,
-    Send,
-    Signal,
-    Skip,
-    Turn,
-)
+from polygen.lower.work import Combine, Fill, Move, Product, Send
 from polygen.poly.read_loops import check_loops
 from polygen.poly.tile_program import SyncStatement
 
@@ -165,7 +153,7 @@ def _counted(leaf: Leaf) -> Iterator[tuple[str, str]]:
     if isinstance(work, Move):
         yield work.counter, work.full.sync.buffers[0]
     elif isinstance(work, Product):
-        if work.counter:
+        if work.counter or leaf.unit == "wgmma":
             number = 1 if work.left_counter or work.fragment else 0
             yield work.counter, work.buffers[number]
             if work.left_counter:

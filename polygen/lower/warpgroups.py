@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from polygen.lower import epilogue
+from polygen.lower.buffers import Buffer
 from polygen.lower.fill import fill
 from polygen.lower.folds import around
 from polygen.lower.given import Given
@@ -19,11 +20,12 @@ from polygen.lower.making import make
 from polygen.lower.memory import memory, workers
 from polygen.lower.operands import boxes, k_of_all, operand_layout
 from polygen.lower.partial_sums import landings
-from polygen.lower.plan import Buffer, Inside, Leaf, Place
+from polygen.lower.plan import Inside, Leaf, Place
 from polygen.lower.promoting import promote
 from polygen.lower.rest import given_columns, rest_boxes, rest_fills, rest_layout, rest_leaves
 from polygen.lower.result_work import Epilogue, Panel
 from polygen.lower.row_exchange import exchanged, sent_bytes
+from polygen.lower.sync_work import Groups, Nothing, Placed
 from polygen.lower.synchronise import (
     AGENTS,
     counter_of,
@@ -35,18 +37,7 @@ from polygen.lower.synchronise import (
 )
 from polygen.lower.tallies import leaves as tallied
 from polygen.lower.tallies import tallies
-from polygen.lower.work import (
-    FIRST_OF_TILE,
-    Boxes,
-    Combine,
-    Groups,
-    Locate,
-    Move,
-    Nothing,
-    Placed,
-    Product,
-    Send,
-)
+from polygen.lower.work import FIRST_OF_TILE, Boxes, Combine, Locate, Move, Product, Send
 from polygen.poly.match import REST_RING
 from polygen.poly.pointwise import Element
 

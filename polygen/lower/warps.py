@@ -11,17 +11,19 @@ from dataclasses import replace
 
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower import layout
+from polygen.lower.buffers import Buffer
 from polygen.lower.folds import around
 from polygen.lower.given import Given
 from polygen.lower.memory import memory
 from polygen.lower.operands import copy, load
-from polygen.lower.plan import Buffer, Inside, Leaf, Place
+from polygen.lower.plan import Inside, Leaf, Place
 from polygen.lower.promoting import promote
 from polygen.lower.result_work import Epilogue
+from polygen.lower.sync_work import Groups
 from polygen.lower.synchronise import AGENTS, placed, sync_leaves
 from polygen.lower.tallies import leaves as tallied
 from polygen.lower.tallies import tallies
-from polygen.lower.work import Clear, Copy, Groups, Load, Product
+from polygen.lower.work import Clear, Copy, Load, Product
 from polygen.poly.results import copies_in_background, copies_staged
 
 _PLACE = "warps"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from markupsafe import Markup, escape
 
 from polygen.hardware.cost_parameters import cost_parameters
-from polygen.lower.work import Placed
+from polygen.lower.sync_work import Placed
 from polygen.page.pictures import (
     Picture,
     Roofline,

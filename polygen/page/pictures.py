@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from polygen.hardware.cost_parameters import CostParameters
 from polygen.hardware.device import Device
-from polygen.lower.plan import Buffer, KernelPlan
+from polygen.lower.buffers import Buffer
+from polygen.lower.plan import KernelPlan
 from polygen.page.timeline import Timeline
 from polygen.schedule.problem import Problem
 from polygen.tune.cost import Cost

@@ -14,7 +14,8 @@ from polygen.hardware.device import common_facts
 from polygen.poly.elements import ROLES
 from polygen.poly.fusion import Fusion, fuse
 from polygen.poly.key_pages import PagedOperand, paged_operand
-from polygen.poly.match import Along, Match, Operand, match
+from polygen.poly.match import Along, Match, match
+from polygen.poly.operand import Operand
 from polygen.poly.pointwise import Element, Pointwork, pointwork
 from polygen.poly.scop import scop
 from polygen.rewrite.chain import Chain
@@ -235,7 +236,10 @@ def _require_pages(found: ChainMatch, operand: Operand, keys: str) -> None:
         )
 
 
+# Dims of the first product -> those of the kernel.
+KEYS = {"n": "k", "k": "depth"}
+
+
 def renamed(index: tuple[Along, ...]) -> tuple[Along, ...]:
     """An index of the first product in the dims of the kernel: its keys are k."""
-    names = {"n": "k", "k": "depth"}
-    return tuple(one.renamed(names) for one in index)
+    return tuple(one.renamed(KEYS) for one in index)

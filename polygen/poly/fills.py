@@ -19,7 +19,8 @@ from polygen.hardware.data_file import read
 from polygen.hardware.device import common_facts
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.poly.elements import Element
-from polygen.poly.match import Match, Operand
+from polygen.poly.match import Match
+from polygen.poly.operand import Operand
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 

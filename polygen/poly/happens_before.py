@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 
 from polygen import isl, remembered
 from polygen.poly.agent_order import AgentOrder
+from polygen.poly.order_path import Hop, Path
 from polygen.poly.tile_program import Sync
 from polygen.poly.versions import Dependence
 
@@ -30,33 +31,6 @@ _IN, _OUT = isl.dim_type.in_, isl.dim_type.out
 _LINKS = ("mbarrier", "bar", "turn")
 _HOPS = 2  # barriers on a path
 _WITNESSES = 4  # pairs that are tried before all
-
-
-@dataclass(frozen=True, slots=True)
-class Hop:
-    """One barrier on a path, with the leaf that signals it."""
-
-    sync: Sync
-    signal: str
-
-
-@dataclass(frozen=True, slots=True)
-class Path:
-    """A fence on the source's side, where there is one, and barriers."""
-
-    hops: tuple[Hop, ...]
-    fence: Sync | None = None
-
-    @property
-    def last(self) -> Sync:
-        """The barrier that it ends with."""
-        return self.hops[-1].sync
-
-    @property
-    def names(self) -> frozenset[str]:
-        """Of the syncs."""
-        fence = (self.fence.name,) if self.fence is not None else ()
-        return frozenset((*fence, *(hop.sync.name for hop in self.hops)))
 
 
 @dataclass(frozen=True, slots=True)

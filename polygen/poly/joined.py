@@ -24,7 +24,8 @@ from polygen.errors import ScheduleError, VerifyError
 from polygen.frontend.program import Dim
 from polygen.poly.elements import Along
 from polygen.poly.legality import Proof
-from polygen.poly.match import Joined, Match, Operand
+from polygen.poly.match import Joined, Match
+from polygen.poly.operand import Operand
 from polygen.schedule.joined import run_of
 from polygen.schedule.model import Schedule
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polygen.poly.joined import joined
-from polygen.poly.match import Along, Match, Operand
+from polygen.poly.match import Along, Match
+from polygen.poly.operand import Operand
 from polygen.poly.pixel_axes import in_boxes, work_in_boxes
 from polygen.poly.pointwise import Element, Pointwork
 from polygen.poly.prologue import Prologue

@@ -15,7 +15,8 @@ from dataclasses import replace
 from polygen.errors import ScheduleError
 from polygen.frontend.program import Dim
 from polygen.poly.elements import Along
-from polygen.poly.match import Match, Operand
+from polygen.poly.match import Match
+from polygen.poly.operand import Operand
 from polygen.poly.pixel_boxes import M, PixelBox
 from polygen.poly.pointwise import Element, Pointwork
 from polygen.schedule.model import Schedule

@@ -17,10 +17,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from polygen.errors import ScheduleError
-from polygen.frontend.program import Program, Tensor, realigned
+from polygen.frontend.alignment import realigned
+from polygen.frontend.program import Program, Tensor
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.poly.fills import by_threads
-from polygen.poly.match import Match, Operand
+from polygen.poly.match import Match
+from polygen.poly.operand import Operand
 from polygen.poly.prologue import operand_of, prologues, without_prologues
 from polygen.schedule.model import Schedule
 from polygen.schedule.realign import Realign

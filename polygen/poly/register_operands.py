@@ -21,7 +21,8 @@ from polygen.errors import ScheduleError
 from polygen.frontend.dtypes import TF32
 from polygen.hardware.device import common_facts
 from polygen.poly.elements import Element
-from polygen.poly.match import Match, Operand
+from polygen.poly.match import Match
+from polygen.poly.operand import Operand
 from polygen.poly.prologue import Fragment, Prologue
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule

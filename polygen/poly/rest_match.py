@@ -17,7 +17,8 @@ from polygen.hardware.data_file import read
 from polygen.hardware.device import common_facts
 from polygen.hardware.matrix_layout import spans
 from polygen.poly.fusion import fuse
-from polygen.poly.match import REST_RIGHT, Match, Operand, RestMatch, match
+from polygen.poly.match import REST_RIGHT, Match, RestMatch, match
+from polygen.poly.operand import Operand
 from polygen.poly.pointwise import Pointwork, pointwork
 from polygen.poly.scop import scop
 

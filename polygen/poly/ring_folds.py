@@ -8,7 +8,8 @@ from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import TF32
 from polygen.frontend.program import Access, Constant, Dim, Extent
 from polygen.poly.elements import Along, Compute, Element
-from polygen.poly.match import Match, Operand
+from polygen.poly.match import Match
+from polygen.poly.operand import Operand
 from polygen.poly.operand_folds import OperandFold, OperandFolds, RowResult
 from polygen.poly.prologue import of_elements
 

@@ -11,8 +11,9 @@ import pytest
 
 import polygen as pg
 from polygen.adapters.kernels import Kernels
-from polygen.chained import decide_chain, is_chain, matched, whole_dims, with_numbers
+from polygen.chained import is_chain, matched, whole_dims, with_numbers
 from polygen.errors import ResourceError
+from polygen.fit_chain import decide_chain
 from polygen.hardware.device import device
 from polygen.knobs import scope
 from polygen.lower.carried import carried

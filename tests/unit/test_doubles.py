@@ -8,7 +8,7 @@ import pytest
 import polygen as pg
 from polygen.cli.accuracy import expected
 from polygen.emit.doubles import FORMS, double_literal, in_double
-from polygen.emit.functions import PRIMITIVES
+from polygen.emit.primitives import PRIMITIVES
 from polygen.errors import DTypeError, ScheduleError, UnsupportedProgram
 from polygen.frontend.evaluate import evaluate
 from polygen.hardware.cost_parameters import cost_parameters

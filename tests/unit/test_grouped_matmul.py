@@ -10,9 +10,10 @@ from polygen.cli import main
 from polygen.cli.accuracy import expected
 from polygen.cli.trial import random_operands
 from polygen.decision import decision
+from polygen.frontend.alignment import realigned
 from polygen.frontend.dtypes import S32
 from polygen.frontend.evaluate import evaluate
-from polygen.frontend.program import Program, Within, realigned
+from polygen.frontend.program import Program, Within
 from polygen.generated import decode, encode
 from polygen.hardware.device import device
 from polygen.kernel import Kernel

@@ -7,7 +7,7 @@ from __future__ import annotations
 from polygen.emit.leaf.table import Text, leaf
 from polygen.emit.names import c_name
 from polygen.lower.plan import KernelPlan, Leaf
-from polygen.lower.work import Grids, Nothing, Placed
+from polygen.lower.sync_work import Grids, Nothing, Placed
 
 
 @leaf("bar", "block", Placed)

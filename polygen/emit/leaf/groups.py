@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from polygen.emit.leaf.table import Text, leaf
 from polygen.lower.plan import KernelPlan, Leaf
-from polygen.lower.work import Groups
+from polygen.lower.sync_work import Groups
 
 
 @leaf("commit", "cp.async", Groups)

@@ -9,7 +9,8 @@ import numpy as np
 from polygen.emit.leaf.table import Text, filled, leaf
 from polygen.emit.leaves import plus, slot_address
 from polygen.hardware.fragment_load import FragmentLoad
-from polygen.lower.plan import Buffer, KernelPlan, Leaf
+from polygen.lower.buffers import Buffer
+from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import Load
 
 SHARED_ALIGNMENT = 128  # bytes that a kernel declares for its shared memory, without patterns

@@ -9,7 +9,8 @@ from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import matrix_coordinates
 from polygen.emit.row_groups import declared, find, of_group
 from polygen.lower.plan import KernelPlan, Leaf
-from polygen.lower.work import Locate, Nothing
+from polygen.lower.sync_work import Nothing
+from polygen.lower.work import Locate
 from polygen.poly.raster import run_column, run_place
 
 

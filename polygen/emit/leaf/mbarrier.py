@@ -5,7 +5,7 @@ from __future__ import annotations
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import indexed_address
 from polygen.lower.plan import KernelPlan, Leaf
-from polygen.lower.work import Signal, Skip, Turn
+from polygen.lower.sync_work import Signal, Skip, Turn
 
 _NEEDS = ("mbarrier", "mbarrier_wait", "cursor")
 

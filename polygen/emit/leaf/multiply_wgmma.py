@@ -12,8 +12,10 @@ from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import sum_register
 from polygen.hardware.atom import Atom
 from polygen.hardware.matrix_layout import ADDRESS_MASK, MatrixLayout
-from polygen.lower.plan import Buffer, KernelPlan, Leaf
-from polygen.lower.work import Nothing, Product
+from polygen.lower.buffers import Buffer
+from polygen.lower.plan import KernelPlan, Leaf
+from polygen.lower.sync_work import Nothing
+from polygen.lower.work import Product
 
 REGISTERS = "registers"  # where the left operand lies, beside the ways of lying in shared memory
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import indexed_address, slot_address, sum_register
 from polygen.lower.plan import KernelPlan, Leaf
-from polygen.lower.work import Combine, Landing, Nothing, Send
+from polygen.lower.sync_work import Nothing
+from polygen.lower.work import Combine, Landing, Send
 
 _NEEDS = ("mbarrier", "mbarrier_wait", "cursor", "block_address", "partial_sums", "wait_across")
 

@@ -12,7 +12,8 @@ from pointwise_kernels import SIGNS, apply, arguments, compiled, every, off_by, 
 
 from polygen.cli import accuracy
 from polygen.emit.function_errors import fast_error
-from polygen.emit.functions import COMPOSITES, PRIMITIVES, expression
+from polygen.emit.functions import expression
+from polygen.emit.primitives import COMPOSITES, PRIMITIVES
 from polygen.frontend.functions import TABLE
 
 FAST = sorted(name for name, e in {**PRIMITIVES, **COMPOSITES}.items() if e.fast)

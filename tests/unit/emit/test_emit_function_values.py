@@ -30,7 +30,7 @@ from pointwise_kernels import (
 import polygen as pg
 from polygen.check import compare
 from polygen.emit.function_errors import recorded_error
-from polygen.emit.functions import COMPOSITES, PRIMITIVES
+from polygen.emit.primitives import COMPOSITES, PRIMITIVES
 from polygen.frontend.dtypes import F32
 from polygen.frontend.functions import INTERNAL, TABLE
 from polygen.frontend.program import Tensor

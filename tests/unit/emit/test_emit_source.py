@@ -6,8 +6,8 @@ import pytest
 from matrix import CASES, case, small
 
 from polygen.emit import ctext
-from polygen.emit.functions import PRIMITIVES
 from polygen.emit.names import c_name
+from polygen.emit.primitives import PRIMITIVES
 from polygen.frontend.expansion import expand
 from polygen.frontend.functions import TABLE
 from polygen.poly.ast import Binary, Block, Call, Const, For, If, Marked, Var

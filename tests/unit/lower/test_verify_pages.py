@@ -10,8 +10,8 @@ from chain_samples import few_rows
 from paged_samples import decoding, signature
 
 import polygen as pg
-from polygen.chained import decide_chain
 from polygen.errors import VerifyError
+from polygen.fit_chain import decide_chain
 from polygen.frontend.build import build_for
 from polygen.hardware.device import device
 from polygen.lower.verify import verify

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from matrix import roles
-from test_follow_program import bounds, gone, moved, text
-from test_realign_program import DEPENDENT, PLAIN
+from test_follow_program import bounds, moved, refused
+from test_realign_program import CHUNKS, DEPENDENT, PLAIN
 
 import polygen as pg
 from polygen.errors import ScheduleError, VerifyError
@@ -25,7 +25,6 @@ from polygen.poly import ast, block_tree
 from polygen.poly.block_tree import BlockTree
 from polygen.poly.make_program import check_making, make_program, map_making
 from polygen.poly.realign_program import RealignShape
-from polygen.poly.refine import refine
 from polygen.poly.tile_program import TileProgram
 from polygen.schedule.model import Launches, Schedule
 
@@ -35,12 +34,7 @@ def tree(shape: RealignShape) -> BlockTree:
     return map_making(shape)
 
 
-BROKEN = {
-    "the last chunks left out": (PLAIN, text("chunk < realign_c", "chunk < -1 + realign_c")),
-    "the last round left out": (PLAIN, text("0 <= chunk <= 384", "0 <= chunk <= 256")),
-    "a round of the next segment": (PLAIN, text("0 <= chunk <= 384", "0 <= chunk <= 512")),
-    "chunks twice": (PLAIN, text("(chunk) mod 128 = 0", "(chunk) mod 64 = 0")),
-    "no wait for the grids before": (DEPENDENT, gone("wait_grids_warps")),
+BROKEN = CHUNKS | {
     "a wait behind what is read": (DEPENDENT, moved("made", "wait_grids_warps")),
 }
 
@@ -48,10 +42,7 @@ BROKEN = {
 @pytest.mark.parametrize("name", BROKEN)
 def test_broken_trees_are_refused(name: str) -> None:
     shape, change = BROKEN[name]
-    emitted = tree(shape).emitted
-    refine(emitted)
-    with pytest.raises(VerifyError):
-        refine(change(emitted))
+    refused(tree(shape).emitted, change)
 
 
 def of_others(program: TileProgram) -> TileProgram:

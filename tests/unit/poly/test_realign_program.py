@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 from matrix import roles
-from test_follow_program import bounds, gone, moved, text
+from test_follow_program import bounds, gone, moved, refused, text
 
 import polygen as pg
 from polygen.errors import VerifyError
@@ -26,7 +26,6 @@ from polygen.poly.realign_program import (
     map_realign,
     realign_program,
 )
-from polygen.poly.refine import refine
 from polygen.poly.tile_program import TileProgram
 from polygen.schedule.model import Launches
 
@@ -39,15 +38,18 @@ def tree(shape: RealignShape) -> BlockTree:
     return map_realign(shape)
 
 
-BROKEN = {
+# Mistakes of whatever goes through the chunks of rows before a kernel.
+CHUNKS = {
     "the last chunks left out": (PLAIN, text("chunk < realign_c", "chunk < -1 + realign_c")),
     "the last round left out": (PLAIN, text("0 <= chunk <= 384", "0 <= chunk <= 256")),
     "a round of the next segment": (PLAIN, text("0 <= chunk <= 384", "0 <= chunk <= 512")),
     "chunks twice": (PLAIN, text("(chunk) mod 128 = 0", "(chunk) mod 64 = 0")),
+    "no wait for the grids before": (DEPENDENT, gone("wait_grids_warps")),
+}
+BROKEN = CHUNKS | {
     "a row too many": (PLAIN, text("warp < realign_rows; sh", "warp <= realign_rows; sh")),
     "a row without its edges": (PLAIN, text("edges[] : 0 <= warp", "edges[] : 1 <= warp")),
     "edges behind what is made of them": (PLAIN, moved("shifted", "edges")),
-    "no wait for the grids before": (DEPENDENT, gone("wait_grids_warps")),
     "a wait behind the edges": (DEPENDENT, moved("edges", "wait_grids_warps")),
     "a wait of some warps": (
         DEPENDENT,
@@ -59,10 +61,7 @@ BROKEN = {
 @pytest.mark.parametrize("name", BROKEN)
 def test_broken_trees_are_refused(name: str) -> None:
     shape, change = BROKEN[name]
-    emitted = tree(shape).emitted
-    refine(emitted)
-    with pytest.raises(VerifyError):
-        refine(change(emitted))
+    refused(tree(shape).emitted, change)
 
 
 def cells(statement: str, old: str, new: str) -> Callable[[TileProgram], TileProgram]:

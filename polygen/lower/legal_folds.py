@@ -1,0 +1,88 @@
+"""What kernels with folds cannot do, refused by name before anything is built."""
+
+from __future__ import annotations
+
+from polygen.errors import ScheduleError, UnsupportedProgram
+from polygen.poly.pointwise import Pointwork
+from polygen.schedule.model import Schedule
+
+
+def check_folds(schedule: Schedule, work: Pointwork) -> None:
+    """Refuse folds that the way out of a schedule makes no parts of, or its products no rows of.
+
+    Raises:
+        ScheduleError: blocks share sums beside a fold of an operand; operands are exchanged,
+            multiplied by lanes or copied first, the launch is dependent, or results leave through a
+            scratch area or in panels of which there are none.
+    """
+    others = {
+        "exchange": (schedule.exchange, "false"),
+        "launch.dependent": (schedule.launch.dependent, "false"),
+        "launch.realign": (schedule.launch.realign, "false"),
+        'roles.computes = "before"': (schedule.makes_first, '"producer"'),
+        'atom = "dot"': (schedule.by_lanes, '"auto"'),
+    }
+    for operand in work.operands.folds:
+        name = operand.fold.write.name
+        if schedule.cluster.k > 1:
+            raise ScheduleError(
+                f"cluster.k = {schedule.cluster.k} with {name}, a fold of an operand",
+                where=f"schedule {schedule.name}",
+                why="blocks that share sums have a range of k each, and whole rows none of them",
+                nearest="Use cluster.k = 1",
+            )
+        if schedule.cluster.tiles > 1:
+            raise ScheduleError(
+                f"a cluster of {schedule.cluster.m} x {schedule.cluster.n} with {name}, a fold of "
+                "an operand",
+                where=f"schedule {schedule.name}",
+                why="all threads of a consumer read the ring, and only one that speaks for all "
+                "can tell other blocks that a slot is free",
+                nearest="Use cluster.m = 1 and cluster.n = 1",
+            )
+        for field, (asked, instead) in others.items():
+            if asked:
+                raise ScheduleError(
+                    f"{field} with {name}, a fold of an operand",
+                    where=f"schedule {schedule.name}",
+                    why="rows of operands are folded from the rings that products read",
+                    nearest=f"Use {field.partition(' ')[0]} = {instead}",
+                )
+    within = tuple(fold for one in work.before for fold in one.folds)
+    for fold in (*work.folds, *within):
+        for field, (asked, instead) in others.items():
+            if asked:
+                raise ScheduleError(
+                    f"{field} with {fold.value}, a fold",
+                    where=f"schedule {schedule.name}",
+                    why="parts of folds are made of tiles with the result's own rows and columns, "
+                    "and one launch follows the kernel's alone",
+                    nearest=f"Use {field.partition(' ')[0]} = {instead}",
+                )
+        through = schedule.epilogue.through
+        if through == "smem" or (through != "registers" and not work.writes):
+            raise ScheduleError(
+                f"epilogue.through = {through!r} with {fold.value}, a fold",
+                where=f"schedule {schedule.name}",
+                why="parts of folds are made of terms that are in registers where the instruction "
+                "left them"
+                if through == "smem"
+                else "panels are of matrices that are stored, and only folds leave",
+                nearest='Use epilogue.through = "registers"',
+            )
+
+
+def check_folded(work: Pointwork) -> None:
+    """Refuse folds that tiles have no parts of, whatever the schedule.
+
+    Raises:
+        UnsupportedProgram: a fold leaves the rows and columns of a tile as they are.
+    """
+    for fold in work.folds:
+        if not {"m", "n"} & set(fold.folded):
+            raise UnsupportedProgram(
+                f"{fold.value}, a {fold.monoid}, folds no axis of a tile",
+                where=f"it folds {', '.join(fold.folded)} and keeps m and n",
+                why="its parts would be as many as the product has elements",
+                nearest="Fold rows or columns as well, or fold outside",
+            )

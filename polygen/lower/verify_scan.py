@@ -1,0 +1,191 @@
+"""Checks that what lies between a chain's products is the scan that was derived and proved.
+
+1. Terms are statements of the program, in an order in which each finds what it reads, from the
+   score and the reference to what the scan combines and the second product multiplies.
+2. States, their monoids and the correction are the scan's.
+3. Rows, keys and groups of columns of a thread are those of the instruction's fragment.
+4. What rows store is made of the registers of their own states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from polygen.errors import VerifyError
+from polygen.frontend.dtypes import F32
+from polygen.hardware import formula
+from polygen.hardware.device import common_facts
+from polygen.lower.plan import KernelPlan
+from polygen.lower.scan_work import PartStore, RowStore, Scan, ScanState, Terms
+from polygen.poly.chain_match import VALUES, ChainMatch
+from polygen.poly.key_tiles import FIRST
+from polygen.poly.pointwise import Compute
+
+_FAST_BITS, _SHORT = 16, "short"
+
+
+def check_scan(plan: KernelPlan, scan: Scan) -> None:
+    """Check one scan of a chain's plan.
+
+    Raises:
+        VerifyError: with what differs.
+    """
+    found = plan.chained
+    assert found is not None
+    chain = found.chain
+    states = tuple(
+        ScanState(s.value, s.monoid, "" if s.value == chain.reference else s.term, s.rescaled)
+        for s in chain.states
+    )
+    if (scan.states, scan.factors) != (states, chain.correction):
+        raise VerifyError(f"states are {scan.states}", where=plan.entry)
+    _check_terms(plan, scan, found)
+    _check_lanes(plan, scan)
+    rounded = [w.tensor.dtype.bits for w in plan.work.writes if w.kind != "row"]
+    if scan.fast and max(rounded, default=0) > _FAST_BITS:
+        raise VerifyError("functions take short forms, and results are long", where=plan.entry)
+    if scan.short and not (scan.fast and plan.schedule.functions == _SHORT):
+        raise VerifyError("functions take forms that nobody asked for", where=plan.entry)
+
+
+def check_stores(plan: KernelPlan) -> None:
+    """Check what the rows of a chain store.
+
+    Raises:
+        VerifyError: with the states that they take.
+    """
+    if plan.chained is None:
+        return
+    registers = dict(plan.chained.states)
+    names = [name for name, _ in plan.epilogue.sums if name in registers]
+    wanted = tuple((name, f"state_{registers[name]}") for name in names)
+    stores: list[RowStore | PartStore] = [*plan.of(RowStore), *plan.of(PartStore)]
+    for work in stores:
+        states = work.states if isinstance(work, RowStore) else work.named
+        if states != wanted or work.elements != _elements(plan):
+            raise VerifyError(f"rows store {states} at {work.elements}", where=plan.entry)
+
+
+def _elements(plan: KernelPlan) -> tuple[tuple[int, int], ...]:
+    """Per element of a thread: which of its rows, and its column."""
+    table = plan.atom.c.table[0]
+    rows = sorted({int(row) for row in table[:, 0]})
+    return tuple((rows.index(int(row)), int(column - table[0, 1])) for row, column in table)
+
+
+def _check_terms(plan: KernelPlan, scan: Scan, found: ChainMatch) -> None:
+    chain, score = found.chain, found.scores.products[0].contraction.write.name
+    reference = {name: "reference" for name, value in found.states if value == chain.reference}
+    terms = list(dict.fromkeys(s.term for s in chain.states if s.value != chain.reference))
+    if (scan.advance is None) == bool(chain.reference):
+        raise VerifyError("terms have no reference, or one too many", where=plan.entry)
+    if scan.advance is None:
+        _check_part(plan, scan.weigh, {score: "score"}, (chain.weight, *terms))
+        return
+    (own,) = (s.term for s in chain.states if s.value == chain.reference)
+    _check_part(plan, scan.advance, {score: "score"}, (own,))
+    _check_part(plan, scan.weigh, {own: "score"} | reference, (chain.weight, *terms))
+
+
+def _check_part(
+    plan: KernelPlan, made: Terms, given: dict[str, str], wanted: tuple[str, ...]
+) -> None:
+    """Statements make what is wanted of what is given, each as the program has it."""
+    assert plan.scored is not None
+    program = {one.result: one for one in plan.scored.statements}
+    passed = dict(made.given)
+    if len(passed) != len(made.given) or any(given.get(name) != v for name, v in passed.items()):
+        raise VerifyError(f"terms are given {made.given}", where=plan.entry)
+    if next(iter(passed.values()), "") != "score":
+        raise VerifyError(f"terms are made of {made.given}", where=plan.entry)
+    known = {*passed, *(read.name for read in made.reads), *(name for name, _ in made.coordinates)}
+    _check_statements(plan, made.statements, program, known, wanted)
+    casts = {one.result for one in made.statements if one.function == "cast"}
+    for name, result in zip(wanted, made.results, strict=False):
+        if result not in casts or result not in (name, f"{name}_kept"):
+            raise VerifyError(f"{result} is not {name}", where=plan.entry)
+    if len(made.results) != len(wanted):
+        raise VerifyError(f"{', '.join(made.results)} are not {wanted}", where=plan.entry)
+    inside = plan.key_tiles.range if plan.key_tiles is not None else None
+    if made.unmasked:
+        if inside is None or not inside.inside:
+            raise VerifyError("no key is masked", where=plan.entry)
+        # Where the mask lets everything through its value is what it would keep.
+        open_ = _with_value(program, inside.value, inside.inside)
+        _check_statements(plan, made.unmasked, open_, known, wanted)
+        if not set(made.results) <= {one.result for one in made.unmasked}:
+            raise VerifyError("terms without a mask are others", where=plan.entry)
+
+
+def _with_value(program: dict[str, Compute], value: str, by: str) -> dict[str, Compute]:
+    """Statements, by result, of which one takes another's value."""
+    if value not in program:
+        return program
+    return program | {value: Compute(value, "cast", (by,), F32)}
+
+
+def _check_statements(
+    plan: KernelPlan,
+    statements: Sequence[Compute],
+    program: dict[str, Compute],
+    known: set[str],
+    wanted: tuple[str, ...],
+) -> None:
+    """Statements are the program's, or keep a value; each comes behind what it reads."""
+    there = set(known)
+    for one in statements:
+        kept = one.function == "cast" and one.args[0] in wanted and one.dtype == F32
+        kept = kept and one.result == f"{one.args[0]}_kept"
+        missing = {arg for arg in one.args if isinstance(arg, str)} - there
+        if (program.get(one.result) != one and not kept) or missing or one.result in there:
+            raise VerifyError(f"{one} is no statement of the scan", where=plan.entry)
+        there.add(one.result)
+    used = {arg for one in statements for arg in one.args}
+    extra = [one.result for one in statements
+             if one.result not in used and one.result not in wanted
+             and one.result.removesuffix("_kept") not in wanted]  # fmt: skip
+    if extra:
+        raise VerifyError(f"nobody reads {', '.join(extra)}", where=plan.entry)
+
+
+def _check_lanes(plan: KernelPlan, scan: Scan) -> None:
+    """Where threads have their elements, and which lanes share rows."""
+    tiles, atom, lanes = plan.tiles, plan.atom, common_facts()["warp_size"]
+    table, lane = atom.c.table[:lanes], np.arange(lanes)
+    shared = tuple(
+        1 << bit
+        for bit in range(lanes.bit_length() - 1)
+        if np.array_equal(table[lane ^ (1 << bit)][:, :, 0], table[:, :, 0])
+    )
+    made = (
+        scan.rows, scan.row_step, scan.score_groups, scan.total_groups, scan.group_columns,
+        scan.elements, scan.half_rows, scan.masks, scan.keys, scan.dtype,
+    )  # fmt: skip
+    wanted = (
+        tiles.atoms[0], atom.m, tiles.cta[2] // atom.n, tiles.warp[1] // atom.n, atom.n,
+        _elements(plan), int(table[0, -1, 0] - table[0, 0, 0]), shared, plan.match.depths[0],
+        plan.match.operand(VALUES).tensor.dtype.name,
+    )  # fmt: skip
+    if made != wanted:
+        raise VerifyError(f"threads have {made} and not {wanted}", where=plan.entry)
+    first = FIRST if plan.key_tiles is not None else ""
+    for at in ({}, {"b_m": 1}, {"w_m": 1}, {"quarter": 1}, {"m": 1}, {"k": 1}, {FIRST: 1}):
+        names = dict.fromkeys(("b_m", "w_m", "quarter", "m", "k", FIRST), 0) | at
+        row = names["b_m"] * tiles.cta[0] + names["w_m"] * tiles.warp[0] + names["quarter"]
+        row += names["m"] * atom.m
+        key = (names["k"] + (names[FIRST] if first else 0)) * tiles.cta[2]
+        here = names | {"lane": lane}
+        rows, keys = formula.value(scan.first_row, here), formula.value(scan.first_key, here)
+        if not np.array_equal(rows, row + table[:, 0, 0]):
+            raise VerifyError("threads have other rows", where=f"{plan.entry}: {scan.first_row}")
+        if not np.array_equal(keys, key + table[:, 0, 1]):
+            raise VerifyError("threads have other keys", where=f"{plan.entry}: {scan.first_key}")
+    visited = plan.key_tiles
+    wanted_inside = ""
+    if visited is not None and visited.range is not None and visited.range.inside:
+        row_text = f"b_m * {tiles.cta[0]} + w_m * {tiles.warp[0]} + m * {atom.m}"
+        wanted_inside = visited.within(row_text, atom.m, f"({FIRST} + k) * {tiles.cta[2]}")
+    if scan.inside != wanted_inside:
+        raise VerifyError(f"no key is masked where {scan.inside}", where=plan.entry)
