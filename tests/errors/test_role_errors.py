@@ -18,7 +18,7 @@ from polygen.errors import (
     UnsupportedProgram,
     VerifyError,
 )
-from polygen.lower.verify import verify
+from polygen.lower.verify import _check_outside, verify
 from polygen.poly import derive_syncs, mapping, place_trees
 from polygen.poly.ast import Block, Call, Const
 from polygen.runtime import tensormaps
@@ -80,6 +80,8 @@ def test_what_touches_global_memory_is_said_to_wait():
     )
     program = dataclasses.replace(program, statements=on_chip)
     with pytest.raises(VerifyError, match="store touches global memory"):
+        _check_outside(dataclasses.replace(plan, tile_program=program))
+    with pytest.raises(VerifyError, match="store_rows is no multiply"):  # nor does it pass for one
         verify(dataclasses.replace(plan, tile_program=program))
 
 

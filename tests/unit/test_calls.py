@@ -13,7 +13,7 @@ from matrix import small
 from runtime_samples import Device, artifact, cupy_array
 
 import polygen as pg
-from polygen import analysis, decide, knobs, pipeline
+from polygen import analysis, decide, decision, knobs, pipeline
 from polygen.errors import PressureError, SpillError
 from polygen.generated import content, version
 from polygen.hardware.device import device
@@ -226,7 +226,7 @@ def test_the_choice_sees_how_far_rows_lie_apart(machine, extra, astride):
         {"x.pitch": 1024 + extra, "w.pitch": 1024 + extra} if extra else {}
     )
     if extra == 8:  # rows of a box lie in two lines of the cache: larger tiles, or shared ones
-        usual = decide.decision(kernel.program, device("sm_90a"), sizes)[0]
+        usual = decision.decision(kernel.program, device("sm_90a"), sizes)[0]
         assert kernel.schedule.cluster.m * kernel.schedule.cluster.n > 1
         assert usual.name != kernel.schedule.name
 
@@ -307,7 +307,7 @@ def test_sizes_that_have_to_be_numbers_are_those_of_the_arrays(function):
 
 
 def test_a_choice_that_the_proofs_refuse_says_what_was_taken_instead(machine, monkeypatch):
-    taken = decide.decision
+    taken = decision.decision
     refused = small()
     monkeypatch.setattr("polygen.api.decision", lambda *given: (refused, "tuned long ago"))
     machine.run(300)

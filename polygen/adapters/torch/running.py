@@ -61,7 +61,7 @@ class Runner:
         reads = READS.get(type(operands[0])) if operands else None
         found = None if reads is None else reads(operands)
         forms, kernel = self._latest
-        if found is not None and found[1] == forms and _is_current(operands[0]):
+        if out is None and found is not None and found[1] == forms and _is_current(operands[0]):
             assert kernel is not None
             return kernel.launched(operands, found)
         try:

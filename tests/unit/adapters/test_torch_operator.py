@@ -366,3 +366,28 @@ def test_calls_that_somebody_watches_do_not(at_once, watched):
         found = torch.func.vmap(up, in_dims=(0, None, None))(many, w, b)
         torch.testing.assert_close(found[1], up.overload(many[1], w, b))
     assert not at_once
+
+
+def test_results_go_where_they_are_asked_for_however_often(monkeypatch):
+    """Calls that are launched at once make results of their own; these do not."""
+    from polygen.adapters.torch import running
+
+    class Kernel:
+        launched = staticmethod(lambda operands, found: "new")
+
+        def __call__(self, *operands, out=None):
+            if out is not None:
+                out[0].fill_(operands[0].item())
+            return out
+
+    monkeypatch.setattr(running, "READS", {torch.Tensor: lambda operands: ([0], ["a form"])})
+    runner = running.Runner(lambda operands: ("program", {}))
+    monkeypatch.setattr(runner, "_prepare", lambda *given: (Kernel(), ()))
+    x = torch.ones(1)
+    place = torch.zeros(1)
+    key = ((x.shape, x.stride(), x.dtype),)
+    runner._ready.put((x.get_device(), key), (Kernel(), ()))
+    for number in (3.0, 4.0, 5.0):
+        runner.on_gpu((torch.full((1,), number),), (place,))
+        assert place.item() == number
+    assert runner.on_gpu((x,)) == "new"

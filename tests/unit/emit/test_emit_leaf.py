@@ -105,10 +105,25 @@ def leaves_of(plan):
     return [*plan.leaves, *(leaf for block in beside for leaf in block.leaves)]
 
 
+def below_the_largest(v):
+    return v - v.max(axis=1, keepdims=True)
+
+
 def covering_plan(arch, schedule):
     """A kernel whose tiles cover rows that several agents share."""
-    fused = pg.fuse(lambda x, w: x @ w.T - (x @ w.T).max(axis=1, keepdims=True), name="leaf")
+    fused = pg.fuse(lambda x, w: below_the_largest(x @ w.T), name="leaf")
     kernel = fused.compile("bf16[M,K]", "bf16[N,K]", arch=arch, schedule=schedule)
+    return kernel.passes.plan
+
+
+def near_plan():
+    """A kernel whose passes over rows read a matrix, which is brought near before."""
+    schedule = roles("one", through="tma")
+    schedule = replace(schedule, epilogue=replace(schedule.epilogue, rows="tile"))
+    fused = pg.fuse(lambda x, w, r: below_the_largest(x @ w.T + r), name="leaf")
+    kernel = fused.compile(
+        "bf16[M,K]", "bf16[N,K]", "bf16[M,N]", arch="sm_90a", schedule=schedule, out_dtype="bf16"
+    )
     return kernel.passes.plan
 
 
@@ -166,6 +181,7 @@ def plans():
     found |= {"beside": beside_plan(), "rows": rows_plan(), "scaled": scaled_plan()}
     found |= {"rest": rest_plan(), "paged": paged_plan()}
     found |= {name: covering_plan(*given) for name, given in COVERING.items()}
+    found["near"] = near_plan()
     return found | {name: folding(schedule) for name, schedule in FOLDS.items()}
 
 
@@ -179,6 +195,7 @@ def test_no_leaf_is_in_the_table_for_nothing(plans):
     [
         *KERNELS, *COMPUTED, *COVERING, *FOLDS,
         "staged", "chain", "parts", "beside", "rows", "scaled", "rest", "paged",
+        "near",
     ],
 )  # fmt: skip
 def test_a_leaf_names_the_iterators_that_it_reads(plans, name):
