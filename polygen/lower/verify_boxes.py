@@ -105,7 +105,7 @@ def _check_sides(plan: KernelPlan, of: Boxes, index: tuple[Along, ...]) -> None:
             terms = [
                 t
                 for t in along.terms
-                if t.dim in sides and t.per == 1 and t.scale in (one.step, one.every)
+                if t.dim in sides and t.per == 1 and t.scale == one.step * one.every
             ]
             dims.append(next((t.dim for t in terms), str(along)))
     if dims not in (list(sides), [sides[1]], [sides[0]]) and not of.pages:

@@ -86,7 +86,7 @@ def test_two_passes_make_two_exchanges(form, cluster, holds):
 def test_a_block_is_told_that_its_one_landing_area_is_free(monkeypatch):
     """With one slot and one pass nothing implies that it is: the barrier for that is found."""
     monkeypatch.setattr(row_exchange, "LANDING_SLOTS", 1)
-    of = kernel.__wrapped__("one", (1, 4), 1)
+    of = kernel.__wrapped__("one", (1, 4), (False,))
     empty = next(sync for sync in of.syncs if sync.name == "empty_given_r0")
     blocks, warps = 4, 4
     assert (empty.slots, empty.phase, empty.arrivals) == (1, -1, (blocks - 1) * warps)
