@@ -157,21 +157,19 @@ def _fitting(
     """
     problem = _problem(found, sizes)
     fitting = _all_fitting(found, atom, device, skip, sizes)
-    entry, schedule, shape = next(fitting)
+    first = next(fitting)
+    entry, schedule, shape = first
     origin = "shipped: the first tile that fits"
     if problem is not None and "step" in entry:
 
         def took(one: tuple[Mapping[str, Any], Schedule, ChainShape]) -> float:
             return timed(device, one[1], problem, one[0]["begin"], one[0]["step"])
 
-        beside = [
-            one
-            for one in fitting
-            if "step" in one[0] and one[0]["columns_most"] == entry["columns_most"]
-        ]
-        entry, schedule, shape = min([(entry, schedule, shape), *beside], key=took)
-        if beside:
-            origin = f"shipped: the fastest of {len(beside) + 1} tiles that were timed"
+        alike = (one for one in fitting if one[0]["columns_most"] == entry["columns_most"])
+        beside = [first, *(one for one in alike if "step" in one[0])]
+        _, schedule, shape = min(beside, key=took)
+        if len(beside) > 1:
+            origin = f"shipped: the fastest of {len(beside)} tiles that were timed"
     part = 0 if problem is None else parts_worth_it(device, schedule, problem)
     if not part:
         return Decided(atom, schedule, shape, origin)
