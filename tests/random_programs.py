@@ -179,7 +179,12 @@ def older_program(seed: int, largest: int = 1500) -> Random:
     halves = {"bf16": "f16", "tf32": "f16"}
     signature = tuple(re.sub(r"^(bf16|tf32)", "f16", text) for text in case.signature)
     out = case.out_dtype and tuple(halves.get(kind, kind) for kind in case.out_dtype)
-    return replace(case, seed=seed, signature=signature, out_dtype=out)
+    pitches = dict(case.pitches)
+    if seed % 4 == 2:  # rows begin at multiples of 16 bytes, and end inside of 16
+        for name, text in zip("xw", signature, strict=False):
+            dims = text[text.index("[") + 1 : text.index("]")].split(",")
+            pitches[name] = -case.sizes[dims[0 if text.endswith(":col") else 1]] % 8
+    return replace(case, seed=seed, signature=signature, out_dtype=out, pitches=pitches)
 
 
 def split_outputs(expression: str) -> list[str]:

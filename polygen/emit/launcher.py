@@ -86,7 +86,7 @@ def launcher(plan: KernelPlan) -> dict[str, Any]:
 
 def plan_conditions(plan: KernelPlan) -> tuple[Condition, ...]:
     """What the arguments of a plan's launches must satisfy."""
-    whole = [c.tensor.name for c in plan.of(Copy) if c.asynchronous and not c.ragged]
+    whole = [c.tensor.name for c in plan.of(Copy) if c.in_whole_pieces]
     covered = None
     if plan.schedule.covers_rows and isinstance(plan.match.n, str):
         covered = (plan.match.n, plan.tiles.row)

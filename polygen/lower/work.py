@@ -91,6 +91,12 @@ class Copy:
         return _neighbours(self.lie[1])
 
     @property
+    def in_whole_pieces(self) -> bool:
+        """Whether it reads rows in whole pieces, so that none may end inside one."""
+        staged = self.staging and self.spread == "1" and self.width == chunk_bytes()
+        return not self.ragged and (self.asynchronous or bool(staged))
+
+    @property
     def in_runs(self) -> tuple[bool, bool]:
         """Whether rows, and elements of one, lie where digits of their numbers say."""
         rows, columns = (any(one != Step(one.stride) for one in of) for of in self.lie)

@@ -3,8 +3,17 @@
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from older_targets import PROGRAMS, TURING, VOLTA, by_warps, compiler_of, runnable
+from older_targets import (
+    PROGRAMS,
+    TURING,
+    VOLTA,
+    by_warps,
+    compilable,
+    compiler_of,
+    runnable,
+)
 
 import polygen as pg
 from polygen.errors import ScheduleError, ToolchainMissing, UnsupportedProgram
@@ -70,6 +79,24 @@ def test_the_way_operands_lie_decides_the_tile_of_quad_pairs(layout, sums):
     plan = product(layout, VOLTA, acc_dtype=sums).passes.plan
     assert plan.atom.name == f"{QUADS[layout]}_{sums}_f16"
     assert product(layout, TURING, acc_dtype=sums).passes.plan.atom.name == f"m16n8k8_{sums}_f16"
+
+
+@pytest.mark.parametrize("arch", [TURING, VOLTA])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_rows_that_are_apart_may_end_inside_a_piece(layout, arch):
+    function, signature = LAYOUTS[layout]
+    kernel = compilable(pg.fuse(function).compile(*signature, arch=arch, schedule=SMALL))
+    sizes = {"M": 13, "N": 21, "K": 45}
+    rng = np.random.default_rng(5)
+    arrays = []
+    for tensor in kernel.program.inputs:
+        rows, columns = (sizes[dim] for dim in tensor.dims)
+        apart = np.full((rows, -(-columns // 8) * 8), np.nan, np.float16)  # whole pieces
+        apart[:, :columns] = rng.integers(-2, 3, (rows, columns))
+        arrays.append(apart[:, :columns])
+    done = kernel.emulation(*arrays)
+    assert done.report.ok, str(done.report)
+    np.testing.assert_array_equal(done.results, function(*arrays))
 
 
 SHIPPED = [

@@ -31,7 +31,7 @@ def _(plan: KernelPlan, one: Leaf, c: Copy) -> Text:
     if c.spread == "1":
         body += [
             f"if (left >= {elements}) read_run<{chunk_bytes()}, {c.width}>({words}, from);",
-            f"else {spaced}" if c.ragged or c.width < chunk_bytes() else f"else {_zeros(words)}",
+            f"else {_zeros(words) if c.in_whole_pieces else spaced}",
         ]
     else:
         body += [spaced]
