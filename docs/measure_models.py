@@ -382,12 +382,12 @@ def main() -> None:
         print(f"{name}: {row.get('failed') or said} in {row['seconds']} s", flush=True)
         torch._dynamo.reset()
         gc.collect()
-        if not words.dry:
-            torch.cuda.empty_cache()
         if words.out:
             made = words.out.with_suffix(".new")
             made.write_text(json.dumps(record, indent=1) + "\n")
             made.replace(words.out)
+        if not words.dry:
+            torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

@@ -143,7 +143,7 @@ _TEXT: dict[str, tuple[str, dict[str, Any]]] = {
     "Phi3": ("", {"hidden_size": 3072, "intermediate_size": 8192, "num_attention_heads": 32}),
     "GPTNeoX": ("", {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16}),
     "OPT": ("", {"hidden_size": 768, "ffn_dim": 3072}),
-    "Roberta": ("", {}),
+    "Roberta": ("", {"max_position_embeddings": 514}),
     "DistilBert": ("", {"n_layers": 2}),
     "Electra": ("", {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12,
                      "embedding_size": 768}),

@@ -18,6 +18,7 @@ from polygen.planned import Planned
 from polygen.runtime.artifact import Artifact
 from polygen.runtime.launch import Launcher
 from polygen.runtime.recent import Recent
+from polygen.runtime.repeated import Repeated
 from polygen.saved import Saved, from_bytes, read, to_bytes, write
 from polygen.schedule.model import Schedule
 
@@ -220,6 +221,10 @@ class Kernel(Described):
             return self._launcher(arrays, found=found)
         except AlignmentMismatch as mismatch:
             return self._sibling(mismatch)(*arrays)
+
+    def repeated(self, arrays: tuple[Any, ...]) -> Repeated | None:
+        """What repeats a call that was made with such arrays alone; see `Launcher.repeated`."""
+        return None if self.program.in_place else self._launcher.repeated(arrays)
 
     def _stored_into(self, operands: tuple[Any, ...], out: Any) -> Any:
         """The operands that are stored into, which are what a call gives back.

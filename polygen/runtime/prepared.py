@@ -17,7 +17,7 @@ _SLOT = 8  # bytes
 _MAP_STEP = MAP_ALIGNMENT // _SLOT  # slots
 # Slots, addresses of the parameters, address of those, addresses of the arrays its maps describe.
 _Block = tuple[ctypes.Array[ctypes.c_int64], ctypes.Array[ctypes.c_void_p], int, list[int]]
-_MOST_BLOCKS = 16  # that wait, per combination: callers have few buffers in turns
+_MOST_BLOCKS = 128  # that wait, per combination: a layer has one for each place of a model
 
 
 class Prepared:

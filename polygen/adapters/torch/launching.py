@@ -14,13 +14,15 @@ from typing import Any
 import torch
 
 from polygen.adapters.torch.running import Runner, sizes_for
-from polygen.errors import GradientError
+from polygen.errors import AlignmentMismatch, GradientError
 from polygen.frontend.program import Program
 from polygen.generated import content, decode
+from polygen.runtime.repeated import Repeated
 
 NAMESPACE = "polygen"
 LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
 _MOST_RUNNERS = 4096
+_TRIES = 4  # to repeat a call: those of some programs are more than a launch
 
 
 def launch(text: str, operands: Sequence[Any]) -> list[torch.Tensor]:
@@ -112,6 +114,41 @@ def at_once(arrays: Sequence[Any], scalars: Sequence[float], text: str) -> list[
         text: the program, by `text_of`.
     """
     return _on_gpu(arrays, scalars, text)
+
+
+class Site:
+    """One place in code that Inductor makes for fixed shapes, where a program is launched.
+
+    The first call is as any other; those behind it read nothing of tensors but their addresses.
+
+    Args:
+        text: the program, by `text_of`; all of its inputs are arrays.
+    """
+
+    __slots__ = ("_again", "_left", "_text")
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._again: Repeated | None = None
+        self._left = _TRIES
+
+    def __call__(self, arrays: Sequence[Any]) -> list[torch.Tensor]:
+        """The outputs.
+
+        Args:
+            arrays: CUDA tensors of the same shapes, strides and types in all calls, none of which
+                PyTorch records.
+        """
+        if self._again is not None:
+            try:
+                return self._again(arrays)
+            except (AlignmentMismatch, LookupError):  # another variant, or another device
+                self._again = None
+        found: list[torch.Tensor] = _on_gpu(arrays, (), self._text)
+        if self._left:
+            self._left -= 1
+            self._again = _runner(self._text)[0].repeated(tuple(arrays))
+        return found
 
 
 def _no_derivative(*_: Any) -> None:

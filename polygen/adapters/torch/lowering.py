@@ -2,7 +2,8 @@
 
 An operator that Inductor does not know is called through PyTorch's dispatcher, which takes longer
 than the rest of a launch. What the dispatcher would find out is settled when the code is made: that
-the tensors are on a CUDA device, and that nothing records what happens to them. C++ code goes
+the tensors are on a CUDA device, and that nothing records what happens to them. Where shapes are
+fixed, a call in the code is a `launching.Site`, which finds out nothing else either. C++ code goes
 through the dispatcher as ever.
 
 Operands keep the order of axes that they had when the kernel was chosen.
@@ -19,12 +20,14 @@ from torch.utils import _pytree as pytree
 
 from polygen.adapters.torch import launching
 
-_NAME = "polygen_launch"
+_NAME, _SITE = "polygen_launch", "polygen_site"
 DEVICES = {"cuda"}
 
 
 class Launch(ir.FallbackKernel):  # type: ignore[misc]
-    """A call of an operator, by `launching.at_once` where Inductor writes Python."""
+    """A call of an operator, past the dispatcher where Inductor writes Python."""
+
+    _at_site = False
 
     def codegen(self, wrapper: Any) -> None:
         """Write the call."""
@@ -32,9 +35,28 @@ class Launch(ir.FallbackKernel):  # type: ignore[misc]
             root = wrapper
             while getattr(root, "parent_wrapper", None) is not None:
                 root = root.parent_wrapper
-            root.add_import_once(f"from {launching.__name__} import at_once as {_NAME}")
-            self.python_kernel_name = _NAME
+            *_, scalars, text = super().codegen_args()
+            self._at_site = scalars == "[]" and all(map(_is_fixed, self.inputs))
+            if self._at_site:
+                root.polygen_sites = number = getattr(root, "polygen_sites", -1) + 1
+                self.python_kernel_name = f"{_SITE}_{number}"
+                root.add_import_once(f"from {launching.__name__} import Site as {_SITE}")
+                root.add_import_once(f"{self.python_kernel_name} = {_SITE}({text})")
+            else:
+                self.python_kernel_name = _NAME
+                root.add_import_once(f"from {launching.__name__} import at_once as {_NAME}")
         super().codegen(wrapper)
+
+    def codegen_args(self) -> list[str]:
+        """The call's arguments as Python."""
+        arrays, *others = super().codegen_args()
+        return [arrays] if self._at_site else [arrays, *others]
+
+
+def _is_fixed(buffer: Any) -> bool:
+    """Whether a tensor has the same shape and strides in all calls."""
+    steps = (*buffer.get_size(), *buffer.get_stride())
+    return all(isinstance(one, int) or one.is_number for one in steps)
 
 
 def _lowered(*args: Any) -> Any:

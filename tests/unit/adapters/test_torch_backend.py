@@ -270,7 +270,8 @@ def test_inductor_compiles_the_rest():
         torch.testing.assert_close(call(x), model(x))
 
 
-def test_inductor_s_code_calls_kernels_at_once(monkeypatch):
+@pytest.mark.parametrize("fixed", [True, False])
+def test_inductor_s_code_calls_kernels_at_once(monkeypatch, fixed):
     lowering = pytest.importorskip("polygen.adapters.torch.lowering")
     codes = pytest.importorskip("torch._inductor.utils").run_and_get_code
     from polygen.adapters.torch import running
@@ -285,12 +286,16 @@ def test_inductor_s_code_calls_kernels_at_once(monkeypatch):
     monkeypatch.setattr(running.Runner, "on_gpu", at_once)
     model, x = Layers().double(), exact(4, 16)
     options = {"take": "legal", "fx_graph_cache": False}
-    call = torch.compile(model, backend=functools.partial(pgt.polygen, options=options))
+    backend = functools.partial(pgt.polygen, options=options)
+    call = torch.compile(model, backend=backend, dynamic=not fixed)
+    monkeypatch.setattr(running.Runner, "repeated", lambda runner, operands: None)
     with torch.no_grad():
         found, (code,) = codes(call, x)
         torch.testing.assert_close(found, model(x))
     assert ran == [3, 4], "the second reads what the first gives"
-    assert "at_once as polygen_launch" in code and "launch.default(" not in code
+    assert "launch.default(" not in code
+    assert ("at_once as polygen_launch" in code) is not fixed
+    assert ("= polygen_site_1([" in code) is fixed
 
 
 class Positive(nn.Module):
@@ -597,3 +602,53 @@ def test_an_explanation_is_text():
         "taken  mm, relu over 4 x 4: legal",
         "left   mm, exp over 4 x 4: refused",
     ]
+
+
+def test_a_place_in_inductor_s_code_repeats_its_call(monkeypatch):
+    from polygen.adapters.torch import launching
+
+    ran = []
+
+    class Ran:
+        def on_gpu(self, operands, out=None):
+            ran.append("read")
+            return exact(2)
+
+        def repeated(self, operands):
+            if ran == ["read"]:
+                return None  # the first call of a process has found out what tensors are
+            return lambda arrays: again(arrays)
+
+    def again(arrays):
+        if arrays[0] is None:
+            raise LookupError(0)
+        ran.append("address")
+        return [arrays[0]]
+
+    monkeypatch.setattr(launching, "_runner", lambda text: (Ran(), (True,)))
+    site, x = launching.Site("a program"), exact(3)
+    for _ in range(4):
+        site([x])
+    assert ran == ["read", "read", "address", "address"]
+    site([None])  # of another device
+    site([x])
+    assert ran[4:] == ["read", "address"]
+
+
+def test_a_place_whose_calls_are_more_than_launches_stops_asking(monkeypatch):
+    from polygen.adapters.torch import launching
+
+    asked = []
+
+    class Ran:
+        def on_gpu(self, operands, out=None):
+            return exact(2)
+
+        def repeated(self, operands):
+            asked.append(operands)
+
+    monkeypatch.setattr(launching, "_runner", lambda text: (Ran(), (True,)))
+    site = launching.Site("a program")
+    for _ in range(9):
+        site([exact(3)])
+    assert len(asked) == 4

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from runtime_samples import A, Device, X, Y, artifact, cupy_array, source
 
-from polygen.errors import ArgumentError
+from polygen.errors import AlignmentMismatch, ArgumentError
 from polygen.runtime import environment, launch, outputs, prepared
 from polygen.runtime.arrays import describe
 from polygen.runtime.binding import alignments, bind
@@ -213,7 +213,7 @@ def test_streams_module_needs_no_cupy_for_numbers():
 
 def test_buffers_in_turns_have_parameters_of_their_own(device, launcher):
     """Blocks wait under the addresses they hold; addresses that were in order are not all."""
-    x, places = cupy_array((2, 64), 0x10000), [0x90000 + 0x1000 * n for n in range(40)]
+    x, places = cupy_array((2, 64), 0x10000), [0x90000 + 0x1000 * n for n in range(160)]
     for _ in range(2):
         for place in places:
             launcher((x,), (float(place),), cupy_array((2, 64), place))
@@ -236,3 +236,45 @@ def test_contiguous_arrays_are_told_from_others_of_their_shape(device, launcher)
     mixed = [describe(cupy_array((4, 64), 0x10000)), cupy_array((4, 64), 0x90000)]
     launcher(mixed[:1], (1.0,), mixed[1])
     assert device.launches[-1][-1] == device.launches[0][-1]
+
+
+@pytest.fixture
+def unscaled(device, monkeypatch):
+    """A launcher without scalars, and how outputs are made at addresses one after the other."""
+    places = iter(range(0x90000, 0x900000, 0x10000))
+    monkeypatch.setattr(cupy, "empty", lambda shape, dtype: cupy_array(shape, next(places)))
+    plain = source(alignment=16)
+    source_ = replace(plain, arguments=plain.arguments[:-1])
+    device.kinds = device.kinds[:-1]
+    inputs, outputs_ = (replace(X, alignment=16),), (replace(Y, alignment=16),)
+    return Launcher(source_, artifact(), inputs, outputs_, device.driver)
+
+
+def test_a_repeated_call_reads_addresses_alone(device, unscaled):
+    first = unscaled((cupy_array((5, 128), 0x10000),))
+    again = unscaled.repeated((cupy_array((5, 128), 0x20000),))
+    (second,) = again((cupy_array((5, 128), 0x30000),))
+    assert (first.data.ptr, second.data.ptr) == (0x90000, 0xA0000)
+    assert second.shape == (5, 128)
+    one, two = device.launches
+    assert one[:-1] == two[:-1]
+    assert one[-1] == (0x90000, 128, 0x10000, 128, 5, 128)
+    assert two[-1] == (0xA0000, 128, 0x30000, 128, 5, 128)
+
+
+def test_a_repeated_call_refuses_what_a_call_refuses(device, unscaled):
+    unscaled((cupy_array((5, 128), 0x10000),))
+    again = unscaled.repeated((cupy_array((5, 128), 0x10000),))
+    with pytest.raises(AlignmentMismatch):
+        again((cupy_array((5, 128), 0x10004),))
+    device.current = 1
+    with pytest.raises(LookupError):
+        again((cupy_array((5, 128), 0x10000),))
+    assert len(device.launches) == 1
+
+
+def test_calls_that_are_more_than_a_launch_are_not_repeated(launcher, unscaled, monkeypatch):
+    arrays = (cupy_array((5, 130), 0x10000),)
+    assert unscaled.repeated(arrays) is None, "no such call was made"
+    launcher(arrays, (2.5,))
+    assert launcher.repeated(arrays) is None, "it has a scalar"
