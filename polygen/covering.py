@@ -17,11 +17,12 @@ from polygen.errors import ScheduleError, UnsupportedProgram
 from polygen.fit import fitting
 from polygen.frontend.program import Program, Tensor
 from polygen.hardware.device import Device, common_facts
+from polygen.lower.follow_work import kept_of, row_width
 from polygen.poly.folds import Split, split_folds
 from polygen.poly.match import Match
 from polygen.problems import TYPICAL_SIZE, problem_of
 from polygen.schedule.load import shipped
-from polygen.schedule.model import ROW_WARPS, Schedule
+from polygen.schedule.model import ROW_WARPS, ROW_WORDS, Schedule
 from polygen.schedule.problem import Fitted, Problem
 from polygen.tune.choose import choose
 from polygen.tune.cost import following, predict
@@ -114,7 +115,22 @@ def in_blocks(
     rows = min(math.prod(d if isinstance(d, int) else sizes[d] for d in own) for own in extents)
     wanted = device.multiprocessors * device.warps_per_multiprocessor / 2
     warps = next((one for one in ROW_WARPS if one * rows >= wanted), ROW_WARPS[-1])
-    return replace(schedule, epilogue=replace(schedule.epilogue, row_warps=warps))
+    words = _words(program, warps, sizes)
+    return replace(schedule, epilogue=replace(schedule.epilogue, row_warps=warps, row_words=words))
+
+
+def _words(program: Program, warps: int, sizes: dict[str, int]) -> int:
+    """How many words of a row a lane holds: all of the longest row's, where registers suffice."""
+    split, found = split_folds(program), [0]
+    for rows in split.rows:
+        inner = [rows.axes[at] for at in rows.inner]
+        kept, wide = kept_of(rows, split), row_width(rows, split, program)
+        if not kept or wide == 1 or not all(isinstance(d, int) or d in sizes for d in inner):
+            return 0
+        elements = math.prod(d if isinstance(d, int) else sizes[d] for d in inner)
+        visit = common_facts()["warp_size"] * wide * warps
+        found.append(min(-(-elements // visit), ROW_WORDS // len(kept)))
+    return max(found)
 
 
 def _chosen(

@@ -68,6 +68,7 @@ class CostParameters:
         across: of these besides, where operands are exchanged: a lane holds parts of many rows.
         registers: likewise, straight from the registers.
         matrix_rate: bytes per cycle of the epilogue's matrices that a warpgroup reads.
+        line_matrix_rate: likewise, of matrices that its threads fetch in lines.
         function_rate: functions beyond arithmetic that a warpgroup evaluates per cycle.
         unstored: of `registers`, what is left where nothing but folds leaves.
         fold: instructions by which a lane folds a term into a sum and the like.
@@ -137,6 +138,7 @@ class CostParameters:
     across: float
     registers: float
     matrix_rate: float
+    line_matrix_rate: float
     function_rate: float
     unstored: float
     fold: float

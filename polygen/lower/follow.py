@@ -21,10 +21,12 @@ from polygen.lower.follow_keys import Derive, keys_launch, mapped
 from polygen.lower.follow_work import (
     CombineParts,
     Held,
+    HoldRow,
     Meet,
     Settle,
     StoreResults,
     Walk,
+    kept_of,
     row_width,
 )
 from polygen.lower.launch import Following, Parts, Results
@@ -37,8 +39,10 @@ from polygen.poly.follow_program import (
     ELEMENT,
     OTHER,
     PART,
+    WORD,
     FollowShape,
     combining,
+    over_held,
     parts_of,
 )
 from polygen.poly.row_passes import split_for
@@ -102,6 +106,7 @@ class _Group:
             names = group.rows
             self.rows = next(r for r in split.rows if tuple(s.name for s in r.statements) == names)
         self.wide = row_width(self.rows, split, plan.program) if self.rows else 1
+        self.hold = held_row(plan, self.rows, split)
         self.statements = [s for s in split.after if s.name in group.after]
         made = {one.value: one for one in plan.epilogue.folds}
         self.parts: dict[object, list[tuple[Held, Parts]]] = {}
@@ -123,6 +128,7 @@ class _Group:
             written=self.rows is not None and bool(self.rows.outputs),
             stored=bool(self.group.outputs),
             wide=self.wide,
+            words=self.hold.words if self.hold else 0,
         )
 
     def leaves(self, warps: int) -> list[Leaf]:
@@ -132,6 +138,14 @@ class _Group:
         def add(statement: str, op: str, loops: tuple[str, ...], work: Work) -> None:
             found.append(Leaf(statement, op, "threads", loops, work))
 
+        def walk(statement: str, work: Walk) -> None:
+            if self.hold is not None:
+                held = replace(work, held=self.hold)
+                add(over_held(statement), "walk_row", (WORD,), held)
+            add(statement, "walk_row", (ELEMENT,), work)
+
+        if self.hold is not None:
+            add("hold", "hold_row", (WORD,), self.hold)
         known: tuple[str, ...] = ()
         every = [tuple(held for same in self.parts.values() for held, _ in same)]
         every += [tuple(Held(f.write.name, f.function) for f in folds) for folds in self.later]
@@ -140,8 +154,10 @@ class _Group:
             add(f"begin_{level}", "begin_folds", (), meet)
             if level:
                 assert self.rows is not None
-                walk = Walk(self.rows, self.later[level - 1], known, level, self.wide)
-                add(f"walk_{level}", "walk_row", (ELEMENT,), walk)
+                walk(
+                    f"walk_{level}",
+                    Walk(self.rows, self.later[level - 1], known, level, self.wide),
+                )
             else:
                 for number, same in enumerate(self.parts.values()):
                     work = CombineParts(tuple(same), parts_of(number), self.shared)
@@ -153,8 +169,7 @@ class _Group:
             known = (*known, *(name for name, _ in settle.lasting))
         assert not self.statements
         if self.rows is not None and self.rows.outputs:
-            walk = Walk(self.rows, (), known, 0, self.wide)
-            add("elements", "walk_row", (ELEMENT,), walk)
+            walk("elements", Walk(self.rows, (), known, 0, self.wide))
         if self.group.outputs:
             stores = StoreResults(self.group.outputs, self.group.extents, self.shared)
             add("store", "store_results", (), stores)
@@ -176,6 +191,17 @@ class _Group:
         later = {access.name for s in (*self.statements, *late) for access in s.reads}
         lasting = tuple((name, truth) for name, truth in values if name in later)
         return Settle(folds, tuple(run), known, lasting, outputs)
+
+
+def held_row(plan: KernelPlan, rows: Rows | None, split: Split) -> HoldRow | None:
+    """What lanes hold of a row: nothing of one that they do not read in words."""
+    words, after = plan.schedule.epilogue.row_words, plan.following
+    if rows is None or after is None or not words:
+        return None
+    wide, values = row_width(rows, split, plan.program), kept_of(rows, split)
+    if wide == 1 or not values:
+        return None
+    return HoldRow(rows, values, words, after.threads // after.lanes, wide)
 
 
 def _levels(rows: Rows) -> tuple[tuple[Fold, ...], ...]:

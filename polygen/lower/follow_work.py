@@ -96,6 +96,25 @@ class Settle:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldRow:
+    """The first elements of a row -> registers.
+
+    Attributes:
+        rows: the row.
+        values: of the kernel that are kept, and are held.
+        words: that a lane has of each.
+        warps: of a block, which take words in turns.
+        wide: elements of a word.
+    """
+
+    rows: Rows
+    values: tuple[str, ...]
+    words: int
+    warps: int
+    wide: int
+
+
+@dataclass(frozen=True, slots=True)
 class Walk:
     """The elements of a row -> terms, or arrays.
 
@@ -105,6 +124,7 @@ class Walk:
         known: results, and what comes of them.
         number: of the walk, which tells its variables from others'.
         wide: elements that a lane has beside each other.
+        held: what it goes through instead of the row, if that is what lanes hold.
     """
 
     rows: Rows
@@ -112,6 +132,7 @@ class Walk:
     known: tuple[str, ...]
     number: int
     wide: int = 1
+    held: HoldRow | None = None
 
     def together(self, tensor: Tensor, index: Sequence[Index]) -> bool:
         """Whether the elements that a lane has lie beside each other in an array, in one word."""
@@ -140,6 +161,12 @@ def lies_beside(rows: Rows, tensor: Tensor, index: Sequence[Index], wide: int) -
     )
 
 
+def kept_of(rows: Rows, split: Split) -> tuple[str, ...]:
+    """The values of the kernel that a row's statements read from where they are kept."""
+    read = {access.name for one in rows.statements for access in one.reads}
+    return tuple(one.value for one in split.kept if one.value in read)
+
+
 def row_width(rows: Rows, split: Split, program: Program) -> int:
     """How many elements of a row a lane has beside each other.
 
@@ -151,8 +178,8 @@ def row_width(rows: Rows, split: Split, program: Program) -> int:
         program: all of it.
     """
     tensors = program.tensors
-    read = {access.name for one in rows.statements for access in one.reads}
-    held = [(one.tensor, one.index) for one in split.kept if one.value in read]
+    kept = kept_of(rows, split)
+    held = [(one.tensor, one.index) for one in split.kept if one.value in kept]
     held += [
         (tensors[one.write.name], one.write.index)
         for one in rows.statements

@@ -23,7 +23,7 @@ from polygen.poly.pointwise import Pointwork
 from polygen.poly.register_operands import tile_extents
 from polygen.poly.results import copies_staged
 from polygen.poly.tiling import tiling
-from polygen.schedule.model import ROW_WARPS, Cluster, Schedule
+from polygen.schedule.model import ROW_WARPS, ROW_WORDS, Cluster, Schedule
 
 _MOST_CONSUMERS = 3  # with the producer's, four warpgroups share the registers
 
@@ -48,6 +48,14 @@ def check_launch(schedule: Schedule, device: Device) -> None:
             where=f"schedule {schedule.name}",
             why=f"blocks that finish rows have {', '.join(map(str, ROW_WARPS))} warps",
             nearest=f"Use {min(ROW_WARPS, key=lambda one: abs(one - warps))}",
+        )
+    words = schedule.epilogue.row_words
+    if not 0 <= words <= ROW_WORDS:
+        raise ScheduleError(
+            f"epilogue.row_words = {words}",
+            where=f"schedule {schedule.name}",
+            why=f"a lane holds 0 to {ROW_WORDS} words of 16 bytes of a row",
+            nearest=f"Use {min(max(words, 0), ROW_WORDS)}",
         )
 
 

@@ -23,7 +23,15 @@ from polygen.frontend.program import Dim, Program, Tensor
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.lower.buffers import Buffer
-from polygen.lower.follow_work import CombineParts, Meet, MergeKeys, Settle, StoreResults, Walk
+from polygen.lower.follow_work import (
+    CombineParts,
+    HoldRow,
+    Meet,
+    MergeKeys,
+    Settle,
+    StoreResults,
+    Walk,
+)
 from polygen.lower.fragments import Make
 from polygen.lower.launch import Argument as Argument
 from polygen.lower.launch import Following as Following
@@ -120,6 +128,7 @@ Work: TypeAlias = (
     | Stream
     | Tally
     | Turn
+    | HoldRow
     | Walk
     | Warm
 )

@@ -8,22 +8,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from polygen.errors import VerifyError
 from polygen.frontend.program import Fold
 from polygen.lower.follow_work import (
     CombineParts,
     Held,
+    HoldRow,
     Meet,
     Settle,
     StoreResults,
     Walk,
+    kept_of,
     row_width,
 )
 from polygen.lower.launch import Following
 from polygen.lower.plan import GroupPlan, KernelPlan
-from polygen.poly.follow_program import ELEMENT, combining, element_of, parts_of
+from polygen.poly.follow_program import (
+    ELEMENT,
+    WORD,
+    combining,
+    element_of,
+    held_from,
+    over_held,
+    parts_of,
+)
 from polygen.poly.read_loops import check_loops
 from polygen.poly.row_passes import split_for
+from polygen.poly.whole_rows import Rows
 
 
 def check_group(plan: KernelPlan, after: Following, group: GroupPlan) -> None:
@@ -59,7 +72,7 @@ class _Group:
 
     def check(self) -> None:
         """All of it."""
-        kinds = (Meet, CombineParts, Settle, Walk, StoreResults)
+        kinds = (Meet, CombineParts, Settle, HoldRow, Walk, StoreResults)
         left = {name for name, work in self.work.items() if isinstance(work, kinds)}
         known: tuple[str, ...] = ()
         ran: list[str] = []
@@ -122,7 +135,7 @@ class _Group:
     def made(self, level: int, known: tuple[str, ...], left: set[str]) -> tuple[Held, ...]:
         """The folds that are made of elements in a walk."""
         work = self.work.get(f"walk_{level}")
-        left.discard(f"walk_{level}")
+        left -= {f"walk_{level}", over_held(f"walk_{level}")}
         if not isinstance(work, Walk) or (work.known, work.number) != (known, level):
             raise self.refuse(f"walk_{level} knows other results than {known}")
         return tuple(Held(one.write.name, one.function) for one in work.folds)
@@ -135,7 +148,8 @@ class _Group:
 
     def check_rows(self, walked: int, known: tuple[str, ...], left: set[str]) -> None:
         """Rows of elements: every fold of theirs is made in one walk, and elements are written."""
-        walks = [work for work in self.work.values() if isinstance(work, Walk)]
+        every = {name: work for name, work in self.work.items() if isinstance(work, Walk)}
+        walks = [work for work in every.values() if work.held is None]
         split = split_for(self.plan.program, in_tile=self.plan.schedule.covers_rows)
         rows = [r for r in split.rows if tuple(s.name for s in r.statements) == self.group.rows]
         if any(work.rows not in rows for work in walks) or bool(walks) != bool(self.group.rows):
@@ -150,4 +164,27 @@ class _Group:
                 raise self.refuse("other elements are written")
             if any(work.wide != wide for work in walks) or not self.visits(wide):
                 raise self.refuse(f"lanes do not visit {wide} elements beside each other")
-            left.discard("elements")
+            self.check_held(one, wide, every, kept_of(one, split))
+            left -= {"elements", over_held("elements"), "hold"}
+
+    def check_held(
+        self, rows: Rows, wide: int, walks: dict[str, Walk], kept: tuple[str, ...]
+    ) -> None:
+        """What lanes hold of a row is all that is kept of it, and every walk goes through it."""
+        hold, plain = self.work.get("hold"), {n: w for n, w in walks.items() if w.held is None}
+        through = {n: w for n, w in walks.items() if n not in plain}
+        if hold is None:
+            if through:
+                raise self.refuse(f"{min(through)} goes through what nobody holds")
+            return
+        if not isinstance(hold, HoldRow):
+            raise self.refuse("hold holds no row")
+        if hold != HoldRow(rows, kept, hold.words, self.warps, wide):
+            raise self.refuse(f"{hold.values} are held by {hold.warps} warps, {hold.wide} each")
+        if through != {over_held(n): replace(w, held=hold) for n, w in plain.items()}:
+            raise self.refuse(f"{', '.join(through) or 'nothing'} goes through what lanes hold")
+        (own,) = (one for one in self.tree.program.statements if one.name == "hold")
+        first = held_from(hold.warps, self.after.lanes * wide)
+        formula = f"p = {element_of(wide).format(first)} and"
+        if own.bounds != f"0 <= {WORD} < {hold.words}" or formula not in own.reads[0]:
+            raise self.refuse(f"lanes hold {hold.words} words each of other elements")

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 from polygen import isl
@@ -19,12 +19,14 @@ from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.follow_program import (
     BESIDE,
     ELEMENTS,
+    HELD,
     OWN,
     WARP,
     FollowShape,
     combining,
     element_of,
     follow_program,
+    over_held,
     parts_of,
     result_of,
 )
@@ -33,6 +35,7 @@ from polygen.poly.tile_program import TileProgram
 from polygen.poly.versions import TileModel
 
 WHERE = "the launch that follows"
+_IN = isl.dim_type.in_
 
 
 def map_follow(
@@ -64,10 +67,12 @@ def check_visits(shape: FollowShape, program: TileProgram) -> tuple[Proof, ...]:
     """
     model = TileModel(program)
     visits = [(f"part_{one}", combining(one), parts_of(one)) for one in range(shape.parts)]
-    visits += [("row", walk, ELEMENTS) for walk in shape.walks]
     for buffer, statement, count in visits:
         wanted = model.set(f"{buffer}[p] : 0 <= p < {count}")
         check_once(model.reads[buffer].get(statement), wanted, statement, WHERE)
+    for walk in shape.walks:
+        wanted = model.set(f"row[p] : 0 <= p < {ELEMENTS}")
+        check_once(_read(shape, model, walk), wanted, walk, WHERE)
     for level in range(shape.levels):
         given, warps = f"given_{level}", f"0 <= o < {shape.warps}"
         takers = f"0 <= {WARP} < {shape.warps if shape.rows else 1}"
@@ -83,13 +88,42 @@ def check_visits(shape: FollowShape, program: TileProgram) -> tuple[Proof, ...]:
         check_results(each)
     if shape.written:
         wanted = model.set(f"element[p] : 0 <= p < {ELEMENTS}")
-        check_once(model.writes["element"].get("elements"), wanted, "elements", WHERE)
+        written = _together(shape, model.writes["element"], "elements")
+        check_once(written, wanted, "elements", WHERE)
     check_lanes(shape.lanes)
     check_lanes(shape.lanes, element_of(shape.wide), shape.wide)
     return (
         Proof("every part is combined once, and every warp's result taken once", WHERE),
         Proof("every result is stored once, and every element of a row visited once", WHERE),
     )
+
+
+def _read(shape: FollowShape, model: TileModel, walk: str) -> isl.Map | None:
+    """The elements that a walk reads: of the row itself, and what is held of it."""
+    reads = dict(model.reads["row"])
+    if shape.words:
+        there = model.writes[HELD]["hold"].reverse().apply_range(reads["hold"])
+        held = model.reads[HELD].get(over_held(walk))
+        same = model.writes[HELD]["hold"].set_tuple_name(_IN, over_held(walk))
+        if held is None or not held.is_equal(same):
+            raise VerifyError(f"{over_held(walk)} reads what is held of others", where=WHERE)
+        reads[over_held(walk)] = held.apply_range(there)
+    return _together(shape, reads, walk)
+
+
+def _together(shape: FollowShape, accesses: Mapping[str, isl.Map], walk: str) -> isl.Map | None:
+    """What both statements of a walk access, their instances told apart by a number."""
+    found = accesses.get(walk)
+    if not shape.words or found is None or over_held(walk) not in accesses:
+        return found
+    both = [found, accesses[over_held(walk)]]
+    numbered = [
+        isl.Map(f"{{ {one.get_tuple_name(_IN)}[w,i] -> [{number},w,i] }}")
+        .reverse()
+        .apply_range(one)
+        for number, one in enumerate(both)
+    ]
+    return numbered[0].union(numbered[1])
 
 
 @lru_cache(maxsize=8)

@@ -17,6 +17,12 @@ those of the others of elements, which use results of the levels before.
     walk_1[warp,e]       the terms of level 1 of elements e .., combined into registers
     elements[warp,e]     what is computed of all results and of elements -> memory
 
+The first elements of a row may be read once, before anything else, and held in registers: the walks
+go through those first (`FollowShape.words` visits of a block), and read the others themselves.
+
+    hold[warp,c]         elements of visit c -> registers
+    walk_1_held[warp,c]  as walk_1, of what is held
+
 A warp visits as many parts at a time as it has lanes, where they share the result: lane l the l-th
 behind the first (`OWN`). Of elements a lane has one, or `wide` of them beside each other, which it
 moves together (`element_of`). Nothing here waits: the barriers follow from the cells.
@@ -31,8 +37,11 @@ from polygen.poly.tile_program import Buffer, Place, TileProgram, TileStatement
 from polygen.poly.tile_tree import Node, loop, steps
 
 WARP, PART, ELEMENT, OTHER = "warp", "fold_q", "fold_e", "fold_w"  # agent and loops
+WORD = "fold_c"  # loop over what lanes hold of a row
 ELEMENTS = "fold_elements"  # how many elements a row has
 BESIDE = "fold_v"  # which of the elements that a lane has beside each other
+HELD = "row_words"  # what lanes hold of the row, by visit
+_HELD = f"{HELD}[{WARP},{WORD}]"
 OWN = "{} + lane"  # what a lane visits of what its warp does: text of C and of isl
 
 
@@ -51,6 +60,21 @@ def element_of(wide: int, beside: str = BESIDE) -> str:
     if wide == 1:
         return OWN
     return f"{{}} + {wide} * lane" + (f" + {beside}" if beside else "")
+
+
+def held_from(warps: int, visit: int) -> str:
+    """The first element that a warp holds of a visit: text of C and of isl.
+
+    Args:
+        warps: of a block.
+        visit: elements that a warp visits at a time.
+    """
+    return f"{warps * visit} * {WORD} + {visit} * {WARP}"
+
+
+def over_held(walk: str) -> str:
+    """The statement of a walk that goes through what is held."""
+    return f"{walk}_held"
 
 
 def combining(number: int) -> str:
@@ -77,6 +101,7 @@ class FollowShape:
         written: whether elements are written.
         stored: whether results are.
         wide: elements of a row that a lane has beside each other.
+        words: visits of a block to a row, from its beginning on, whose elements lanes hold.
     """
 
     parts: int
@@ -88,6 +113,17 @@ class FollowShape:
     written: bool = False
     stored: bool = True
     wide: int = 1
+    words: int = 0
+
+    @property
+    def visit(self) -> int:
+        """Elements of a row that a warp visits at a time."""
+        return self.chunk * self.wide
+
+    @property
+    def held(self) -> int:
+        """Elements at the beginning of a row that lanes hold."""
+        return self.words * self.warps * self.visit
 
     @property
     def chunk(self) -> int:
@@ -109,11 +145,12 @@ class FollowShape:
 def follow_program(shape: FollowShape) -> TileProgram:
     """The statements of a block."""
     written = _Writer(shape)
+    if shape.words:
+        written.hold()
     for number in range(shape.levels):
         written.level(number)
     if shape.written:
-        reads = (*written.known(shape.levels), written.visited("row"))
-        written.walk("elements", reads, (written.visited("element"),))
+        written.walk("elements", written.known(shape.levels), "element")
     if shape.stored:
         cells = f"result[l] : 0 <= l < {1 if shape.shared else shape.lanes}"
         written.add("store", (), f"{WARP} = 0", written.known(shape.levels), (cells,))
@@ -157,7 +194,7 @@ class _Writer:
         ]
         self.add(f"begin_{number}", (), "1 = 1", (), (own,))
         if number:
-            self.walk(f"walk_{number}", (*before, self.visited("row"), own), (own,))
+            self.walk(f"walk_{number}", (*before, own), own)
         else:
             for one in range(shape.parts):
                 self._combine(one, own)
@@ -188,21 +225,44 @@ class _Writer:
         own = WARP if chunk == 1 else f"{chunk}*{WARP}"
         return f"{first} mod {chunk * self.shape.warps} = {own}"
 
-    def visited(self, name: str) -> str:
+    def visited(self, name: str, first: str = ELEMENT) -> str:
         """The elements that a warp visits at a time, as cells."""
         shape = self.shape
-        own = element_of(shape.wide).format(ELEMENT)
+        own = element_of(shape.wide).format(first)
         lanes, beside = f"0 <= lane < {shape.lanes}", f"0 <= {BESIDE} < {shape.wide}"
         which = f"lane : p = {own} and {lanes}"
         if shape.wide > 1:
             which = f"lane, {BESIDE} : p = {own} and {lanes} and {beside}"
         return f"{name}[p] : exists ({which}) and p < {ELEMENTS}"
 
-    def walk(self, name: str, reads: tuple[str, ...], writes: tuple[str, ...]) -> None:
-        """A walk over the elements of the row."""
-        turn = self._turn(ELEMENT, self.shape.chunk * self.shape.wide)
-        inside = f"0 <= {ELEMENT} < {ELEMENTS} and {turn}"
-        self.add(name, (ELEMENT,), inside, reads, writes)
+    def hold(self) -> None:
+        """What lanes hold of the row."""
+        self.buffers.append(Buffer(HELD, "register", 0, 1))
+        reads = (self.visited("row", held_from(self.shape.warps, self.shape.visit)),)
+        self.add("hold", (WORD,), self._held(), reads, (_HELD,))
+
+    def _held(self) -> str:
+        return f"0 <= {WORD} < {self.shape.words}"
+
+    def walk(self, name: str, reads: tuple[str, ...], written: str) -> None:
+        """A walk over the elements of the row: over what is held, then over the others.
+
+        Args:
+            name: of the statement.
+            reads: beside elements, as cells.
+            written: the buffer whose elements are written, or the cell.
+        """
+
+        def writes(first: str) -> tuple[str, ...]:
+            return (written if "[" in written else self.visited(written, first),)
+
+        shape = self.shape
+        if shape.words:
+            first = held_from(shape.warps, shape.visit)
+            self.add(over_held(name), (WORD,), self._held(), (*reads, _HELD), writes(first))
+        turn = self._turn(ELEMENT, shape.visit)
+        inside = f"{shape.held} <= {ELEMENT} < {ELEMENTS} and {turn}"
+        self.add(name, (ELEMENT,), inside, (*reads, self.visited("row")), writes(ELEMENT))
 
     def add(
         self,

@@ -52,7 +52,7 @@ _PERMUTATIONS = {
 _SUBSETS = {"loops.grid": ("m", "n", "k")}
 _MAY_BE_ZERO = (
     "pipeline.distance", "pipeline.lookahead", "pipeline.in_flight", "epilogue.columns",
-    "tile.part", "cluster.columns",
+    "tile.part", "cluster.columns", "epilogue.row_words",
 )  # fmt: skip
 # Fields that a file has only where they are not the default.
 _OMITTED: dict[type, tuple[str, ...]] = {
@@ -60,7 +60,7 @@ _OMITTED: dict[type, tuple[str, ...]] = {
     Tile: ("pixels", "part", "joined"),
     Cluster: ("share", "columns"),
     Raster: ("run",),
-    Epilogue: ("rows", "row_warps"),
+    Epilogue: ("rows", "row_warps", "row_words"),
     Schedule: ("launch", "exchange", "functions"),
 }
 
@@ -119,8 +119,9 @@ def dumps(schedule: Schedule) -> str:
     """The TOML text of a schedule, in the record's order; `loads` gives it back.
 
     It has every field, but `launch`, `exchange`, `functions`, `epilogue.rows`,
-    `epilogue.row_warps`, `roles.computes`, `cluster.share`, `cluster.columns`, `raster.run`,
-    `tile.pixels`, `tile.joined` and `tile.part` only where they are not the default.
+    `epilogue.row_warps`, `epilogue.row_words`, `roles.computes`, `cluster.share`,
+    `cluster.columns`, `raster.run`, `tile.pixels`, `tile.joined` and `tile.part` only where they
+    are not the default.
     """
     table = unstructured(schedule, _OMITTED)
     text = tomli_w.dumps({"format": FORMAT, **table})

@@ -150,6 +150,7 @@ class SharedMemory:
 
 
 ROW_WARPS = (1, 2, 4, 8)  # of a block that finishes a row
+ROW_WORDS = 16  # of a row that a lane of such a block holds, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +170,9 @@ class Epilogue:
     rows: str = "after"
     # of a block of that launch, which finishes a row: 1, 2, 4 or 8
     row_warps: int = 8
+    # words of 16 bytes of a row, from its beginning on, that every lane of such a block reads once
+    # and holds in registers; the walks over the row read the others each
+    row_words: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ def candidate_key(schedule: Schedule) -> str:
     """
     text = repr(replace(schedule, name="")).replace(f", launch={Launches()!r}", "")
     shared = "share='all', columns=0"
-    for usual in ("pixels=()", "row_warps=8", "joined=False", shared):
+    for usual in ("pixels=()", "row_warps=8", "row_words=0", "joined=False", shared):
         text = text.replace(f", {usual}", "")
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 

@@ -19,6 +19,7 @@ from polygen.cli.accuracy import expected
 from polygen.emit import following as emitted
 from polygen.emit.leaf import fold_parts
 from polygen.errors import IllegalSchedule, ScheduleError, VerifyError
+from polygen.frontend.dtypes import dtype
 from polygen.frontend.evaluate import evaluate
 from polygen.kernel import Kernel
 from polygen.lower import folds as lowered
@@ -147,6 +148,48 @@ def test_one_warp_to_a_row(n):
     right(kernel, {"M": 9, "N": n, "K": 24})
 
 
+@pytest.mark.parametrize(
+    ("n", "words", "warps"),
+    [(4, 1, 1), (90, 1, 1), (131, 2, 1), (300, 2, 1), (300, 2, 2), (513, 2, 2), (20, 3, 4)],
+)
+def test_lanes_hold_the_beginning_of_a_row(n, words, warps):
+    """Words behind the end, a part of one at it, elements that nobody holds behind those."""
+    one = small(epilogue=replace(PAIRS, row_warps=warps, row_words=words))
+    kernel = made(two_levels, X_W, "sm_80", one)
+    assert f"fold_v0_words[{words}];" in kernel.source
+    right(kernel, {"M": 5, "N": n, "K": 24})
+
+
+def test_the_same_bits_whatever_lanes_hold():
+    function = pg.fuse(lambda x, w, r, g: pg.layer_norm((x @ w.T + r).astype("bf16"), g))
+    rng, found = np.random.default_rng(3), []
+    arrays = [rng.standard_normal(s, np.float32) for s in ((5, 24), (700, 24), (5, 700), (700,))]
+    arrays = [one.astype(dtype("bf16").numpy) for one in arrays]
+    for words in (0, 1, 2):
+        one = small(epilogue=replace(PAIRS, row_warps=2, row_words=words))
+        done = made(function, NORM, "sm_80", one).emulation(*arrays)
+        assert done.report.ok, str(done.report)
+        found.append(done.results)
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
+
+
+@pytest.mark.parametrize(("words", "message"), [(-1, "Nearest legal: 0"), (17, "Use 16")])
+def test_no_more_words_than_registers(words, message):
+    one = small(epilogue=replace(PAIRS, row_words=words))
+    with pytest.raises(ScheduleError, match=message):
+        two_levels.compile(*X_W, arch="sm_80", schedule=one)
+
+
+def test_rows_that_are_read_alone_are_not_held():
+    """One element to a lane: there is no word to hold."""
+    one = small(epilogue=replace(PAIRS, row_words=4))
+    turned = pg.fuse(lambda x, w: (x @ w.T - np.max(x @ w.T, axis=1, keepdims=True)).T)
+    kernel = made(turned, X_W, "sm_80", one)
+    assert "one element for each lane" in kernel.source and "auto hold" not in kernel.source
+    right(kernel)
+
+
 def test_the_order_of_words_is_told():
     one = small(epilogue=replace(PAIRS, row_warps=1))
     function = pg.fuse(lambda x, w: pg.layer_norm(x @ w.T))
@@ -162,15 +205,16 @@ def test_blocks_that_there_are_not_are_refused():
 @pytest.mark.parametrize(("rows", "warps"), [(64, 8), (2048, 4), (4096, 2), (1 << 16, 1)])
 def test_as_few_warps_as_fill_the_card(rows, warps):
     sizes = {"M": rows, "N": 4096, "K": 64}
-    assert two_levels.compile(*X_W, arch="sm_90a", sizes=sizes).schedule.epilogue.row_warps == warps
+    epilogue = two_levels.compile(*X_W, arch="sm_90a", sizes=sizes).schedule.epilogue
+    assert (epilogue.row_warps, epilogue.row_words) == (warps, min(16, 4096 // (128 * warps)))
 
 
 def test_narrow_results_have_short_forms():
     """Terms of sums where the errors are parts of them; results in any case."""
-    for dtype, call in (("bf16", "approximate_exp2"), ("f32", "expf")):
+    for kind, call in (("bf16", "approximate_exp2"), ("f32", "expf")):
         function = pg.fuse(lambda x, w: pg.softmax(x @ w.T))
         for schedule in (SMALL, WHOLE):
-            made = function.compile(*X_W, arch="sm_80", schedule=schedule, out_dtype=dtype)
+            made = function.compile(*X_W, arch="sm_80", schedule=schedule, out_dtype=kind)
             source = made.source
             # The kernel's terms, and results made of them; tiles that cover rows hold the terms.
             times = 1 if schedule.covers_rows else 2

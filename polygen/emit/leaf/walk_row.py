@@ -16,21 +16,57 @@ from polygen.emit.leaves import c_type
 from polygen.emit.names import c_name
 from polygen.emit.row_places import address, coordinates
 from polygen.frontend.program import Access, Fold, Index, Pointwise, Tensor
-from polygen.lower.follow_work import Held, Walk, known
+from polygen.lower.follow_work import Held, HoldRow, Walk, known
 from polygen.lower.plan import KernelPlan, Leaf
-from polygen.poly.follow_program import BESIDE, ELEMENT, ELEMENTS, element_of
+from polygen.poly.follow_program import (
+    BESIDE,
+    ELEMENT,
+    ELEMENTS,
+    WORD,
+    element_of,
+    held_from,
+)
 from polygen.poly.pointwise import Compute
 from polygen.poly.whole_rows import Rows
 
 _OWN, _AT, _WHOLE = "fold_own", "fold_at", "fold_whole"
 
 
-@leaf("walk_row", "threads", Walk, (ELEMENT,))
+@leaf("hold_row", "threads", HoldRow, (WORD,))
+def _(plan: KernelPlan, one: Leaf, work: HoldRow) -> Text:
+    words, declared = _Words(plan, Walk(work.rows, (), (), 0, work.wide)), []
+    for kept in split_of(plan).kept:
+        if kept.value in work.values:
+            name, kind = _register(kept.value), c_type(kept.tensor.dtype)
+            declared.append(f"WordOf<{kind}, {work.wide}> {name}[{work.words}];")
+            words.before += words.kept(kept.tensor, kept.index, f"{name}[{WORD}]")
+    lines = [*_visit(plan, work), words.own(), *words.before]
+    what = ", ".join(work.values)
+    note = f"{one.statement}: {what} -> registers, a word of {work.wide} elements for each lane"
+    return Text(block(*lines), note, tuple(declared), parameters=f"const int {WORD}")
+
+
+def _register(value: str) -> str:
+    """What lanes hold of a value that is kept."""
+    return f"fold_{value}_words"
+
+
+def _visit(plan: KernelPlan, work: HoldRow) -> list[str]:
+    """The first element of a visit, as a line of C."""
+    first = held_from(work.warps, plan.device.warp_size * work.wide)
+    return [f"const long long {ELEMENT} = {first};"]
+
+
+@leaf("walk_row", "threads", Walk, (ELEMENT,), (WORD,))
 def _(plan: KernelPlan, one: Leaf, work: Walk) -> Text:
     lines, _ = walk_lines(plan, work)
     what = f"terms of {', '.join(f.write.name for f in work.folds)}"
     if not work.folds:
         what = ", ".join(work.rows.outputs)
+    if work.held is not None:
+        note = f"{one.statement}: {what}, of the elements that lanes hold"
+        body = block(*_visit(plan, work.held), *lines)
+        return Text(body, note, parameters=f"const int {WORD}")
     each = "one element" if work.wide == 1 else f"{work.wide} elements"
     note = f"{one.statement}: {what}, {each} for each lane, from {ELEMENT}"
     return Text(block(*lines), note, parameters=f"const long long {ELEMENT}")
@@ -92,6 +128,7 @@ class _Words:
 
     def __init__(self, plan: KernelPlan, work: Walk) -> None:
         self.plan, self.work = plan, work
+        self.padded = {one.tensor.name for one in split_of(plan).kept}
         self.before: list[str] = []
         self.behind: list[str] = []
 
@@ -106,12 +143,21 @@ class _Words:
             name: of a variable for what a lane has.
             constant: whether nothing writes the array while the kernel runs.
         """
-        place = address(tensor, index)
+        place, held = address(tensor, index), self.work.held
+        if held is not None and name in held.values:
+            return f"{_register(name)}[{WORD}].of[{BESIDE}]"
         if not self.work.together(tensor, index):
             return f"__ldg({place})" if constant else f"*({place})"
         word = self._word(tensor, name)
-        self.before += self._moved(tensor, index, f"{word}.of", into=False, word=word)
+        if tensor.name in self.padded:
+            self.before += self.kept(tensor, index, word)
+        else:
+            self.before += self._moved(tensor, index, f"{word}.of", into=False, word=word)
         return f"{word}.of[{BESIDE}]"
+
+    def kept(self, tensor: Tensor, index: Sequence[Index], word: str) -> list[str]:
+        """A word of a row that the kernel keeps, which is whole at its end, too."""
+        return [f"{word} = {{}};", *_if(f"{_OWN} < {ELEMENTS}", self._whole(tensor, index, word))]
 
     def write(self, tensor: Tensor, index: Sequence[Index], value: str) -> str:
         """Store a value: the statement that does it, or puts it in a word."""
@@ -124,17 +170,18 @@ class _Words:
 
     def around(self, lines: list[str], ends: list[str]) -> list[str]:
         """The lines of an element and what ends them, for all that a lane has."""
-        wide, own = self.work.wide, element_of(self.work.wide, "")
-        first = [f"const long long {_OWN} = {own.format(ELEMENT)};"]
-        if wide == 1:
+        if self.work.wide == 1:
             last = f"const long long {_AT} = min({_OWN}, {ELEMENTS} - 1);"
-            return [*first, last, *lines, *_if(f"{_OWN} < {ELEMENTS}", ends)]
-        whole = f"const bool {_WHOLE} = {_OWN} + {wide} <= {ELEMENTS};"
+            return [self.own(), last, *lines, *_if(f"{_OWN} < {ELEMENTS}", ends)]
         last = f"const long long {_AT} = min({_OWN} + {BESIDE}, {ELEMENTS} - 1);"
         inside = _if(f"{_OWN} + {BESIDE} < {ELEMENTS}", ends)
-        return [
-            *first, whole, *self.before, *self._each([last, *lines, *inside]), *self.behind,
-        ]  # fmt: skip
+        each = self._each([last, *lines, *inside])
+        whole = f"const bool {_WHOLE} = {_OWN} + {self.work.wide} <= {ELEMENTS};"
+        return [self.own(), whole, *self.before, *each, *self.behind]
+
+    def own(self) -> str:
+        """Which element is a lane's first, of those that its warp visits."""
+        return f"const long long {_OWN} = {element_of(self.work.wide, '').format(ELEMENT)};"
 
     def _word(self, tensor: Tensor, name: str) -> str:
         """A variable for what a lane has of an array, declared."""
@@ -146,19 +193,24 @@ class _Words:
         self, tensor: Tensor, index: Sequence[Index], elements: str, *, into: bool, word: str
     ) -> list[str]:
         """A word from an array, or into it; one by one at the end of the row."""
-        kind = f"WordOf<{c_type(tensor.dtype)}, {self.work.wide}>"
-        place = address(tensor, index)
-        at_first = coordinates(_OWN, [(at, self.work.rows.axes[at]) for at in self.work.rows.inner])
-        there = f"*reinterpret_cast<{'' if into else 'const '}{kind}*>({place})"
-        one, many = f"*({place})", f"{elements}[{BESIDE}]"
+        one, many = f"*({address(tensor, index)})", f"{elements}[{BESIDE}]"
         each = [f"const long long {_AT} = min({_OWN} + {BESIDE}, {ELEMENTS} - 1);"]
         each += coordinates(_AT, [(at, self.work.rows.axes[at]) for at in self.work.rows.inner])
         if into:
             each += _if(f"{_OWN} + {BESIDE} < {ELEMENTS}", [f"{one} = {many};"])
         else:
             each.append(f"{many} = {one};")
-        at_once = [*at_first, f"{there} = {word};" if into else f"{word} = {there};"]
+        at_once = self._whole(tensor, index, word, into=into)
         return [*_if(_WHOLE, at_once)[:-1], "} else {", *_deeper(self._each(each)), "}"]
+
+    def _whole(
+        self, tensor: Tensor, index: Sequence[Index], word: str, *, into: bool = False
+    ) -> list[str]:
+        """All that a lane has of an array, at once."""
+        kind = f"WordOf<{c_type(tensor.dtype)}, {self.work.wide}>"
+        at_first = coordinates(_OWN, [(at, self.work.rows.axes[at]) for at in self.work.rows.inner])
+        there = f"*reinterpret_cast<{'' if into else 'const '}{kind}*>({address(tensor, index)})"
+        return [*at_first, f"{there} = {word};" if into else f"{word} = {there};"]
 
     def _each(self, lines: list[str]) -> list[str]:
         """Lines for each element that a lane has."""

@@ -243,7 +243,7 @@ def _finish(p: CostParameters, c: Columns, split: Column, panels: Column) -> Col
         )
         + _folding(p, c)
         + np.where(direct, 0.0, panels * p.panel_turn)
-        + c.matrix_bytes / workers / p.matrix_rate
+        + c.matrix_bytes / workers / np.where(c.in_lines > 0, p.line_matrix_rate, p.matrix_rate)
         + c.functions / workers / p.function_rate
     )
 

@@ -29,6 +29,7 @@ OWN = FollowShape(1, 0, 8, 32, shared=False)  # a result for every lane
 SHARED = FollowShape(2, 0, 8, 32, shared=True)  # one for a block, of two numbers of parts
 ROWS = FollowShape(1, 1, 8, 32, shared=True, rows=True, written=True)
 WIDE = replace(ROWS, wide=4)  # lanes have words of elements
+HOLDS = replace(WIDE, words=2)  # and hold two of them
 KEYS = KeysShape(4, 32, referenced=True, states=True)  # rows whose keys are in parts
 
 
@@ -107,6 +108,7 @@ BROKEN = {
     "words of the warp before": (WIDE, text("(-128warp + fold_e)", "(128 - 128warp + fold_e)")),
     "elements before their results": (ROWS, moved("elements", "finish_1")),
     "terms before the results that they use": (ROWS, moved("walk_1", "finish_0")),
+    "what is held before it is read": (HOLDS, moved("walk_1_held", "hold")),
     "a part of the sums left out": (
         KEYS,
         text("fold_q < fold_parts_0; results", "fold_q < -1 + fold_parts_0; results"),
@@ -144,6 +146,17 @@ def bounds(statement: str, old: str, new: str) -> Callable[[TileProgram], TilePr
     return change
 
 
+def reads(statement: str, old: str, new: str) -> Callable[[TileProgram], TileProgram]:
+    def change(program: TileProgram) -> TileProgram:
+        own = program.statement(statement)
+        assert any(old in cells for cells in own.reads)
+        other = replace(own, reads=tuple(cells.replace(old, new) for cells in own.reads))
+        every = (other if s is own else s for s in program.statements)
+        return replace(program, statements=tuple(every))
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("shape", "change", "message"),
     [
@@ -156,6 +169,13 @@ def bounds(statement: str, old: str, new: str) -> Callable[[TileProgram], TilePr
         (OWN, bounds("store", "warp = 0", "warp <= 1"), "store visits something twice"),
         (WIDE, bounds("elements", "mod 1024 = 128", "mod 512 = 128*(warp mod 4) + 0"), "twice"),
         (WIDE, bounds("walk_1", "= 128*warp", "= 128*warp and fold_e > 0"), r"walk_1.*left out"),
+        (HOLDS, bounds("walk_1", "2048 <=", "2049 <="), r"walk_1.*left out"),
+        (HOLDS, bounds("walk_1", "2048 <=", "1024 <="), "walk_1 visits something twice"),
+        (HOLDS, bounds("walk_1_held", "fold_c < 2", "fold_c < 1"), "walk_1_held reads what is h"),
+        (HOLDS, bounds("elements_held", "0 <= fold_c", "1 <= fold_c"), "elements_held reads what"),
+        (HOLDS, bounds("hold", "fold_c < 2", "fold_c < 1"), "walk_1_held reads what is held of"),
+        (HOLDS, reads("hold", "1024 * fold_c", "512 * fold_c"), "walk_1.*left out"),
+        (HOLDS, reads("elements_held", "fold_c]", "1 - fold_c]"), "elements_held reads what is h"),
     ],
 )
 def test_programs_that_leave_something_out_are_refused(

@@ -202,6 +202,9 @@ CASES: dict[str, list[tuple[Schedule, dict[str, Any], bool]]] = {
     "epilogue.row_warps": [
         (W, {"epilogue__row_warps": n}, n in (1, 2, 4, 8)) for n in (0, 1, 2, 3, 4, 7, 8, 9, 16)
     ],
+    "epilogue.row_words": [
+        (W, {"epilogue__row_words": n}, 0 <= n <= 16) for n in (-1, 0, 1, 3, 16, 17)
+    ],
     "epilogue.rows": [(W, {"epilogue__rows": r}, r == "after") for r in ("after", "tile", "row")],
     "epilogue.slots": [(R, {"epilogue__slots": n}, n >= 1) for n in (0, 1, 2, 3)],
     "epilogue.prefetch": [(R, {"epilogue__prefetch": n}, n >= 1) for n in (0, 1, 3)],

@@ -58,7 +58,8 @@ def totals(parameters, problem):
 # More of these is never slower; more of those is never faster.
 BETTER = (
     "clock", "memory", "memory_share", "l2_bytes", "l2_share", "product_rate", "shared_rate",
-    "box_rate", "fetch_rate_astride", "outside_rate", "l2_rate", "matrix_rate", "function_rate",
+    "box_rate", "fetch_rate_astride", "outside_rate", "l2_rate", "matrix_rate", "line_matrix_rate",
+    "function_rate",
     "warp_rate", "double_rate", "warp_shared_rate", "warp_fetch_rate", "warp_narrow_rate",
     "way_out_rate", "warp_function_rate", "exchange_rate", "warp_memory",
     "lane_rate", "lane_load_rate", "producer_rate", "compute_rate", "compute_function_rate",
