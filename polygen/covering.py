@@ -99,7 +99,8 @@ def in_blocks(
 ) -> Schedule:
     """The choice with as few warps to a row as fill the card, where a launch finishes rows.
 
-    Every warp of a block has a share of work that does not depend on how long rows are.
+    Every warp of a block has a share of work that does not depend on how long rows are. There are
+    more where a lane would hold many words of a row: code for each of them is fetched once a row.
 
     Args:
         schedule: that was chosen.
@@ -114,9 +115,14 @@ def in_blocks(
         return schedule
     rows = min(math.prod(d if isinstance(d, int) else sizes[d] for d in own) for own in extents)
     wanted = device.multiprocessors * device.warps_per_multiprocessor / 2
-    warps = next((one for one in ROW_WARPS if one * rows >= wanted), ROW_WARPS[-1])
+    enough = [one for one in ROW_WARPS if one * rows >= wanted] or [ROW_WARPS[-1]]
+    few = (one for one in enough if _words(program, one, sizes) <= _FEW_WORDS)
+    warps = next(few, enough[-1])
     words = _words(program, warps, sizes)
     return replace(schedule, epilogue=replace(schedule.epilogue, row_warps=warps, row_words=words))
+
+
+_FEW_WORDS = 4  # whose code a row is worth
 
 
 def _words(program: Program, warps: int, sizes: dict[str, int]) -> int:

@@ -69,7 +69,8 @@ def _read_torch(tensors: Sequence[Any]) -> tuple[list[int], list[Hashable]] | No
     kind, pointers = type(tensors[0]), []
     forms: list[Hashable] = []
     for tensor in tensors:
-        if type(tensor) is not kind:
+        own = type(tensor)
+        if own is not kind and READS.get(own) is not _read_torch:  # a parameter among tensors
             return None
         pointers.append(tensor.data_ptr())
         lost = tensor.requires_grad and _is_differentiated(tensor)

@@ -167,7 +167,7 @@ class Launcher:
             None where a call is more than a launch of outputs that it makes: there are scalars, a
             workspace, copies, or no such call was made.
         """
-        found = READS[type(arrays[0])](arrays) if type(arrays[0]) in READS else None
+        found = read(arrays)
         ready = None if found is None else self._prepared.get(tuple(found[1]))
         if ready is None or self._scalars or ready.parts or ready.copies or ready.finish:
             return None

@@ -202,11 +202,17 @@ def test_blocks_that_there_are_not_are_refused():
         two_levels.compile(*X_W, arch="sm_80", schedule=small(epilogue=replace(PAIRS, row_warps=3)))
 
 
-@pytest.mark.parametrize(("rows", "warps"), [(64, 8), (2048, 4), (4096, 2), (1 << 16, 1)])
-def test_as_few_warps_as_fill_the_card(rows, warps):
-    sizes = {"M": rows, "N": 4096, "K": 64}
+@pytest.mark.parametrize(
+    ("rows", "columns", "warps", "words"),
+    [
+        (64, 512, 8, 1), (2048, 512, 4, 1), (4096, 512, 2, 2), (1 << 16, 512, 1, 4),
+        (1 << 16, 1024, 2, 4), (1 << 16, 4096, 8, 4), (1 << 16, 1 << 15, 8, 16),
+    ],
+)  # fmt: skip
+def test_as_few_warps_as_fill_the_card_and_hold_a_row(rows, columns, warps, words):
+    sizes = {"M": rows, "N": columns, "K": 64}
     epilogue = two_levels.compile(*X_W, arch="sm_90a", sizes=sizes).schedule.epilogue
-    assert (epilogue.row_warps, epilogue.row_words) == (warps, min(16, 4096 // (128 * warps)))
+    assert (epilogue.row_warps, epilogue.row_words) == (warps, words)
 
 
 def test_narrow_results_have_short_forms():

@@ -68,6 +68,20 @@ def test_a_torch_parameter_goes_the_same_way():
     assert library(Parameter) == "torch" and Parameter in READS
 
 
+def test_parameters_among_tensors_are_read_at_once():
+    class Parameter(Tensor):
+        pass
+
+    library(Tensor)
+    mixed = (Parameter((4, 6), (6, 1)), Tensor((4, 6), (6, 1), pointer=8192))
+    assert READS[Tensor](mixed[::-1]) is None, "nobody has met such a parameter"
+    library(Parameter)
+    for kind, arrays in ((Parameter, mixed), (Tensor, mixed[::-1])):
+        pointers, forms = READS[kind](arrays)
+        assert pointers == [one._pointer for one in arrays] and forms == read(arrays)[1]
+    assert READS[Tensor]((mixed[1], cupy_array((4, 6)))) is None
+
+
 def test_the_cuda_array_interface():
     device = Device()
     array = SimpleNamespace(
