@@ -16,11 +16,13 @@ from matrix import roles, small, tiled
 
 import polygen as pg
 from polygen.cli.accuracy import expected
+from polygen.covering import in_blocks
 from polygen.emit import following as emitted
 from polygen.emit.leaf import fold_parts
 from polygen.errors import IllegalSchedule, ScheduleError, VerifyError
 from polygen.frontend.dtypes import dtype
 from polygen.frontend.evaluate import evaluate
+from polygen.hardware.device import device
 from polygen.kernel import Kernel
 from polygen.lower import folds as lowered
 from polygen.poly import by_warps, mapping
@@ -211,7 +213,7 @@ def test_blocks_that_there_are_not_are_refused():
 )  # fmt: skip
 def test_as_few_warps_as_fill_the_card_and_hold_a_row(rows, columns, warps, words):
     sizes = {"M": rows, "N": columns, "K": 64}
-    epilogue = two_levels.compile(*X_W, arch="sm_90a", sizes=sizes).schedule.epilogue
+    epilogue = in_blocks(SMALL, two_levels.program(*X_W), device("sm_90a"), sizes).epilogue
     assert (epilogue.row_warps, epilogue.row_words) == (warps, words)
 
 
@@ -356,7 +358,7 @@ def test_two_products_in_tiles():
     right(kernel)
 
 
-@pytest.mark.parametrize(("n", "rows"), [(64, "tile"), (256, "tile"), (257, "after")])
+@pytest.mark.parametrize(("n", "rows"), [(64, "tile"), (256, "tile"), (2049, "after")])
 def test_automatic_choices_by_the_length_of_rows(n, rows):
     sizes = {"M": 4096, "N": n, "K": 512}
     kernel = FLOATS["rms_norm"][0].compile(*NORM, arch="sm_90a", sizes=sizes)
