@@ -63,22 +63,30 @@ class Kind:
 
     def milliseconds(self, run: Callable[[], Any], *, calls: int | None = None) -> float:
         """The median of repeats, of the slower rank."""
-        found = []
+        return self.in_turns({"": run}, calls=calls)[""]
+
+    def in_turns(
+        self, runs: dict[str, Callable[[], Any]], *, calls: int | None = None
+    ) -> dict[str, float]:
+        """The medians of several, which take turns: clocks change while a GPU gets warm."""
+        found: dict[str, list[float]] = {name: [] for name in runs}
         calls = calls or self.calls
         for repeat in range(self.repeats + 5):
-            dist.barrier()
-            if not self.dry:
-                torch.cuda.synchronize()
-            begin = time.perf_counter()
-            for _ in range(calls):  # so that the host is ahead of the GPU
-                run()
-            if not self.dry:
-                torch.cuda.synchronize()
-            if repeat >= 5:
-                found.append((time.perf_counter() - begin) * 1e3 / calls)
-        slowest = torch.tensor(statistics.median(found), device=self.device)
+            for name, run in runs.items():
+                dist.barrier()
+                if not self.dry:
+                    torch.cuda.synchronize()
+                begin = time.perf_counter()
+                for _ in range(calls):  # so that the host is ahead of the GPU
+                    run()
+                if not self.dry:
+                    torch.cuda.synchronize()
+                if repeat >= 5:
+                    found[name].append((time.perf_counter() - begin) * 1e3 / calls)
+        slowest = torch.tensor([statistics.median(one) for one in found.values()])
+        slowest = slowest.to(self.device)
         dist.all_reduce(slowest, dist.ReduceOp.MAX)
-        return slowest.item()
+        return dict(zip(found, slowest.tolist(), strict=True))
 
 
 # --- layers ---------------------------------------------------------------------------------------
