@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from polygen.hardware.units import unit
 from polygen.poly.block_tree import BlockTree, check_once, proved
 from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.follow_map import WHERE, check_lanes, check_results
@@ -77,9 +76,7 @@ def keys_program(shape: KeysShape) -> TileProgram:
     def add(
         name: str, loops: tuple[str, ...], bounds: str, reads: tuple[str, ...], write: str
     ) -> None:
-        statements.append(
-            TileStatement(name, loops, bounds, reads, (write,), "map", unit("threads"), place)
-        )
+        statements.append(place.runs(name, loops, bounds, reads, (write,)))
 
     known: tuple[str, ...] = ()
     every = f"0 <= {PART} < {_PARTS}"

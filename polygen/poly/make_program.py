@@ -22,7 +22,6 @@ from collections.abc import Callable
 
 from polygen import isl
 from polygen.errors import VerifyError
-from polygen.hardware.units import unit
 from polygen.poly.block_tree import BlockTree, check_once, proved
 from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.legality import Proof
@@ -37,7 +36,7 @@ from polygen.poly.realign_program import (
     check_blocks,
     check_lanes,
 )
-from polygen.poly.tile_program import Buffer, Place, TileProgram, TileStatement
+from polygen.poly.tile_program import Buffer, Place, TileProgram
 from polygen.poly.tile_tree import loop
 from polygen.poly.versions import TileModel
 
@@ -48,9 +47,7 @@ def make_program(shape: RealignShape) -> TileProgram:
     """The statement of a block."""
     place = Place("warps", (WARP,), (shape.warps,), shape.lanes)
     read, written = (f"{name}[{WARP},p] : {shape.chunks}" for name in ("given", "operand"))
-    statement = TileStatement(
-        MADE, (CHUNK,), shape.visits, (read,), (written,), "map", unit("threads"), place
-    )
+    statement = place.runs(MADE, (CHUNK,), shape.visits, (read,), (written,))
     order = loop(CHUNK, MADE)
     return TileProgram(
         (ROWS, CHUNKS, FIRST),

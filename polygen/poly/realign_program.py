@@ -25,11 +25,10 @@ from dataclasses import dataclass
 
 from polygen import isl
 from polygen.errors import VerifyError
-from polygen.hardware.units import unit
 from polygen.poly.block_tree import BlockTree, check_once, proved
 from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.legality import Proof
-from polygen.poly.tile_program import Buffer, Place, TileProgram, TileStatement
+from polygen.poly.tile_program import Buffer, Place, TileProgram
 from polygen.poly.tile_tree import loop, steps
 from polygen.poly.versions import TileModel
 
@@ -121,14 +120,10 @@ def realign_program(shape: RealignShape) -> TileProgram:
     chunk = f"exists (p : {shape.chunks} and p <= g < p + {SOURCES})"
     whole = " and ".join(one.format("g") for one in WHOLE)
     statements = (
-        TileStatement(
-            "edges", (), there,
-            (f"array[{WARP},g] : g = 0 or g = {LAST}",), (edge,), "map", unit("threads"), place,
-        ),
-        TileStatement(
+        place.runs("edges", (), there, (f"array[{WARP},g] : g = 0 or g = {LAST}",), (edge,)),
+        place.runs(
             "shifted", (CHUNK,), shape.visits,
             (f"array[{WARP},g] : {chunk} and {whole}", edge), (f"copy[{WARP},p] : {shape.chunks}",),
-            "map", unit("threads"), place,
         ),
     )  # fmt: skip
     order = steps("edges", loop(CHUNK, "shifted"))
