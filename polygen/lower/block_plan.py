@@ -12,7 +12,7 @@ from polygen.lower.sync_work import Grids, Placed
 from polygen.lower.synchronise import placed
 from polygen.lower.verify import calls
 from polygen.poly.ast import LoopAst
-from polygen.poly.block_tree import BlockTree
+from polygen.poly.block_tree import BlockTree, block_tree
 from polygen.poly.dependent import KIND as GRID
 from polygen.poly.place_trees import PlaceTree
 from polygen.poly.tile_tree import leaves as tree_leaves
@@ -76,5 +76,6 @@ def _loops(place: PlaceTree) -> LoopAst:
 
 
 def forget() -> None:
-    """Forget the loops that were generated in this process."""
+    """Forget the trees that were proved in this process, and their loops."""
+    block_tree.cache_clear()
     _loops.cache_clear()

@@ -12,11 +12,9 @@ is no barrier.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from polygen.poly.block_tree import BlockTree, check_once, proved
-from polygen.poly.derive_syncs import Synchronised, derive
+from polygen.poly.block_tree import check_once
 from polygen.poly.follow_map import WHERE, check_lanes, check_results
 from polygen.poly.follow_program import ELEMENT, ELEMENTS, OWN, PART, WARP, parts_of
 from polygen.poly.legality import Proof
@@ -47,23 +45,6 @@ class KeysShape:
     def scalars(self) -> tuple[str, ...]:
         """Numbers of a row that every warp combines."""
         return ("reference",) * self.referenced + ("states",) * self.states
-
-
-def map_keys(
-    shape: KeysShape, derived: Callable[[TileProgram], Synchronised] = derive
-) -> BlockTree:
-    """The tree of a launch that combines parts of keys, with its proofs.
-
-    Args:
-        shape: what a block does.
-        derived: what synchronises a tile program, derived or kept from before: it is proved.
-
-    Raises:
-        VerifyError: a part or a column is left out or met twice, or what would be emitted does not
-            do what the program says; with an instance.
-    """
-    program = keys_program(shape)
-    return proved(program, check_keys(shape, program), derived, WHERE)
 
 
 def keys_program(shape: KeysShape) -> TileProgram:

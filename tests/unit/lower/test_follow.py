@@ -11,7 +11,7 @@ from matrix import small
 import polygen as pg
 from polygen.errors import VerifyError
 from polygen.kernel import Kernel
-from polygen.lower import follow
+from polygen.lower import block_plan
 from polygen.lower.block_plan import check_calls
 from polygen.lower.plan import KernelPlan
 from polygen.lower.verify_follow import check_group
@@ -131,16 +131,16 @@ def test_leaves_that_do_something_else_are_refused(rows, name):
     ],
 )
 def test_no_kernel_is_made_of_a_broken_tree(monkeypatch, old, new, message):
-    plain = block_tree.place_trees
+    plain = block_tree.emitted_of
 
-    def broken(program, tree, leaves):
-        (found,) = plain(program, tree, leaves)
-        assert old in found.text
-        return (replace(found, text=found.text.replace(old, new)),)
+    def broken(made):
+        (place,) = plain(made).trees
+        assert old in place.text
+        return replace(plain(made), trees=(replace(place, text=place.text.replace(old, new)),))
 
-    monkeypatch.setattr(block_tree, "place_trees", broken)
-    follow.forget()
+    monkeypatch.setattr(block_tree, "emitted_of", broken)
+    block_plan.forget()
     rows = pg.fuse(lambda x, w: np.sum(x @ w.T, axis=1))
     with pytest.raises(VerifyError, match=message):
         rows.compile(*X_W, arch="sm_80", schedule=PAIRS)
-    follow.forget()
+    block_plan.forget()
