@@ -3,7 +3,6 @@
 1. What is read at a score is at the program's address, whatever strides and coordinates.
 2. Coordinates are the program's.
 3. Bounds of rows' keys that arrays hold are elements that the mask reads.
-4. Every pair that becomes a register of the second product's operand is what the fragments say.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from collections.abc import Callable, Mapping
 from polygen.errors import VerifyError
 from polygen.frontend.program import Tensor
 from polygen.lower.accesses import steps_text
-from polygen.lower.carried import carried
 from polygen.lower.plan import KernelPlan
 from polygen.lower.scan_work import Scan
 from polygen.lower.verify_scan import check_scan, check_stores
@@ -37,16 +35,6 @@ def check_scans(plan: KernelPlan, check: Check) -> None:
         check_scan(plan, scan)
         _check_reads(plan, scan, check)
         _check_bounds(plan, check)
-        groups = plan.atom.k // plan.atom.n
-        wanted = tuple(
-            tuple((step * groups + group, element) for group, element in carried(plan.atom))
-            for step in range(plan.tiles.k_steps)
-        )
-        if scan.fragment != wanted or (scan.rows, scan.tile) != (
-            plan.tiles.atoms[0],
-            plan.tiles.cta[2],
-        ):
-            raise VerifyError("scores are not the operand of the next product", where=plan.entry)
 
 
 def _check_bounds(plan: KernelPlan, check: Check) -> None:
