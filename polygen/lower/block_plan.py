@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from polygen.errors import VerifyError
-from polygen.lower.plan import BlockPlan, Leaf, Place
+from polygen.lower.plan import Leaf, Place
 from polygen.lower.sync_work import Grids, Placed
 from polygen.lower.synchronise import placed
-from polygen.lower.verify import calls
 from polygen.poly.ast import LoopAst
 from polygen.poly.block_tree import BlockTree, block_tree
 from polygen.poly.dependent import KIND as GRID
@@ -46,27 +44,6 @@ def block_parts(
     order = tree_leaves(tree.synchronised.tree)
     every.sort(key=lambda leaf: order.index(leaf.statement))
     return tuple(replace(leaf, place=own.name) for leaf in every), place, syncs
-
-
-def check_calls(entry: str, block: BlockPlan, where: str) -> None:
-    """Every statement that the loops call has a leaf with as many iterators.
-
-    Args:
-        entry: of the kernel.
-        block: what its blocks do.
-        where: the launch, in words.
-
-    Raises:
-        VerifyError: one has none.
-    """
-    known = {leaf.statement: leaf for leaf in block.leaves}
-    for call in calls(block.place.loops):
-        leaf = known.get(call.statement)
-        if leaf is None or len(leaf.loops) != len(call.arguments):
-            raise VerifyError(
-                f"{call.statement} with {len(call.arguments)} arguments has no leaf",
-                where=f"{entry}, {where}",
-            )
 
 
 @lru_cache(maxsize=64)

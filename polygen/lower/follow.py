@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from polygen.frontend.dtypes import BOOL
 from polygen.frontend.program import Fold, Pointwise
-from polygen.lower.block_plan import block_parts, check_calls
+from polygen.lower.block_plan import block_parts
 from polygen.lower.follow_keys import keys_launch
 from polygen.lower.follow_work import (
     CombineParts,
@@ -27,7 +27,7 @@ from polygen.lower.follow_work import (
 )
 from polygen.lower.launch import Following, Parts, Results
 from polygen.lower.plan import GroupPlan, KernelPlan, Leaf, Work
-from polygen.lower.verify_follow import check_group
+from polygen.lower.verify_follow import check_following
 from polygen.poly.block_tree import Derive, block_tree
 from polygen.poly.folds import Split
 from polygen.poly.follow_map import WHERE, check_visits
@@ -59,11 +59,10 @@ def follow(plan: KernelPlan, derived: Derive) -> KernelPlan:
     if after is None:
         return plan
     groups = tuple(_group(plan, after, group, derived) for group in after.groups)
-    for group in groups:
-        check_calls(plan.entry, group, WHERE)
-        check_group(plan, after, group)
     proofs = dict.fromkeys(proof for group in groups for proof in group.tree.proofs)
-    return replace(plan, groups=groups, proofs=(*plan.proofs, *proofs))
+    plan = replace(plan, groups=groups, proofs=(*plan.proofs, *proofs))
+    check_following(plan)
+    return plan
 
 
 def _group(plan: KernelPlan, after: Following, group: Results, derived: Derive) -> GroupPlan:

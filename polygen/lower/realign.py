@@ -12,12 +12,12 @@ from dataclasses import replace
 
 from polygen.frontend.program import Program, Tensor
 from polygen.hardware.swizzle import chunk_bytes
-from polygen.lower.block_plan import block_parts, check_calls
+from polygen.lower.block_plan import block_parts
 from polygen.lower.computed import computed
 from polygen.lower.plan import CopyPlan, KernelPlan, Leaf, MakePlan
 from polygen.lower.realign_work import RowCopy, RowMake, word_shifts
 from polygen.lower.sync_work import Grids
-from polygen.lower.verify_made import check_made
+from polygen.lower.verify_made import check_preceding
 from polygen.poly.block_tree import BlockTree, Derive, block_tree
 from polygen.poly.elements import Along
 from polygen.poly.make_program import MADE, check_making, make_program
@@ -58,10 +58,7 @@ def precede(plan: KernelPlan, copy: Realign | None, derived: Derive, asked: Prog
     proofs += prove_prologues(asked) if copy.made else ()
     plan = replace(plan, realign=copy, copies=tuple(found), proofs=(*plan.proofs, *proofs))
     plan = replace(plan, asked=asked if copy.made else None)
-    for one in plan.copies:
-        check_calls(plan.entry, one, WHERE)
-        if isinstance(one, MakePlan):
-            check_made(plan, one)
+    check_preceding(plan)
     return plan
 
 

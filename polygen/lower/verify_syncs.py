@@ -72,7 +72,9 @@ def _check_leaf(plan: KernelPlan, leaf: Leaf, statement: SyncStatement) -> None:
             isinstance(work, Groups) and work.pending != pending
         ):
             raise VerifyError(f"waits for all but {work}, and not {pending}", where=where)
-        if isinstance(work, Groups) != (kind == "retire"):
+        if isinstance(work, Groups) != (kind == "retire") or (
+            isinstance(work, Grids) and work != Grids()  # of all parameters
+        ):
             raise VerifyError(f"{kind} is {work}", where=where)
         return
     if statement.kind == "skip":
