@@ -303,7 +303,7 @@ def _epilogue(plan: KernelPlan) -> list[str]:
         moved = {panel.name for panel in work.operands}
         way = "panels that the copy engine brings"
         return [
-            f"each warpgroup finishes its sums in panels of {rows} x {work.columns}, "
+            f"each warpgroup finishes its sums in panels of {rows} x {work.results[0].columns}, "
             "which the copy engine writes",
             *(f"read {r.tensor} as {way if r.name in moved else r.kind}" for r in e.reads),
             *_statements(plan),

@@ -8,6 +8,7 @@ from matrix import roles
 import polygen as pg
 from polygen.lower.plan import KernelPlan
 from polygen.lower.result_work import Epilogue, Lines
+from polygen.poly.tile_program import TileProgram
 from polygen.schedule.load import load_schedule, schedules_folder
 
 _SHIPPED = {
@@ -25,6 +26,12 @@ def plan(name: str) -> KernelPlan:
         "bf16[M,K]", "bf16[N,K]", "bf16[N]", arch=arch, schedule=schedule
     )
     return kernel.passes.plan
+
+
+def with_program(of: KernelPlan, program: TileProgram) -> KernelPlan:
+    """The plan as if another tile program had been proved."""
+    proved = dataclasses.replace(of.synchronised, program=program)
+    return dataclasses.replace(of, synchronised=proved)
 
 
 def with_access(of: KernelPlan, name: str, **changes) -> KernelPlan:

@@ -16,13 +16,17 @@ import enum
 from collections.abc import Iterator
 from typing import Any
 
-from polygen.frontend.program import Program, Tensor
+from polygen.frontend.program import Tensor
 from polygen.lower.plan import KernelPlan
 
 # What a plan says of what is emitted and launched.
-EMITTED = ("buffers", "leaves", "places", "syncs", "arguments", "launch", "following")
-_WHOLE = (Program,)  # taken as one value
-_ONCE = frozenset({"loops"})  # of places: compared call by call with the proved tree
+EMITTED = (
+    "buffers", "leaves", "places", "syncs", "arguments", "launch", "following", "key_tiles",
+    "key_bounds", "groups", "copies",
+)  # fmt: skip
+_RECORDS = ("polygen.lower", "polygen.poly.tile_program", "polygen.poly.key_tiles")
+# Loops are compared call by call with the proved tree; what is made is what the program says.
+_ONCE = frozenset({"loops", "tree", "operand_made"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +106,7 @@ def _is_record(value: Any) -> bool:
         dataclasses.is_dataclass(value)
         and not isinstance(value, type)
         and not isinstance(value, enum.Enum)
-        and type(value).__module__.startswith(("polygen.lower", "polygen.poly.tile_program"))
+        and type(value).__module__.startswith(_RECORDS)
     )
 
 

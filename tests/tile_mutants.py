@@ -19,11 +19,10 @@ from polygen.hardware.atom import atoms_for
 from polygen.hardware.device import device
 from polygen.poly.counters import Counter
 from polygen.poly.derive_syncs import Synchronised, derive
-from polygen.poly.emitted import Emitted
+from polygen.poly.emitted import Emitted, emitted_of
 from polygen.poly.frame import Frame
 from polygen.poly.kernel_parts import Epilogue, MainLoop, Product, RestLoop, Ring
 from polygen.poly.kernel_program import kernel_program
-from polygen.poly.place_trees import place_trees
 from polygen.poly.tile_program import Sync, SyncStatement, TileProgram
 from polygen.poly.tile_tree import Leaf, Loop, Node, Steps, filtered, leaves, loops_around, without
 from polygen.poly.tiling import Panels, RowVectors, tiling
@@ -185,18 +184,10 @@ def emitted(of: Synchronised, **changes: object) -> Emitted:
         **changes: `tree`, `leaves`, `syncs`, `counters`, `program` (what it is proved against) or
             `shown` (the program whose domains the trees get).
     """
-    tree = changes.get("tree", of.tree)
-    more = changes.get("leaves", of.leaves)
-    shown = changes.get("shown", of.program)
-    return Emitted(
-        changes.get("program", of.program),  # type: ignore[arg-type]
-        more,  # type: ignore[arg-type]
-        changes.get("syncs", of.syncs),  # type: ignore[arg-type]
-        changes.get("counters", of.counters),  # type: ignore[arg-type]
-        place_trees(shown, tree, more),  # type: ignore[arg-type]
-        tree,  # type: ignore[arg-type]
-        changes.get("frame", of.frame),  # type: ignore[arg-type]
-    )
+    shown = changes.pop("shown", of.program)
+    proved = changes.pop("program", of.program)
+    made = replace(of, **changes)  # type: ignore[arg-type]
+    return replace(emitted_of(replace(made, program=shown)), program=proved)  # type: ignore[arg-type]
 
 
 def mutants(of: Synchronised) -> Iterator[tuple[str, Emitted]]:

@@ -250,8 +250,9 @@ def _persistent(plan: KernelPlan) -> dict[str, Any]:
     tile = plan.match.box.along_m(plan.tiles.cta[0])
     lines, items = _items(plan, tile * rows, plan.tiles.cta[1] * columns * run)
     clustered = blocks > 1
-    start = {"none": [], "block": ["start_block"], "cluster": ["start_cluster"]}[plan.frame.begin]
-    end = ["end_cluster"] if plan.frame.end == "cluster" else []
+    frame = plan.synchronised.frame
+    start = {"none": [], "block": ["start_block"], "cluster": ["start_cluster"]}[frame.begin]
+    end = ["end_cluster"] if frame.end == "cluster" else []
     called = "clusters of tiles" if rows * columns > 1 else "tiles"
     shared: list[str] = []
     if plan.tiles.last:

@@ -59,6 +59,26 @@ class Fragment:
         """What CUDA code holds it in, if it is sums: a register each, or an element of several."""
         return min(self.registers, self.elements)
 
+    @property
+    def of_thread(self) -> tuple[tuple[int, int], ...]:
+        """Per element of a thread: which of its rows it is in, and columns from its first."""
+        own = self.table[0]
+        rows = sorted({int(row) for row in own[:, 0]})
+        return tuple((rows.index(int(row)), int(column - own[0, 1])) for row, column in own)
+
+    @property
+    def half_rows(self) -> int:
+        """From a thread's first row to its last."""
+        return int(self.table[0, -1, 0] - self.table[0, 0, 0])
+
+    @property
+    def same_rows(self) -> tuple[int, ...]:
+        """Bits in which the numbers of a warp's lanes differ that have elements of one row."""
+        rows = self.table[: common_facts()["warp_size"], :, 0]
+        lanes = np.arange(len(rows))
+        bits = [1 << bit for bit in range(len(rows).bit_length() - 1)]
+        return tuple(bit for bit in bits if np.array_equal(rows[lanes ^ bit], rows))
+
 
 @dataclass(frozen=True, slots=True)
 class Atom:

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from polygen.errors import VerifyError
-from polygen.lower.plan import BlockPlan, Leaf, Place
+from polygen.lower.plan import Leaf, Place
 from polygen.lower.sync_work import Grids, Placed
 from polygen.lower.synchronise import placed
-from polygen.lower.verify import calls
 from polygen.poly.ast import LoopAst
-from polygen.poly.block_tree import BlockTree
+from polygen.poly.block_tree import BlockTree, block_tree
 from polygen.poly.dependent import KIND as GRID
 from polygen.poly.place_trees import PlaceTree
 from polygen.poly.tile_tree import leaves as tree_leaves
@@ -48,27 +46,6 @@ def block_parts(
     return tuple(replace(leaf, place=own.name) for leaf in every), place, syncs
 
 
-def check_calls(entry: str, block: BlockPlan, where: str) -> None:
-    """Every statement that the loops call has a leaf with as many iterators.
-
-    Args:
-        entry: of the kernel.
-        block: what its blocks do.
-        where: the launch, in words.
-
-    Raises:
-        VerifyError: one has none.
-    """
-    known = {leaf.statement: leaf for leaf in block.leaves}
-    for call in calls(block.place.loops):
-        leaf = known.get(call.statement)
-        if leaf is None or len(leaf.loops) != len(call.arguments):
-            raise VerifyError(
-                f"{call.statement} with {len(call.arguments)} arguments has no leaf",
-                where=f"{entry}, {where}",
-            )
-
-
 @lru_cache(maxsize=64)
 def _loops(place: PlaceTree) -> LoopAst:
     """The loops of a text, generated once in a process."""
@@ -76,5 +53,6 @@ def _loops(place: PlaceTree) -> LoopAst:
 
 
 def forget() -> None:
-    """Forget the loops that were generated in this process."""
+    """Forget the trees that were proved in this process, and their loops."""
+    block_tree.cache_clear()
     _loops.cache_clear()

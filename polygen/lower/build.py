@@ -22,7 +22,16 @@ from polygen.lower.folds import fold_orders, following
 from polygen.lower.given import Given
 from polygen.lower.launch import stride_argument, workspace_argument
 from polygen.lower.memory import needed
-from polygen.lower.plan import Argument, KernelPlan, Launch, Leaf, Place, Resources
+from polygen.lower.plan import (
+    Argument,
+    Following,
+    Inside,
+    KernelPlan,
+    Launch,
+    Leaf,
+    Place,
+    Resources,
+)
 from polygen.lower.resources import resources
 from polygen.lower.result_work import Store
 from polygen.lower.tallies import tally_orders
@@ -93,35 +102,44 @@ def lower(
         raster += prove_row_groups(walk, tiles.cta[0] * schedule.cluster.m)
     orders = tally_orders(leaf.work for leaf in inside.leaves if isinstance(leaf.work, Tally))
     after = following(split, f"pg_{program.name}", out.folds, schedule.epilogue.row_warps)
-    return KernelPlan(
-        entry=f"pg_{program.name}",
-        program=program,
-        schedule=schedule,
-        device=device,
-        atom=atom,
-        tiles=tiles,
+    proofs = (*tree.proofs, *raster, *((carried_proof(atom),) if tree.match.rest else ()))
+    orders_of_folds = fold_orders(program, split, out, orders, after, tiles.beside)
+    found = plan_of(given, program, inside, taken, launch, after)
+    return replace(
+        found,
         mapping=_mapping(given, inside.places[-1]),
-        arguments=arguments(program, _map_arguments(inside.leaves), workspace=bool(out.folds)),
-        following=after,
-        launch=launch,
-        match=tree.match,
-        work=work,
-        tile_program=tree.synchronised.program,
-        synchronised=tree.synchronised,
-        trees=tree.places,
-        buffers=inside.buffers,
-        leaves=inside.leaves,
-        places=inside.places,
-        syncs=inside.syncs,
-        frame=tree.synchronised.frame,
-        proofs=(*tree.proofs, *raster, *((carried_proof(atom),) if tree.match.rest else ())),
-        resources=taken,
-        sums=replace(
-            tree.sums, folds=fold_orders(program, split, out, orders, after, tiles.beside)
-        ),
+        proofs=proofs,
+        sums=replace(tree.sums, folds=orders_of_folds),
         tile_domain=tree.domain,
         group_walk=walk,
     )
+
+
+def plan_of(
+    given: Given,
+    program: Program,
+    inside: Inside,
+    taken: Resources,
+    launch: Launch,
+    after: Following | None,
+) -> KernelPlan:
+    """What plans of all kernels have alike, from the passes before.
+
+    Args:
+        given: their results.
+        program: what to compute.
+        inside: what is inside a block.
+        taken: what one takes.
+        launch: of the kernel.
+        after: the launch that follows, with a workspace between both; None: none does.
+    """
+    tree, entry = given.tree, f"pg_{program.name}"
+    arrays = arguments(program, _map_arguments(inside.leaves), workspace=after is not None)
+    return KernelPlan(
+        entry, program, given.schedule, given.device, given.atom, given.tiles, "", arrays, launch,
+        tree.match, given.work, tree.synchronised, tree.places, inside.buffers, inside.leaves,
+        inside.places, inside.syncs, tree.proofs, taken, tree.sums, after,
+    )  # fmt: skip
 
 
 def _mapping(given: Given, last: Place) -> str:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from polygen.frontend.program import Program
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
-from polygen.lower.build import arguments
+from polygen.lower.build import plan_of
 from polygen.lower.carried import carried_proof
 from polygen.lower.chain_leaves import ChainLeaves
 from polygen.lower.chain_memory import chain_memory, chain_resources, layouts
@@ -25,10 +25,10 @@ from polygen.lower.epilogue import epilogue
 from polygen.lower.given import Given
 from polygen.lower.key_parts import combining_launch, room
 from polygen.lower.memory import needed
-from polygen.lower.plan import Argument, KernelPlan, Launch, Place
+from polygen.lower.plan import Inside, KernelPlan, Launch
 from polygen.lower.result_work import Epilogue
-from polygen.lower.synchronise import AGENTS, counters, counting, owners, placed
-from polygen.lower.work import Move
+from polygen.lower.synchronise import counting, placed
+from polygen.lower.warpgroups import barriers, places
 from polygen.poly.by_chain import ChainShape
 from polygen.poly.chain_match import ChainMatch
 from polygen.poly.key_pages import KeyPages, prove_key_pages
@@ -59,12 +59,7 @@ def lower_chain(
     """
     sync = tree.synchronised
     made = layouts(matched, shape, atom, f"schedule {schedule.name}")
-    barriers = [
-        (one.name, one.slots, owners(sync, one))
-        for one in sync.syncs
-        if one.kind in ("mbarrier", "turn")
-    ]
-    buffers = chain_memory(matched, shape, made, barriers)
+    buffers = chain_memory(matched, shape, made, barriers(sync))
     copied = {f"fill_{name}": layout.bytes for name, layout in made.items()}
     syncs = placed(sync, copied)
     given = Given(matched.chain.values, tree, schedule, atom, device, matched.after)
@@ -73,12 +68,6 @@ def lower_chain(
     found = ChainLeaves(given, matched, shape, buffers, syncs, out, between).all()
     leaves = tuple(counting(tuple(found), sync.counters))
     taken = chain_resources(matched, shape, schedule, device, needed(buffers))
-    maps = tuple(
-        Argument(b.map, "map", tensor=b.tensor.name, axes=b.axes, swizzle=b.span)
-        for leaf in leaves
-        if isinstance(leaf.work, Move)
-        for b in leaf.work.boxes
-    )
     along = matched.values.m
     launch = Launch(
         along, matched.values.n, shape.tiles.cta[0], shape.tiles.cta[1], schedule.raster.group,
@@ -99,34 +88,15 @@ def lower_chain(
         claims = parts_combine(matched.chain)
         more = (*more, *(Proof(claim, "rewrite") for claim in claims))
     rows, columns, keys = shape.tiles.cta
-    return KernelPlan(
-        entry=f"pg_{program.name}",
-        program=program,
-        schedule=schedule,
-        device=device,
-        atom=atom,
-        tiles=shape.tiles,
+    inside = Inside(buffers, leaves, places(given), syncs)
+    return replace(
+        plan_of(given, program, inside, taken, launch, after),
         mapping=f"{rows} rows by {keys} keys by {columns} columns, {shape.consumers} consumer "
         f"warpgroup(s) of {shape.tiles.warp[0]} rows, {atom.name} on {device.name}",
-        arguments=arguments(program, maps, workspace=after is not None),
-        following=after,
-        launch=launch,
-        match=matched.values,
-        work=matched.after,
-        tile_program=sync.program,
-        synchronised=sync,
-        trees=tree.places,
-        buffers=buffers,
-        leaves=leaves,
-        places=_places(given, shape),
-        syncs=syncs,
-        frame=sync.frame,
         proofs=(
             *tree.proofs, carried_proof(atom), *more,
             *(prove_linear_raster(1) if visited is None else (prove_ranges(),)),
         ),
-        resources=taken,
-        sums=tree.sums,
         chained=matched,
         scores=matched.scores,
         scored=matched.before,
@@ -148,21 +118,6 @@ def _pages(matched: ChainMatch, shape: ChainShape) -> tuple[Proof, ...]:
         found.append(prove_key_pages(array, one, pages, matched.values.depths[0]))
         found.append(prove_inside(*reads[array]))
     return tuple(found)
-
-
-def _places(given: Given, shape: ChainShape) -> tuple[Place, ...]:
-    loops = {one.place.name: one.loops() for one in given.tree.places}
-    roles, warps = given.schedule.roles, shape.consumers * given.device.warpgroup_warps
-    return (
-        Place(
-            "producer", warps, 1, 1, True, AGENTS["producer"], roles.producer_registers,
-            loops["producer"], counters(given, "producer"),
-        ),
-        Place(
-            "consumer", 0, warps, shape.consumers, False, AGENTS["consumer"],
-            roles.consumer_registers, loops["consumer"], counters(given, "consumer"),
-        ),
-    )  # fmt: skip
 
 
 def _results(given: Given, matched: ChainMatch) -> Epilogue:

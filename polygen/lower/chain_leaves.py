@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from polygen.lower.accesses import corner, map_axes
 from polygen.lower.buffers import Buffer
-from polygen.lower.chain_scan import KeyScan, elements_of
+from polygen.lower.chain_scan import KeyScan
 from polygen.lower.epilogue import own_part
 from polygen.lower.find_pages import PIECE, find_pages, in_one_page
 from polygen.lower.given import Given
@@ -163,7 +163,6 @@ class ChainLeaves:
             Leaf("compute", "compute", "threads", (), self.out),
             Leaf("finish_element", "edge", "threads", (), self.out),
         ]
-        elements = elements_of(self.given.atom)
         registers = {name: f"state_{value}" for name, value in self.matched.states}
         own = tuple(
             (total, registers[value]) for value, total in self.out.sums if value in registers
@@ -172,8 +171,8 @@ class ChainLeaves:
         if part:
             total, *states = room(self.matched, part)
             held = tuple(zip(self.between.states(), states, strict=True))
-            parts = PartStore(self.out, "sum", total, held, own, elements, PART)
+            parts = PartStore(self.out, "sum", total, held, own, PART)
             combined = [replace(leaf, place=AFTER) for leaf in finish]
             return [*combined, Leaf("store", "store_parts", "threads", _READ, parts)]
-        work = RowStore(self.out, own, elements)
+        work = RowStore(self.out, own)
         return [*finish, Leaf("store", "store_rows_of_states", "threads", _READ, work)]

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
 
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import F32
-from polygen.hardware.atom import Atom
 from polygen.hardware.device import common_facts
-from polygen.lower.carried import carried
 from polygen.lower.epilogue import epilogue
 from polygen.lower.given import Given
 from polygen.lower.lanes import closed_form
 from polygen.lower.result_work import Epilogue, Read
 from polygen.lower.scan_work import Scan, ScanState, Terms
 from polygen.poly.by_chain import ChainShape
-from polygen.poly.chain_match import VALUES, ChainMatch
+from polygen.poly.chain_match import ChainMatch
 from polygen.poly.key_tiles import FIRST, KeyTiles
 from polygen.poly.pointwise import Compute
 from polygen.rewrite.key_range import RowBound
@@ -71,34 +66,16 @@ class KeyScan:
 
     def scan(self) -> Scan:
         """What threads do from a tile's scores to the weights of the second product."""
-        matched, tiles, atom = self.matched, self.shape.tiles, self.given.atom
+        chain, atom = self.matched.chain, self.given.atom
         table = atom.c.table[: common_facts()["warp_size"]]
-        chain = matched.chain
         advance, weigh = self._terms()
-        groups = atom.k // atom.n
-        pairs = carried(atom)
         return Scan(
             advance=advance,
             weigh=weigh,
             states=self.states(),
             factors=chain.correction,
-            rows=tiles.atoms[0],
-            row_step=atom.m,
-            score_groups=tiles.cta[2] // atom.n,
-            total_groups=tiles.warp[1] // atom.n,
-            group_columns=atom.n,
-            elements=elements_of(atom),
-            half_rows=int(table[0, -1, 0] - table[0, 0, 0]),
-            masks=_masks(table),
             first_row=f"{self.out.row_base} + m * {atom.m} + {closed_form(table[:, 0, 0])}",
             first_key=f"{self.key} + {closed_form(table[:, 0, 1])}",
-            keys=matched.values.depths[0],
-            tile=tiles.cta[2],
-            dtype=matched.values.operand(VALUES).tensor.dtype.name,
-            fragment=tuple(
-                tuple((step * groups + group, element) for group, element in pairs)
-                for step in range(tiles.k_steps)
-            ),
             fast=self._fast,
             short=self._fast and self.given.schedule.functions == SHORT,
             inside=self._inside(),
@@ -212,17 +189,3 @@ class KeyScan:
             work=replace(self.matched.before, writes=()),
         )
         return epilogue(given).reads
-
-
-def elements_of(atom: Atom) -> tuple[tuple[int, int], ...]:
-    """Per element of a thread in a group of columns: which of its rows, and its column."""
-    table = atom.c.table[0]
-    rows = sorted({int(row) for row in table[:, 0]})
-    return tuple((rows.index(int(row)), int(column - table[0, 1])) for row, column in table)
-
-
-def _masks(table: np.ndarray[Any, Any]) -> tuple[int, ...]:
-    """Bits in which the numbers of lanes differ that have elements of the same rows."""
-    lanes = np.arange(len(table))
-    bits = [1 << bit for bit in range(len(table).bit_length() - 1)]
-    return tuple(bit for bit in bits if np.array_equal(table[lanes ^ bit][:, :, 0], table[:, :, 0]))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.given import Given
 from polygen.lower.operands import copy
 from polygen.lower.plan import Inside, Leaf, Place
@@ -33,15 +32,9 @@ def inside(given: Given, out: Epilogue) -> Inside:
 def _stream(given: Given, name: str, operand: Operand) -> Stream:
     """One operand's loads."""
     tiles, side = given.tiles, 0 if operand.role == "m" else 1
-    chunk = chunk_bytes() // operand.tensor.dtype.bytes
     return Stream(
         copy=copy(given, name, operand, asynchronous=False),
-        rows=tiles.warp[side],
         first=f"b_{operand.role} * {tiles.cta[side]} + w_{operand.role} * {tiles.warp[side]}",
-        extent=operand.extent(operand.role),
-        depth=operand.extent("k"),
-        step=given.atom.k,
-        chunk=chunk,
         slots=held(given.schedule, tiles, operand.role),
         once=operand.role == STREAMED,
     )

@@ -210,19 +210,13 @@ def finish(
     table = atom.c.table[: common_facts()["warp_size"]]
     row, column = tile_corner(tiles, "group")
     lane_row = flat_form(table[:, 0, 0])
-    columns, pair = results[0].columns, np.asarray(table[:, 0, 1])
     return Finish(
         epilogue=out,
         operands=operands,
         results=results,
-        columns=columns,
-        per_block=tiles.columns // columns,
-        blocks=columns // atom.n,
-        group_columns=atom.n,
         column=column,
         first_row=f"{row} + block * {atom.m} + quarter + {lane_row}",
-        lane_column=flat_form(pair),
-        half_rows=int(table[0, 2, 0] - table[0, 0, 0]),
+        lane_column=flat_form(np.asarray(table[:, 0, 1])),
     )
 
 

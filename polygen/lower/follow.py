@@ -11,13 +11,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 
 from polygen.frontend.dtypes import BOOL
 from polygen.frontend.program import Fold, Pointwise
-from polygen.lower import block_plan
-from polygen.lower.block_plan import block_parts, check_calls
-from polygen.lower.follow_keys import Derive, keys_launch, mapped
+from polygen.lower.block_plan import block_parts
+from polygen.lower.follow_keys import keys_launch
 from polygen.lower.follow_work import (
     CombineParts,
     Held,
@@ -31,10 +29,10 @@ from polygen.lower.follow_work import (
 )
 from polygen.lower.launch import Following, Parts, Results
 from polygen.lower.plan import GroupPlan, KernelPlan, Leaf, Work
-from polygen.lower.verify_follow import check_group
-from polygen.poly.block_tree import BlockTree
+from polygen.lower.verify_follow import check_following
+from polygen.poly.block_tree import Derive, block_tree
 from polygen.poly.folds import Split
-from polygen.poly.follow_map import WHERE, map_follow
+from polygen.poly.follow_map import WHERE, check_visits
 from polygen.poly.follow_program import (
     ELEMENT,
     OTHER,
@@ -42,6 +40,7 @@ from polygen.poly.follow_program import (
     WORD,
     FollowShape,
     combining,
+    follow_program,
     over_held,
     parts_of,
 )
@@ -64,11 +63,10 @@ def follow(plan: KernelPlan, derived: Derive) -> KernelPlan:
     if after is None:
         return plan
     groups = tuple(_group(plan, after, group, derived) for group in after.groups)
-    for group in groups:
-        check_calls(plan.entry, group, WHERE)
-        check_group(plan, after, group)
     proofs = dict.fromkeys(proof for group in groups for proof in group.tree.proofs)
-    return replace(plan, groups=groups, proofs=(*plan.proofs, *proofs))
+    plan = replace(plan, groups=groups, proofs=(*plan.proofs, *proofs))
+    check_following(plan)
+    return plan
 
 
 def _group(plan: KernelPlan, after: Following, group: Results, derived: Derive) -> GroupPlan:
@@ -78,21 +76,9 @@ def _group(plan: KernelPlan, after: Following, group: Results, derived: Derive) 
         tree, found = keys_launch(plan, after, derived)
     else:
         own = _Group(plan, group, split_for(plan.program, in_tile=plan.schedule.covers_rows))
-        tree, found = _mapped(own.shape(warps, after.lanes), derived), own.leaves(warps)
+        shape, found = own.shape(warps, after.lanes), own.leaves(warps)
+        tree = block_tree(shape, follow_program, check_visits, WHERE, derived)
     return GroupPlan(tree, *block_parts(tree, found), group)
-
-
-@lru_cache(maxsize=64)
-def _mapped(shape: FollowShape, derived: Derive) -> BlockTree:
-    """Blocks of one shape have one tree, in whatever kernel: it is proved once in a process."""
-    return map_follow(shape, derived)
-
-
-def forget() -> None:
-    """Forget the trees that were proved in this process."""
-    _mapped.cache_clear()
-    mapped.cache_clear()
-    block_plan.forget()
 
 
 class _Group:

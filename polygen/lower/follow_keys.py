@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
-
 from polygen.lower.follow_work import MergeKeys
 from polygen.lower.launch import Following
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.scan_work import PartStore, Scan
-from polygen.poly.block_tree import BlockTree
-from polygen.poly.derive_syncs import Synchronised
-from polygen.poly.follow_keys import KeysShape, map_keys
+from polygen.poly.block_tree import BlockTree, Derive, block_tree
+from polygen.poly.follow_keys import KeysShape, check_keys, keys_program
+from polygen.poly.follow_map import WHERE
 from polygen.poly.follow_program import ELEMENT, PART
-from polygen.poly.tile_program import TileProgram
-
-Derive = Callable[[TileProgram], Synchronised]
 
 
 def keys_launch(
@@ -31,7 +25,7 @@ def keys_launch(
     (store,), (scan, *_) = plan.of(PartStore), plan.of(Scan)
     warps = after.threads // after.lanes
     shape = KeysShape(warps, after.lanes, scan.reference is not None, bool(scan.summed))
-    tree, found = mapped(shape, derived), []
+    tree, found = block_tree(shape, keys_program, check_keys, WHERE, derived), []
     for what in (*shape.scalars, "sum"):
         work = MergeKeys(store, scan, what)
         loops = (ELEMENT,) if what == "sum" else ()
@@ -39,9 +33,3 @@ def keys_launch(
         found.append(Leaf(f"merge_{what}", "merge_keys", "threads", (*loops, PART), work))
     found.append(Leaf("results", "finish_keys", "threads", (ELEMENT,), work))
     return tree, found
-
-
-@lru_cache(maxsize=64)
-def mapped(shape: KeysShape, derived: Derive) -> BlockTree:
-    """Blocks of one shape have one tree, in whatever kernel: it is proved once in a process."""
-    return map_keys(shape, derived)

@@ -17,6 +17,7 @@ from polygen.lower.launch import Count, Following, Parts, Results
 from polygen.lower.plan import KernelPlan
 from polygen.lower.scan_work import PartStore, RowStore, Scan
 from polygen.poly.chain_match import ChainMatch
+from polygen.poly.key_tiles import PART
 from polygen.poly.legality import Proof
 
 AFTER = "after"  # the place of leaves of the launch that follows
@@ -75,10 +76,16 @@ def check_parts(plan: KernelPlan) -> tuple[Proof, ...]:
         held = tuple(state for state, _ in work.states)
         if held != scan.states or (work.total, *(p for _, p in work.states)) != after.parts:
             raise VerifyError(f"{', '.join(s.value for s in held)} are stored", where=plan.entry)
-    for one in after.parts:
-        (count,) = one.counts
-        if (count.extent, count.step, count.times) != (plan.match.depths[0], each, 1):
-            raise VerifyError(f"{one.value}: {one.count_text} parts", where=plan.entry)
+    counts = (Count(plan.match.depths[0], each),)
+    rows = (*(extent for _, extent in plan.batches), plan.match.m)
+    total = plan.match.products[0].contraction.write.name
+    wanted = [Parts(total, 1, counts, (*rows, plan.match.n))]
+    wanted += [Parts(state.value, 1, counts, rows) for state in scan.states]
+    if after.parts != tuple(wanted):
+        raise VerifyError(f"parts are {after.parts}, and not {wanted}", where=plan.entry)
+    sums = dict(plan.epilogue.sums)[total]
+    if any((work.sums, work.part) != (sums, PART) for work in stores):
+        raise VerifyError(f"parts of other sums than {sums} are stored", where=plan.entry)
     launch = plan.launch
     if (launch.across, launch.tile_across, launch.group, launch.persistent) != (
         plan.match.depths[0], each, 1, 0,
@@ -87,8 +94,8 @@ def check_parts(plan: KernelPlan) -> tuple[Proof, ...]:
     # A row of a part is one place, for any number of rows; digits of a number do not meet.
     place = part_row("q", "9", "r")
     made = isl.Map(f"[parts] -> {{ [q,r] -> [{place}] : 0 <= q < parts and 0 <= r < 9 }}")
-    wanted = isl.Set("[parts] -> { [p] : 0 <= p < 9 * parts }")
-    if not (made.is_injective() and made.range().is_equal(wanted)):
+    whole = isl.Set("[parts] -> { [p] : 0 <= p < 9 * parts }")
+    if not (made.is_injective() and made.range().is_equal(whole)):
         raise VerifyError("two parts of rows lie in one place", where=_WHERE)
     claim = "every part of a row is written once, by the block that visits its keys"
     read = "every part is read once, by a launch that begins when all are written"

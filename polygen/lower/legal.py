@@ -6,6 +6,7 @@ A schedule that passes may still not fit: registers and shared memory are counte
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 from polygen.errors import ScheduleError, UnsupportedProgram
 from polygen.frontend.dtypes import F64
@@ -25,6 +26,7 @@ from polygen.poly.results import copies_staged
 from polygen.poly.tiling import tiling
 from polygen.schedule.model import ROW_WARPS, ROW_WORDS, Cluster, Schedule
 
+Fields: TypeAlias = dict[str, tuple[bool, str]]  # of a schedule
 _MOST_CONSUMERS = 3  # with the producer's, four warpgroups share the registers
 
 
@@ -119,19 +121,39 @@ def check_groups(schedule: Schedule, match: Match) -> None:
     """
     if match.groups is None:
         return
-    others = {
+    why = "every block reads where groups end before anything else, and finds its rows"
+    refuse(schedule, other_ways(schedule), "with rows in groups", why)
+
+
+def other_ways(schedule: Schedule) -> Fields:
+    """Of fields by which operands come another way: whether they are asked for, and what to use."""
+    return {
         "exchange": (schedule.exchange, "false"),
         "launch.dependent": (schedule.launch.dependent, "false"),
         "launch.realign": (schedule.launch.realign, "false"),
         'roles.computes = "before"': (schedule.makes_first, '"producer"'),
         'atom = "dot"': (schedule.by_lanes, '"auto"'),
     }
-    for field, (asked, instead) in others.items():
+
+
+def refuse(schedule: Schedule, fields: Fields, beside: str, why: str) -> None:
+    """Refuse the first of some fields that is asked for.
+
+    Args:
+        schedule: of which they are.
+        fields: each with whether it is, and what to use instead.
+        beside: what it does not go with, in words.
+        why: that is.
+
+    Raises:
+        ScheduleError: with the field.
+    """
+    for field, (asked, instead) in fields.items():
         if asked:
             raise ScheduleError(
-                f"{field} with rows in groups",
+                f"{field} {beside}",
                 where=f"schedule {schedule.name}",
-                why="every block reads where groups end before anything else, and finds its rows",
+                why=why,
                 nearest=f"Use {field.partition(' ')[0]} = {instead}",
             )
 
@@ -146,14 +168,9 @@ def check_sums(schedule: Schedule, match: Match) -> None:
         'atom = "dot"': (schedule.by_lanes, '"auto"'),
         'roles.computes = "consumer"': (schedule.from_registers, '"producer"'),
     }
-    for field, (asked, instead) in others.items():
-        if match.sums and asked:
-            raise ScheduleError(
-                f"{field} with sums over {len(match.sums) + 1} axes",
-                where=f"schedule {schedule.name}",
-                why="tiles in shared memory are of one axis at a time; what lanes read is not",
-                nearest=f"Use {field.partition(' ')[0]} = {instead}",
-            )
+    if match.sums:
+        why = "tiles in shared memory are of one axis at a time; what lanes read is not"
+        refuse(schedule, others, f"with sums over {len(match.sums) + 1} axes", why)
 
 
 def check_roles(schedule: Schedule, match: Match, atom: Atom, work: Pointwork) -> None:

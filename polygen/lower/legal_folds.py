@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from polygen.errors import ScheduleError, UnsupportedProgram
+from polygen.lower.legal import other_ways, refuse
 from polygen.poly.pointwise import Pointwork
 from polygen.schedule.model import Schedule
 
@@ -15,13 +16,7 @@ def check_folds(schedule: Schedule, work: Pointwork) -> None:
             multiplied by lanes or copied first, the launch is dependent, or results leave through a
             scratch area or in panels of which there are none.
     """
-    others = {
-        "exchange": (schedule.exchange, "false"),
-        "launch.dependent": (schedule.launch.dependent, "false"),
-        "launch.realign": (schedule.launch.realign, "false"),
-        'roles.computes = "before"': (schedule.makes_first, '"producer"'),
-        'atom = "dot"': (schedule.by_lanes, '"auto"'),
-    }
+    others = other_ways(schedule)
     for operand in work.operands.folds:
         name = operand.fold.write.name
         if schedule.cluster.k > 1:
@@ -40,25 +35,15 @@ def check_folds(schedule: Schedule, work: Pointwork) -> None:
                 "can tell other blocks that a slot is free",
                 nearest="Use cluster.m = 1 and cluster.n = 1",
             )
-        for field, (asked, instead) in others.items():
-            if asked:
-                raise ScheduleError(
-                    f"{field} with {name}, a fold of an operand",
-                    where=f"schedule {schedule.name}",
-                    why="rows of operands are folded from the rings that products read",
-                    nearest=f"Use {field.partition(' ')[0]} = {instead}",
-                )
+        why = "rows of operands are folded from the rings that products read"
+        refuse(schedule, others, f"with {name}, a fold of an operand", why)
     within = tuple(fold for one in work.before for fold in one.folds)
     for fold in (*work.folds, *within):
-        for field, (asked, instead) in others.items():
-            if asked:
-                raise ScheduleError(
-                    f"{field} with {fold.value}, a fold",
-                    where=f"schedule {schedule.name}",
-                    why="parts of folds are made of tiles with the result's own rows and columns, "
-                    "and one launch follows the kernel's alone",
-                    nearest=f"Use {field.partition(' ')[0]} = {instead}",
-                )
+        why = (
+            "parts of folds are made of tiles with the result's own rows and columns, and one "
+            "launch follows the kernel's alone"
+        )
+        refuse(schedule, others, f"with {fold.value}, a fold", why)
         through = schedule.epilogue.through
         if through == "smem" or (through != "registers" and not work.writes):
             raise ScheduleError(

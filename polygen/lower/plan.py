@@ -72,7 +72,6 @@ from polygen.poly.ast import Block, LoopAst, Marked
 from polygen.poly.block_tree import BlockTree
 from polygen.poly.chain_match import ChainMatch
 from polygen.poly.derive_syncs import Synchronised
-from polygen.poly.frame import Frame
 from polygen.poly.key_tiles import KeyTiles
 from polygen.poly.legality import Proof
 from polygen.poly.match import Match
@@ -257,14 +256,12 @@ class KernelPlan(Brief):
     launch: Launch
     match: Match
     work: Pointwork
-    tile_program: TileProgram
-    synchronised: Synchronised  # with what synchronises it, as it was proved
+    synchronised: Synchronised  # the tile program with what synchronises it, as it was proved
     trees: tuple[PlaceTree, ...]  # what every place runs, likewise
     buffers: tuple[Buffer, ...]
     leaves: tuple[Leaf, ...]
     places: tuple[Place, ...]
     syncs: tuple[Placed, ...]
-    frame: Frame
     proofs: tuple[Proof, ...]
     resources: Resources
     sums: Sums
@@ -283,6 +280,11 @@ class KernelPlan(Brief):
     # Of a kernel whose products have output domains of their own: the plan of each, as if it were
     # alone. Then `match`, `work` and `epilogue` are those of the first, and `leaves` all of theirs.
     sections: tuple[KernelPlan, ...] = ()
+
+    @property
+    def tile_program(self) -> TileProgram:
+        """What has to be done, tile by tile."""
+        return self.synchronised.program
 
     @property
     def each(self) -> tuple[KernelPlan, ...]:

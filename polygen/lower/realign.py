@@ -8,26 +8,23 @@ parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
 
 from polygen.frontend.program import Program, Tensor
 from polygen.hardware.swizzle import chunk_bytes
-from polygen.lower.block_plan import block_parts, check_calls
+from polygen.lower.block_plan import block_parts
 from polygen.lower.computed import computed
-from polygen.lower.follow_keys import Derive
 from polygen.lower.plan import CopyPlan, KernelPlan, Leaf, MakePlan
 from polygen.lower.realign_work import RowCopy, RowMake, word_shifts
 from polygen.lower.sync_work import Grids
-from polygen.lower.verify_made import check_made
-from polygen.poly.block_tree import BlockTree
+from polygen.lower.verify_made import check_preceding
+from polygen.poly.block_tree import BlockTree, Derive, block_tree
 from polygen.poly.elements import Along
-from polygen.poly.make_program import MADE, map_making
+from polygen.poly.make_program import MADE, check_making, make_program
 from polygen.poly.operand import Operand
 from polygen.poly.prologue import prologue, prologues
 from polygen.poly.prologue_proofs import prove_prologues
-from polygen.poly.realign_program import CHUNK, WHERE, RealignShape, map_realign
+from polygen.poly.realign_program import CHUNK, WHERE, RealignShape, check_copy, realign_program
 from polygen.schedule.realign import ROUNDS, TOGETHER, WARPS, Realign
 
 
@@ -50,23 +47,18 @@ def precede(plan: KernelPlan, copy: Realign | None, derived: Derive, asked: Prog
     shape = RealignShape(
         WARPS, plan.device.warp_size, TOGETHER, ROUNDS, chunk_bytes(), plan.launch.dependent
     )
-    copying = _mapped(map_realign, shape, derived) if copy.tensors else None
-    making = _mapped(map_making, shape, derived) if copy.made else None
     found: list[CopyPlan | MakePlan] = []
-    if copying is not None:
-        found += (_copy(one, shape, copying) for one in copy.tensors)
-    if making is not None:
-        first = len(copy.tensors)
-        found += (_make(at, one, shape, making, asked) for at, one in enumerate(copy.made, first))
-    trees = [tree for tree in (copying, making) if tree is not None]
-    proofs = [proof for tree in trees for proof in tree.proofs]
+    if copy.tensors:
+        tree = block_tree(shape, realign_program, check_copy, WHERE, derived)
+        found += (_copy(one, shape, tree) for one in copy.tensors)
+    if copy.made:
+        first, tree = len(found), block_tree(shape, make_program, check_making, WHERE, derived)
+        found += (_make(at, one, shape, tree, asked) for at, one in enumerate(copy.made, first))
+    proofs = [proof for one in dict.fromkeys(x.tree for x in found) for proof in one.proofs]
     proofs += prove_prologues(asked) if copy.made else ()
     plan = replace(plan, realign=copy, copies=tuple(found), proofs=(*plan.proofs, *proofs))
     plan = replace(plan, asked=asked if copy.made else None)
-    for one in plan.copies:
-        check_calls(plan.entry, one, WHERE)
-        if isinstance(one, MakePlan):
-            check_made(plan, one)
+    check_preceding(plan)
     return plan
 
 
@@ -114,22 +106,3 @@ def made_operand(tensor: Tensor, asked: Program) -> Operand:
 
 def _batch_dims(count: int) -> tuple[str, ...]:
     return tuple(f"z{at}" for at in range(count))
-
-
-@lru_cache(maxsize=8)
-def _mapped(
-    mapping: Callable[[RealignShape, Derive], BlockTree], shape: RealignShape, derived: Derive
-) -> BlockTree:
-    """Launches of one shape have one tree, before whatever kernel: it is proved once in a process.
-
-    Args:
-        mapping: makes it.
-        shape: of a block.
-        derived: as for `precede`.
-    """
-    return mapping(shape, derived)
-
-
-def forget() -> None:
-    """Forget the trees that were proved in this process."""
-    _mapped.cache_clear()

@@ -116,8 +116,10 @@ def check_shifts(size: int, steps: tuple[WordShift, ...]) -> None:
     for shift in range(size):
         words = [tuple(range(n, n + WORD)) for n in range(0, SOURCES * size, WORD)]
         for step in steps:
+            if step.results + step.words > len(words) or step.bit & (step.bit - 1):
+                raise VerifyError(f"{step} is no step from {len(words)} words", where=WHERE)
             far = step.words if shift & step.bit else 0
-            words = [words[n + far] for n in range(step.results) if n + far < len(words)]
+            words = [words[n + far] for n in range(step.results)]
         line = [byte for word in words for byte in word]
         inside = shift % WORD
         if line[inside : inside + size] != list(range(shift, shift + size)):

@@ -6,6 +6,7 @@ from polygen.errors import ScheduleError, UnsupportedProgram
 from polygen.hardware.atom import Atom, atoms_for
 from polygen.hardware.device import Device
 from polygen.hardware.matrix_layout import box_rows_most
+from polygen.lower.legal import refuse
 from polygen.lower.rest import layout_of
 from polygen.poly.fills import by_threads
 from polygen.poly.match import Match
@@ -74,16 +75,13 @@ def check_rest(schedule: Schedule, match: Match) -> None:
         "cluster.k": (schedule.cluster.k > 1, "1"),
         "tile.cta.n": (schedule.tile.cta.n > box_rows_most(), str(box_rows_most())),
     }
-    for field, (asked, instead) in others.items():
-        if asked:
-            raise ScheduleError(
-                f"{field} does not go with {rest.last.name}, which goes on with the sums of "
-                f"{match.contraction.name}",
-                where=f"schedule {schedule.name}",
-                why="consumers multiply what they have summed, of whole rows, in their registers, "
-                "by a tile that comes in one box",
-                nearest=f"Use {field} = {instead}",
-            )
+    product, sums = rest.last.name, match.contraction.name
+    why = (
+        "consumers multiply what they have summed, of whole rows, in their registers, by a tile "
+        "that comes in one box"
+    )
+    beside = f"does not go with {product}, which goes on with the sums of {sums}"
+    refuse(schedule, others, beside, why)
     for _, operand in match.operands:
         if by_threads(operand):
             raise ScheduleError(

@@ -239,14 +239,9 @@ class Finish:
     epilogue: Epilogue
     operands: tuple[Panel, ...]
     results: tuple[Panel, ...]
-    columns: int  # of a panel
-    per_block: int  # panels beside each other
-    blocks: int  # groups of columns of one panel
-    group_columns: int
     column: str  # where the agent's tile begins
     first_row: str  # of a lane's rows
     lane_column: str  # of a lane's first pair, in a group of columns
-    half_rows: int  # from a lane's first row to its second
 
 
 @dataclass(frozen=True, slots=True)

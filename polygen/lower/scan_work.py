@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polygen.frontend.program import Dim
 from polygen.lower.launch import Parts
 from polygen.lower.result_work import Epilogue, Read
 from polygen.poly.match import Along
@@ -67,22 +66,8 @@ class Scan:
         weigh: what makes the second product's operand, and terms of the other states.
         states: the reference first.
         factors: of the correction c(m, m').
-        rows: instructions along m of a consumer.
-        row_step: rows of an instruction.
-        score_groups: groups of columns of the scores.
-        total_groups: of the second product's sums.
-        group_columns: columns of a group.
-        elements: per element of a group, of its thread: (which of its rows, columns from its
-            first).
-        half_rows: from a thread's first row to its second.
-        masks: bits in which the numbers of lanes differ that have elements of the same rows.
         first_row: of a thread in instruction `m`.
         first_key: of a thread in key tile `k`.
-        keys: how many there are.
-        tile: keys of a tile.
-        dtype: of the second product's operand.
-        fragment: per k step of the second product and register of its operand: the pair of scores
-            that it holds, (group, element) of the first, beside the second.
         fast: whether functions take their fast forms.
         short: whether they take those of one instruction, where there are any.
         inside: beside the end of the keys, when no key of a tile is masked for a consumer's rows of
@@ -93,20 +78,8 @@ class Scan:
     weigh: Terms
     states: tuple[ScanState, ...]
     factors: tuple[Factor, ...]
-    rows: int
-    row_step: int
-    score_groups: int
-    total_groups: int
-    group_columns: int
-    elements: tuple[tuple[int, int], ...]
-    half_rows: int
-    masks: tuple[int, ...]
     first_row: str
     first_key: str
-    keys: Dim
-    tile: int
-    dtype: str
-    fragment: tuple[tuple[tuple[int, int], ...], ...]
     fast: bool
     inside: str = ""
     short: bool = False
@@ -129,12 +102,10 @@ class RowStore:
     Attributes:
         epilogue: the statements.
         states: the variables that are states, and their registers.
-        elements: as of `Scan`.
     """
 
     epilogue: Epilogue
     states: tuple[tuple[str, str], ...]
-    elements: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +120,6 @@ class PartStore:
         total: the sums' parts in the workspace.
         states: registers of states, and their parts; the reference first, if there is one.
         named: as `RowStore.states`.
-        elements: as of `Scan`.
         part: the number of the block's part.
     """
 
@@ -158,5 +128,4 @@ class PartStore:
     total: Parts
     states: tuple[tuple[ScanState, Parts], ...]
     named: tuple[tuple[str, str], ...]
-    elements: tuple[tuple[int, int], ...]
     part: str

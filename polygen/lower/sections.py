@@ -71,8 +71,7 @@ def _require_shared(one: KernelPlan, other: KernelPlan) -> None:
     shared = (
         ("the instruction", one.atom, other.atom),
         ("the schedule", one.schedule, other.schedule),
-        ("the tile program", one.tile_program, other.tile_program),
-        ("the frame", one.frame, other.frame),
+        ("the tile program", one.synchronised, other.synchronised),
         ("places and their loops", one.places, other.places),
         ("shared memory", _memory(one.buffers), _memory(other.buffers)),
         ("barriers", [p.sync for p in one.syncs], [p.sync for p in other.syncs]),

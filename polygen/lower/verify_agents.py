@@ -16,6 +16,7 @@ from polygen.hardware import formula
 from polygen.lower.key_parts import AFTER
 from polygen.lower.plan import KernelPlan, Leaf, Place
 from polygen.lower.result_work import Epilogue
+from polygen.lower.scan_work import PartStore
 from polygen.lower.sync_work import Groups, Placed, Signal
 from polygen.lower.synchronise import AGENTS, rendezvous, unit_of
 from polygen.poly.tile_program import TileStatement
@@ -118,7 +119,8 @@ def _check_part(plan: KernelPlan, leaf: Leaf) -> None:
     if begins is None or leaf.statement != f"{begins}{suffix}" or leaf.op != _PARTS[begins]:
         raise VerifyError(f"{leaf.statement} is no statement", where=plan.entry)
     user = next(place.name for place in plan.places if place.first_warp == 0)
-    if leaf.place not in (user, AFTER) or (leaf.unit, leaf.loops) != ("threads", ()):
+    user = AFTER if plan.of(PartStore) else user
+    if leaf.place != user or (leaf.unit, leaf.loops) != ("threads", ()):
         raise VerifyError(f"{leaf.statement} is a part of {leaf.place}", where=plan.entry)
 
 

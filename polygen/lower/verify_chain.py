@@ -3,7 +3,6 @@
 1. What is read at a score is at the program's address, whatever strides and coordinates.
 2. Coordinates are the program's.
 3. Bounds of rows' keys that arrays hold are elements that the mask reads.
-4. Every pair that becomes a register of the second product's operand is what the fragments say.
 """
 
 from __future__ import annotations
@@ -13,12 +12,13 @@ from collections.abc import Callable, Mapping
 from polygen.errors import VerifyError
 from polygen.frontend.program import Tensor
 from polygen.lower.accesses import steps_text
-from polygen.lower.carried import carried
 from polygen.lower.plan import KernelPlan
 from polygen.lower.scan_work import Scan
 from polygen.lower.verify_scan import check_scan, check_stores
+from polygen.poly.key_tiles import KeyTiles
 from polygen.poly.match import Along
 
+_PAIR = 2  # adjacent keys that a thread has, and reads at once where it may
 Check = Callable[[KernelPlan, Tensor, tuple[Along, ...], str, Mapping[str, str]], None]
 
 
@@ -37,21 +37,16 @@ def check_scans(plan: KernelPlan, check: Check) -> None:
         check_scan(plan, scan)
         _check_reads(plan, scan, check)
         _check_bounds(plan, check)
-        groups = plan.atom.k // plan.atom.n
-        wanted = tuple(
-            tuple((step * groups + group, element) for group, element in carried(plan.atom))
-            for step in range(plan.tiles.k_steps)
-        )
-        if scan.fragment != wanted or (scan.rows, scan.tile) != (
-            plan.tiles.atoms[0],
-            plan.tiles.cta[2],
-        ):
-            raise VerifyError("scores are not the operand of the next product", where=plan.entry)
 
 
 def _check_bounds(plan: KernelPlan, check: Check) -> None:
-    """Bounds that arrays hold are read where the mask reads them."""
-    visited = plan.key_tiles
+    """Tiles of keys are those of the mask, and bounds that arrays hold are where it reads them."""
+    visited, part = plan.key_tiles, plan.schedule.tile.part
+    range_ = plan.chained.chain.range if plan.chained is not None else None
+    rows, _, keys = plan.tiles.cta
+    tiles = KeyTiles(range_, rows, keys, part // keys) if range_ is not None or part else None
+    if visited != tiles:
+        raise VerifyError(f"blocks visit {visited} and not {tiles}", where=plan.entry)
     wanted = visited.range.arrays if visited is not None and visited.range is not None else ()
     if tuple(one for one, _ in plan.key_bounds) != wanted:
         raise VerifyError("keys are bounded by other arrays than the mask", where=plan.entry)
@@ -67,17 +62,26 @@ def _check_bounds(plan: KernelPlan, check: Check) -> None:
 def _check_reads(plan: KernelPlan, scan: Scan, check: Check) -> None:
     assert plan.scored is not None
     elements = {element.name: element for element in plan.scored.reads}
-    coordinates = dict(plan.scored.coordinates)
     for terms in (scan.advance, scan.weigh):
         if terms is None:
             continue
+        named = {read.name for read in terms.reads}
+        wanted = [(e.name, e.tensor, e.kind) for e in plan.scored.reads if e.name in named]
+        if [(read.name, read.tensor, read.kind) for read in terms.reads] != wanted:
+            raise VerifyError(f"terms read {terms.reads}", where=plan.entry)
         for read in terms.reads:
+            size, alignment = read.tensor.dtype.bytes, elements[read.name].alignment
+            whole = read.width in (size, _PAIR * size) and max(alignment, size) % read.width == 0
+            if read.kind == "vector" and not whole:
+                raise VerifyError(f"{read.name} by {read.width} bytes", where=plan.entry)
+            if any(step.per < 1 or step.modulo < 0 for step in (*read.m, *read.n)):
+                raise VerifyError(f"{read.name} goes by {read.m} and {read.n}", where=plan.entry)
             if read.tensor.dims:
                 text = " + ".join(
                     [*read.base, *steps_text("row", read.m), *steps_text("column", read.n)]
                 )
                 index = elements[read.name].index
                 check(plan, read.tensor, index, text, {"m": "row", "n": "column"})
-        for name, along in terms.coordinates:
-            if coordinates.get(name) != along:
-                raise VerifyError(f"{name} is {along}", where=plan.entry)
+        named = {name for name, _ in terms.coordinates}
+        if terms.coordinates != tuple(c for c in plan.scored.coordinates if c[0] in named):
+            raise VerifyError(f"coordinates are {terms.coordinates}", where=plan.entry)

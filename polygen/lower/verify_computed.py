@@ -202,6 +202,8 @@ def _check_fetch(plan: KernelPlan, of: Computed, fetch: Fetch, one: Element, fir
     if fetch.tensor != one.tensor:
         raise VerifyError(f"{fetch.tensor.name} is read for {one.tensor.name}", where=where)
     said = rows_of(one, of.dims[0])
+    if fetch.per != (group(one, of.dims[0]) if said is None else 1, group(one, of.dims[1])):
+        raise VerifyError(f"{fetch.tensor.name} is read in groups of {fetch.per}", where=where)
     if fetch.rows != said or sum(bool(along.rows) for along in one.index) != (said is not None):
         raise VerifyError(
             f"{fetch.tensor.name} is read at {fetch.rows or 'its own rows'}, and is "

@@ -85,6 +85,10 @@ def _check_lanes(plan: KernelPlan, one: FoldPart, *, every: bool = False) -> Non
         raise VerifyError(f"{one.value}: terms in registers {one.turns}", where=plan.entry)
     _check_order(plan, one)
     places = table[:, :, "mn".index(one.along)] if everywhere else np.zeros(table.shape[:2], int)
+    lanes, bits = np.arange(count), [1 << bit for bit in range(count.bit_length() - 1)]
+    masks = tuple(bit for bit in bits if np.array_equal(places[lanes ^ bit], places))
+    if one.masks != masks:  # in their order, which is that of sums
+        raise VerifyError(f"{one.value}: lanes meet by {one.masks}", where=plan.entry)
     for slot, offset in enumerate(one.offsets):
         held = [
             [(lane, e) for e in range(table.shape[1]) if one.slots[e] == slot]
@@ -144,6 +148,8 @@ def _check_parts(plan: KernelPlan, one: FoldPart) -> None:
     warps, matrices = plan.device.warpgroup_warps, dict(plan.batches)
     folded = [dim for dim in (*matrices, "m", "n") if dim not in one.kept]
     wanted_counts = []
+    if not len(folded) == len(one.parts.counts) == len(one.part):
+        raise VerifyError(f"{one.value}: parts {one.part} along {folded}", where=plan.entry)
     for dim, count, text in zip(folded, one.parts.counts, one.part, strict=True):
         if dim in matrices:
             bounds, step = {dim: "tiles"}, 1
@@ -197,7 +203,10 @@ def _check_rows(plan: KernelPlan, after: Following, split: Split) -> None:
     if {one.name for one in after.kept} != known or not known <= set(stored):
         raise VerifyError(f"rows of {sorted(known)} are read, {stored} written", where=plan.entry)
     for rows in split.rows:
-        group = next(g for g in after.groups if g.rows == tuple(s.name for s in rows.statements))
+        names = tuple(s.name for s in rows.statements)
+        group = next((g for g in after.groups if g.rows == names), None)
+        if group is None:
+            raise VerifyError(f"no results are of rows of {names}", where=plan.entry)
         extents = tuple(rows.axes[at] for at in rows.own)
         inside = {*rows.results, *(s.write.name for s in rows.statements)}
         inside |= {one.value for one in split.kept} | set(plan.program.tensors)

@@ -1,6 +1,7 @@
 """Checks of the leaves of the launch that follows: they combine, compute and store what is said.
 
-1. The loops call what the proved tree has (`polygen.poly.read_loops`), and every call has a leaf.
+1. Blocks run the tree that was proved of their shape (`polygen.lower.verify_blocks`), and the shape
+   is that of the folds, or of the parts of keys, that the kernel leaves.
 2. Every fold of a group is begun, combined of its own parts, given, taken and settled, in one
    level; those of later levels are made in the walk of that level.
 3. Statements over results run once, in order, behind what they read; every output is stored.
@@ -11,49 +12,107 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polygen.errors import VerifyError
+from polygen.frontend.dtypes import BOOL
 from polygen.frontend.program import Fold
 from polygen.lower.follow_work import (
     CombineParts,
     Held,
     HoldRow,
     Meet,
+    MergeKeys,
     Settle,
     StoreResults,
     Walk,
     kept_of,
     row_width,
 )
-from polygen.lower.launch import Following
+from polygen.lower.launch import Following, KeptRows, Results
 from polygen.lower.plan import GroupPlan, KernelPlan
+from polygen.lower.scan_work import PartStore, Scan
+from polygen.lower.verify_blocks import check_block
+from polygen.poly.follow_keys import KeysShape, keys_program
+from polygen.poly.follow_map import WHERE
 from polygen.poly.follow_program import (
     ELEMENT,
-    WORD,
+    FollowShape,
     combining,
     element_of,
-    held_from,
+    follow_program,
     over_held,
     parts_of,
 )
-from polygen.poly.read_loops import check_loops
 from polygen.poly.row_passes import split_for
 from polygen.poly.whole_rows import Rows
 
 
-def check_group(plan: KernelPlan, after: Following, group: GroupPlan) -> None:
-    """Check one group of results.
-
-    Args:
-        plan: the kernel.
-        after: the launch.
-        group: what its blocks do.
+def check_following(plan: KernelPlan) -> None:
+    """Check the launch that follows; nothing where none does.
 
     Raises:
         VerifyError: with what is left out, or is another's.
     """
-    check_loops(group.tree.place, group.place.loops)
-    if group.group.merged:
+    after, warp = plan.following, plan.device.warp_size
+    if after is None:
         return
-    _Group(plan, after, group).check()
+    where, merged = f"{plan.entry}, {WHERE}", bool(plan.of(PartStore))
+    if after.entry != f"{plan.entry}_{'parts' if merged else 'folds'}":
+        raise VerifyError(f"it is called {after.entry}", where=where)
+    if tuple(one.group for one in plan.groups) != after.groups:
+        raise VerifyError("blocks make other results than are asked for", where=where)
+    if after.lanes != warp or after.threads % warp:
+        raise VerifyError(f"{after.threads} threads in warps of {after.lanes}", where=where)
+    if merged:
+        _check_rows_of_keys(plan, after)
+    else:
+        _check_results(plan, after)
+    for group in plan.groups:
+        check_block(plan.entry, group, WHERE)
+        if merged:
+            _check_keys(plan, after, group)
+        else:
+            _Group(plan, after, group).check()
+
+
+def _check_rows_of_keys(plan: KernelPlan, after: Following) -> None:
+    """Of parts of keys, every row of all matrices is a result that a warp's lanes share."""
+    rows = (*(extent for _, extent in plan.batches), plan.match.m)
+    if after.groups != (Results(rows, after.lanes, (), (), (), merged=True),) or after.kept:
+        raise VerifyError(f"results are {after.groups}", where=f"{plan.entry}, {WHERE}")
+
+
+def _check_keys(plan: KernelPlan, after: Following, group: GroupPlan) -> None:
+    """Parts are merged as the scan says, from where the kernel stores them."""
+    (store,), (scan, *_) = plan.of(PartStore), plan.of(Scan)
+    shape = KeysShape(
+        after.threads // after.lanes, after.lanes, scan.reference is not None, bool(scan.summed)
+    )
+    if keys_program(shape) != group.tree.synchronised.program:
+        raise VerifyError(f"blocks do not do {shape}", where=f"{plan.entry}, {WHERE}")
+    named = {one.name for one in group.tree.synchronised.program.statements}
+    for leaf in (one for one in group.leaves if one.statement in named):
+        what = leaf.statement.partition("_")[2] or "sum"
+        if leaf.work != MergeKeys(store, scan, what):
+            raise VerifyError(f"{leaf.statement} merges other parts than of {what}", where=WHERE)
+
+
+def _check_results(plan: KernelPlan, after: Following) -> None:
+    """Results have the extents of their folds, and every output is made once; rows are kept."""
+    where = f"{plan.entry}, {WHERE}"
+    split = split_for(plan.program, in_tile=plan.schedule.covers_rows)
+    folds = {one.value: one for one in plan.epilogue.folds}
+    for group in after.groups:
+        extents = {tuple(e for e in folds[one].parts.results if e != 1) for one in group.folds}
+        if extents != {group.extents} or group.merged or group.lanes not in (1, after.lanes):
+            raise VerifyError(f"results over {group.extents} are of {extents}", where=where)
+    made = [name for group in after.groups for name in group.outputs]
+    made += [name for rows in split.rows for name in rows.outputs]
+    kept = {one.tensor.name for one in split.kept}
+    made += [one.tensor.name for one in plan.epilogue.writes if one.tensor.name not in kept]
+    if sorted(made) != sorted(one.name for one in plan.program.outputs):
+        raise VerifyError(f"{', '.join(made)} are stored", where=where)
+    wanted = tuple(KeptRows(o.tensor.name, o.tensor.dims, o.tensor.dtype.bytes) for o in split.kept)
+    if after.kept != wanted:
+        raise VerifyError(f"rows are kept as {after.kept}, and are {wanted}", where=where)
 
 
 class _Group:
@@ -72,6 +131,7 @@ class _Group:
 
     def check(self) -> None:
         """All of it."""
+        self.check_shape()
         kinds = (Meet, CombineParts, Settle, HoldRow, Walk, StoreResults)
         left = {name for name, work in self.work.items() if isinstance(work, kinds)}
         known: tuple[str, ...] = ()
@@ -97,6 +157,9 @@ class _Group:
                 ran.append(one.name)
             if not {name for name, _ in settle.lasting} | set(settle.outputs) <= there:
                 raise self.refuse(f"finish_{level} leaves what it has not")
+            truths = {one.write.name for one in settle.statements if one.dtype == BOOL}
+            if any(truth != (name in truths) for name, truth in settle.lasting):
+                raise self.refuse(f"finish_{level} leaves numbers and truths as {settle.lasting}")
             outputs += settle.outputs
             known = (*known, *(name for name, _ in settle.lasting))
             level += 1
@@ -108,6 +171,30 @@ class _Group:
             raise self.refuse("other results are stored")
         if left - {"store"}:
             raise self.refuse(f"{sorted(left)} belong to no level")
+
+    def check_shape(self) -> None:
+        """The tile program is that of the group's folds and rows."""
+        split = split_for(self.plan.program, in_tile=self.plan.schedule.covers_rows)
+        rows = [r for r in split.rows if tuple(s.name for s in r.statements) == self.group.rows]
+        if bool(rows) != bool(self.group.rows):
+            raise self.refuse(f"no row has the statements {self.group.rows}")
+        counts = {p.counts for p in self.after.parts if p.value in self.group.folds}
+        wide = max((row_width(one, split, self.plan.program) for one in rows), default=1)
+        hold, walks = self.work.get("hold"), {n for n in self.work if n.startswith("walk_")}
+        shape = FollowShape(
+            len(counts),
+            len(walks - {over_held(name) for name in walks}),
+            self.warps,
+            self.after.lanes,
+            self.shared,
+            rows=bool(rows),
+            written=any(one.outputs for one in rows),
+            stored=bool(self.group.outputs),
+            wide=wide,
+            words=hold.words if isinstance(hold, HoldRow) else 0,
+        )
+        if follow_program(shape) != self.tree.program:
+            raise self.refuse(f"blocks do not do {shape}")
 
     def combined(self, left: set[str]) -> tuple[Held, ...]:
         """The folds that are combined of parts, in the order of the leaves."""
@@ -128,7 +215,9 @@ class _Group:
                     raise self.refuse(f"{held.value} is combined of {own}")
                 found.append(held)
             number += 1
-        if sorted(one.value for one in found) != sorted(self.group.folds):
+        alike = dict.fromkeys(parts[one].counts for one in self.group.folds)
+        wanted = [f for own in alike for f in self.group.folds if parts[f].counts == own]
+        if [one.value for one in found] != wanted:
             raise self.refuse(f"{self.group.folds} are combined as {found}")
         return tuple(found)
 
@@ -183,8 +272,3 @@ class _Group:
             raise self.refuse(f"{hold.values} are held by {hold.warps} warps, {hold.wide} each")
         if through != {over_held(n): replace(w, held=hold) for n, w in plain.items()}:
             raise self.refuse(f"{', '.join(through) or 'nothing'} goes through what lanes hold")
-        (own,) = (one for one in self.tree.program.statements if one.name == "hold")
-        first = held_from(hold.warps, self.after.lanes * wide)
-        formula = f"p = {element_of(wide).format(first)} and"
-        if own.bounds != f"0 <= {WORD} < {hold.words}" or formula not in own.reads[0]:
-            raise self.refuse(f"lanes hold {hold.words} words each of other elements")

@@ -1,9 +1,12 @@
-"""Checks that what the launch before a kernel makes of an operand is what the program says.
+"""Checks of the launch before a kernel: arrays are copied, and operands are what the program says.
 
-What its chunks are computed of, and how, is checked as of operands that threads compute on their
-way to shared memory (`polygen.lower.verify_computed`). Beside it: rows of the operand and their
-elements are all of its axes, each once, so that what is proved of rows and chunks is said of all of
-its elements; and the kernel multiplies the array that was made.
+Blocks run the tree that was proved of their shape (`polygen.lower.verify_blocks`); bytes are
+shifted as far as rows are.
+
+What an operand's chunks are computed of, and how, is checked as of operands that threads compute on
+their way to shared memory (`polygen.lower.verify_computed`). Beside it: rows of the operand and
+their elements are all of its axes, each once, so that what is proved of rows and chunks is said of
+all of its elements; and the kernel multiplies the array that was made.
 """
 
 from __future__ import annotations
@@ -12,11 +15,45 @@ from dataclasses import replace
 
 from polygen.errors import VerifyError
 from polygen.lower.computed import Fetch
-from polygen.lower.plan import KernelPlan, MakePlan
-from polygen.lower.realign_work import RowMake
+from polygen.lower.plan import CopyPlan, KernelPlan, MakePlan
+from polygen.lower.realign_work import RowCopy, RowMake, check_shifts
+from polygen.lower.sync_work import Grids
 from polygen.lower.verify_accesses import check_address_in
+from polygen.lower.verify_blocks import check_block
 from polygen.lower.verify_computed import check_chunks, check_statements
 from polygen.poly.elements import Along
+from polygen.poly.make_program import make_program
+from polygen.poly.realign_program import WHERE, realign_program
+
+
+def check_preceding(plan: KernelPlan) -> None:
+    """Check the launch that goes before; nothing where none does.
+
+    Raises:
+        VerifyError: with the array or the operand, and what differs.
+    """
+    found = plan.realign.every if plan.realign is not None else ()
+    if tuple(one.tensor for one in plan.copies) != found:
+        raise VerifyError(f"arrays before the kernel are not {found}", where=plan.entry)
+    for at, one in enumerate(plan.copies):
+        works = [leaf.work for leaf in one.leaves if isinstance(leaf.work, RowCopy | RowMake)]
+        if not works or any(work != works[0] for work in works):
+            raise VerifyError(f"leaves of {one.tensor.name} differ", where=plan.entry)
+        work, copied = works[0], isinstance(one, CopyPlan)
+        wanted = (realign_program if copied else make_program)(work.shape)
+        if isinstance(work, RowCopy) != copied or one.tree.synchronised.program != wanted:
+            raise VerifyError(f"blocks of {one.tensor.name} do not do {work.shape}", where=WHERE)
+        if isinstance(work, RowCopy):
+            check_shifts(work.shape.size, work.shifts)
+            check_block(plan.entry, one, WHERE, Grids(work.pointers))
+            if work.item != one.tensor.dtype.bytes:
+                raise VerifyError(f"{one.tensor} has elements of {work.item} bytes", where=WHERE)
+        else:
+            check_block(plan.entry, one, WHERE, Grids(arrays=work.arrays))
+            if work.at != at:
+                raise VerifyError(f"{one.tensor.name} is number {work.at} of {at}", where=WHERE)
+        if isinstance(one, MakePlan):
+            check_made(plan, one)
 
 
 def check_made(plan: KernelPlan, of: MakePlan) -> None:

@@ -243,17 +243,11 @@ def _check_finish(plan: KernelPlan, of: Finish) -> None:
     tiles, atom, facts = plan.tiles, plan.atom, common_facts()
     table = atom.c.table[: facts["warp_size"]]
     panel = of.results[0]
-    shape = (panel.columns, tiles.columns // panel.columns, panel.columns // atom.n, atom.n)
-    if (of.columns, of.per_block, of.blocks, of.group_columns) != shape:
-        raise VerifyError(f"panels of {of.columns} columns, {of.per_block} of them beside each "
-                          f"other: {shape}", where=plan.entry)  # fmt: skip
     for one in (*of.operands, *of.results):
         if (one.rows, one.columns, one.element_bytes) != (
             atom.m, panel.columns, one.tensor.dtype.bytes,
         ):  # fmt: skip
             raise VerifyError(f"{one.name}: {one.rows} x {one.columns} elements", where=plan.entry)
-    if of.half_rows != table[0, 2, 0] - table[0, 0, 0]:
-        raise VerifyError(f"a lane's rows are {of.half_rows} apart", where=plan.entry)
     lane = np.arange(facts["warp_size"])
     if not np.array_equal(formula.value(of.lane_column, {"lane": lane}), table[:, 0, 1]):
         raise VerifyError(f"lanes have columns {of.lane_column}", where=plan.entry)

@@ -4,7 +4,7 @@
    all of these factors, each at the program's address for all strides and coordinates.
 2. Every element takes the numbers of its row and column (`polygen.lower.promoting.prove`).
 
-Where sums begin again is checked of all products (`polygen.lower.verify_sums`).
+Where sums begin again is checked of all products (`polygen.lower.verify_overwrites`).
 """
 
 from __future__ import annotations

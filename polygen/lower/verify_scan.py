@@ -3,7 +3,7 @@
 1. Terms are statements of the program, in an order in which each finds what it reads, from the
    score and the reference to what the scan combines and the second product multiplies.
 2. States, their monoids and the correction are the scan's.
-3. Rows, keys and groups of columns of a thread are those of the instruction's fragment.
+3. Rows and keys of a thread are those of the instruction's fragment.
 4. What rows store is made of the registers of their own states.
 """
 
@@ -19,7 +19,7 @@ from polygen.hardware import formula
 from polygen.hardware.device import common_facts
 from polygen.lower.plan import KernelPlan
 from polygen.lower.scan_work import PartStore, RowStore, Scan, ScanState, Terms
-from polygen.poly.chain_match import VALUES, ChainMatch
+from polygen.poly.chain_match import ChainMatch
 from polygen.poly.key_tiles import FIRST
 from polygen.poly.pointwise import Compute
 
@@ -64,15 +64,8 @@ def check_stores(plan: KernelPlan) -> None:
     stores: list[RowStore | PartStore] = [*plan.of(RowStore), *plan.of(PartStore)]
     for work in stores:
         states = work.states if isinstance(work, RowStore) else work.named
-        if states != wanted or work.elements != _elements(plan):
-            raise VerifyError(f"rows store {states} at {work.elements}", where=plan.entry)
-
-
-def _elements(plan: KernelPlan) -> tuple[tuple[int, int], ...]:
-    """Per element of a thread: which of its rows, and its column."""
-    table = plan.atom.c.table[0]
-    rows = sorted({int(row) for row in table[:, 0]})
-    return tuple((rows.index(int(row)), int(column - table[0, 1])) for row, column in table)
+        if states != wanted:
+            raise VerifyError(f"rows store {states}", where=plan.entry)
 
 
 def _check_terms(plan: KernelPlan, scan: Scan, found: ChainMatch) -> None:
@@ -151,25 +144,9 @@ def _check_statements(
 
 
 def _check_lanes(plan: KernelPlan, scan: Scan) -> None:
-    """Where threads have their elements, and which lanes share rows."""
+    """Where threads have their elements."""
     tiles, atom, lanes = plan.tiles, plan.atom, common_facts()["warp_size"]
     table, lane = atom.c.table[:lanes], np.arange(lanes)
-    shared = tuple(
-        1 << bit
-        for bit in range(lanes.bit_length() - 1)
-        if np.array_equal(table[lane ^ (1 << bit)][:, :, 0], table[:, :, 0])
-    )
-    made = (
-        scan.rows, scan.row_step, scan.score_groups, scan.total_groups, scan.group_columns,
-        scan.elements, scan.half_rows, scan.masks, scan.keys, scan.dtype,
-    )  # fmt: skip
-    wanted = (
-        tiles.atoms[0], atom.m, tiles.cta[2] // atom.n, tiles.warp[1] // atom.n, atom.n,
-        _elements(plan), int(table[0, -1, 0] - table[0, 0, 0]), shared, plan.match.depths[0],
-        plan.match.operand(VALUES).tensor.dtype.name,
-    )  # fmt: skip
-    if made != wanted:
-        raise VerifyError(f"threads have {made} and not {wanted}", where=plan.entry)
     first = FIRST if plan.key_tiles is not None else ""
     for at in ({}, {"b_m": 1}, {"w_m": 1}, {"quarter": 1}, {"m": 1}, {"k": 1}, {FIRST: 1}):
         names = dict.fromkeys(("b_m", "w_m", "quarter", "m", "k", FIRST), 0) | at

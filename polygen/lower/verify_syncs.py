@@ -32,8 +32,6 @@ def check_syncs(plan: KernelPlan) -> None:
         VerifyError: with what differs.
     """
     proved = plan.synchronised
-    if (proved.program, proved.frame) != (plan.tile_program, plan.frame):
-        raise VerifyError("what was proved is another tile program", where=plan.entry)
     for tree in plan.trees:
         check_loops(tree, plan.place(tree.place.name).loops)
     if {tree.place.name for tree in plan.trees} != {place.name for place in plan.places}:
@@ -74,7 +72,9 @@ def _check_leaf(plan: KernelPlan, leaf: Leaf, statement: SyncStatement) -> None:
             isinstance(work, Groups) and work.pending != pending
         ):
             raise VerifyError(f"waits for all but {work}, and not {pending}", where=where)
-        if isinstance(work, Groups) != (kind == "retire"):
+        if isinstance(work, Groups) != (kind == "retire") or (
+            isinstance(work, Grids) and work != Grids()  # of all parameters
+        ):
             raise VerifyError(f"{kind} is {work}", where=where)
         return
     if statement.kind == "skip":

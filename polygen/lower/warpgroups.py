@@ -38,6 +38,7 @@ from polygen.lower.synchronise import (
 from polygen.lower.tallies import leaves as tallied
 from polygen.lower.tallies import tallies
 from polygen.lower.work import FIRST_OF_TILE, Boxes, Combine, Locate, Move, Product, Send
+from polygen.poly.derive_syncs import Synchronised
 from polygen.poly.match import REST_RING
 from polygen.poly.pointwise import Element
 
@@ -53,12 +54,7 @@ def inside(given: Given, out: Epilogue) -> Inside:
     """
     tree, schedule = given.tree.synchronised, given.schedule
     chosen = given.tree.panels
-    barriers = [
-        (sync.name, sync.slots, owners(tree, sync))
-        for sync in sorted(tree.syncs, key=lambda sync: sync.kind == "turn")
-        if sync.kind in ("mbarrier", "turn")
-    ]
-    bare = memory(schedule, given.match, given.work, given.tiles, barriers)
+    bare = memory(schedule, given.match, given.work, given.tiles, barriers(tree))
     buffers = tuple(_with_layout(given, buffer) for buffer in bare)
     named = {buffer.name: buffer for buffer in buffers}
 
@@ -81,7 +77,7 @@ def inside(given: Given, out: Epilogue) -> Inside:
     copied |= sent_bytes(given.work, given.tiles)
     syncs = placed(tree, copied)
     leaves = tuple(_Leaves(given, named, syncs).all(out, incoming, results))
-    return Inside(buffers, tuple(counting(leaves, tree.counters)), _places(given), syncs)
+    return Inside(buffers, tuple(counting(leaves, tree.counters)), places(given), syncs)
 
 
 def _with_layout(given: Given, buffer: Buffer) -> Buffer:
@@ -95,7 +91,16 @@ def _with_layout(given: Given, buffer: Buffer) -> Buffer:
     return buffer
 
 
-def _places(given: Given) -> tuple[Place, ...]:
+def barriers(tree: Synchronised) -> list[tuple[str, int, int]]:
+    """What lies in shared memory for who waits: name, slots and owners; those of turns last."""
+    return [
+        (sync.name, sync.slots, owners(tree, sync))
+        for sync in sorted(tree.syncs, key=lambda sync: sync.kind == "turn")
+        if sync.kind in ("mbarrier", "turn")
+    ]
+
+
+def places(given: Given) -> tuple[Place, ...]:
     """The roles as places: consumers first, behind them the warps of the producer's warpgroup."""
     loops = {one.place.name: one.loops() for one in given.tree.places}
     consumers, roles = workers(given.schedule, given.tiles), given.schedule.roles

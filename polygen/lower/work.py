@@ -128,12 +128,7 @@ class Stream:
     """Global memory -> registers: a chunk of every row of a warp for each of its lanes."""
 
     copy: Copy  # whose rows
-    rows: int  # of a warp
     first: str  # where the warp's rows begin
-    extent: Dim  # rows there are
-    depth: Dim  # elements of one
-    step: int  # elements of all lanes
-    chunk: int  # elements of one lane
     slots: int  # steps that registers hold
     once: bool  # whether no other warp reads them
 

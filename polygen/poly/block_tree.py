@@ -7,19 +7,23 @@ that the program leaves nothing out is proved of its cells, by who writes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TypeAlias, TypeVar
 
 from polygen import isl, remembered
 from polygen.errors import VerifyError
-from polygen.poly.derive_syncs import Synchronised
-from polygen.poly.emitted import Emitted
+from polygen.poly.derive_syncs import Synchronised, derive
+from polygen.poly.emitted import Emitted, emitted_of
 from polygen.poly.legality import Proof
-from polygen.poly.place_trees import PlaceTree, place_trees
+from polygen.poly.place_trees import PlaceTree
 from polygen.poly.refine import refine
 from polygen.poly.tile_program import TileProgram
 
 _OUT = isl.dim_type.out
+Derive: TypeAlias = Callable[[TileProgram], Synchronised]  # or finds what was derived before
+Shape = TypeVar("Shape", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,53 +32,51 @@ class BlockTree:
 
     Attributes:
         synchronised: the program, with what orders it.
-        place: what the warps of a block run.
-        proofs: of that text.
+        emitted: what is proved.
+        proofs: of that.
     """
 
     synchronised: Synchronised
-    place: PlaceTree
+    emitted: Emitted
     proofs: tuple[Proof, ...]
 
     @property
-    def emitted(self) -> Emitted:
-        """What is proved."""
-        return _emitted(self.synchronised, self.place)
+    def place(self) -> PlaceTree:
+        """What the warps of a block run."""
+        (place,) = self.emitted.trees
+        return place
 
     def __str__(self) -> str:
         text = isl.to_yaml(remembered.read_schedule(self.place.text))
         return "\n".join([text, *(f"# {proof}" for proof in self.proofs)])
 
 
-def proved(
-    program: TileProgram,
-    visits: tuple[Proof, ...],
-    derived: Callable[[TileProgram], Synchronised],
+@lru_cache(maxsize=64)
+def block_tree(
+    shape: Shape,
+    written: Callable[[Shape], TileProgram],
+    check: Callable[[Shape, TileProgram], tuple[Proof, ...]],
     where: str,
+    derived: Derive = derive,
 ) -> BlockTree:
-    """The tree of a program, synchronised and proved.
+    """The tree of what blocks of one shape do; in whatever kernel, it is proved once in a process.
 
     Args:
-        program: the statements of a block.
-        visits: what was proved of them.
-        derived: what synchronises a tile program.
+        shape: what a block does.
+        written: the tile program of a shape.
+        check: proves of a program that it leaves nothing out, and meets nothing twice.
         where: the launch, in words.
+        derived: what synchronises a tile program, derived or kept from before: it is proved.
 
     Raises:
-        VerifyError: what would be emitted does not do what the program says; with an instance.
+        VerifyError: something is left out or met twice, or what would be emitted does not do what
+            the program says; with an instance.
     """
-    synchronised = derived(program)
-    (place,) = place_trees(program, synchronised.tree, synchronised.leaves)
-    of_text = refine(_emitted(synchronised, place))
-    proofs = (*visits, *(replace(proof, subject=where) for proof in of_text))
-    return BlockTree(synchronised, place, proofs)
-
-
-def _emitted(synchronised: Synchronised, place: PlaceTree) -> Emitted:
-    return Emitted(
-        synchronised.program, synchronised.leaves, synchronised.syncs, synchronised.counters,
-        (place,), synchronised.tree, synchronised.frame,
-    )  # fmt: skip
+    program = written(shape)
+    visits, synchronised = check(shape, program), derived(program)
+    emitted = emitted_of(synchronised)
+    of_text = (replace(proof, subject=where) for proof in refine(emitted))
+    return BlockTree(synchronised, emitted, (*visits, *of_text))
 
 
 def check_once(

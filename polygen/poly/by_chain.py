@@ -25,14 +25,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polygen.hardware.device import common_facts
-from polygen.hardware.units import unit
 from polygen.poly.frames import Frames, Held
 from polygen.poly.kernel_parts import flat
+from polygen.poly.role_shape import tile_of
 from polygen.poly.tile_program import Buffer, Place, TileProgram, TileStatement
 from polygen.poly.tile_tree import Node, loop, steps
 from polygen.poly.tiling import Tiling
 
-_THREADS, _COPY_ENGINE, _PRODUCTS = "threads", "tma.load", "wgmma"
+_STEP = ("i", "k")  # loops
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,21 +132,20 @@ def frames(shape: ChainShape) -> Frames:
 
 
 def _buffers(shape: ChainShape) -> tuple[Buffer, ...]:
+    producer, consumer = shape.producer, shape.consumer
     found = [
-        Buffer("tile_producer", "scalar", 1, 0),
-        Buffer("tile_consumer", "scalar", 1, 1),
-        *(Buffer(page_registers(ring), "scalar", 2, 0) for ring in shape.paged),
-        Buffer("ring_a", "shared", 1, 0, shape.row_slots),
-        Buffer("ring_b", "shared", 2, 0, shape.stages),
-        Buffer("ring_c", "shared", 2, 0, shape.stages),
-        Buffer("scores", "register", 2, 1),
-        Buffer("weights", "register", 2, 1),
-        Buffer("sum", "register", 1, 1),
+        *(place.keeps(f"tile_{place.name}", 1, "scalar") for place in (producer, consumer)),
+        *(producer.keeps(page_registers(ring), 2, "scalar") for ring in shape.paged),
+        producer.keeps("ring_a", 1, "shared", shape.row_slots),
+        producer.keeps("ring_b", 2, "shared", shape.stages),
+        producer.keeps("ring_c", 2, "shared", shape.stages),
+        *(consumer.keeps(name, 2) for name in ("scores", "weights")),
+        consumer.keeps("sum", 1),
     ]
     if shape.states:
-        found.append(Buffer("states", "register", 1, 1))
+        found.append(consumer.keeps("states", 1))
     if shape.referenced:
-        found.append(Buffer("correction", "register", 2, 1))
+        found.append(consumer.keeps("correction", 2))
     return tuple(found)
 
 
@@ -160,22 +159,14 @@ def page_registers(ring: str) -> str:
     return f"page_{ring}"
 
 
-def _tiles(place: Place) -> str:
-    return f"tile_{place.name}[{','.join(('i', *place.agents))}]"
-
-
 def _fills(shape: ChainShape) -> tuple[TileStatement, ...]:
-    threads, engine, rows = unit(_THREADS), unit(_COPY_ENGINE), "0 <= i < tiles"
+    rows = "0 <= i < tiles"
     keys = f"{rows} and 0 <= k < k_tiles"
     producer, found = shape.producer, []
     for place in (producer, shape.consumer):
-        found.append(
-            TileStatement(
-                f"locate_{place.name}", ("i",), rows, (), (_tiles(place),), "frame", threads,
-                place, calls="locate",
-            )
-        )  # fmt: skip
-    reads = (_tiles(producer),)
+        name, cells = f"locate_{place.name}", (tile_of(place),)
+        found.append(place.runs(name, ("i",), rows, (), cells, "frame", calls="locate"))
+    reads = (tile_of(producer),)
     for ring, loops, bounds in (
         ("a", ("i",), rows),
         ("b", ("i", "k"), keys),
@@ -186,85 +177,62 @@ def _fills(shape: ChainShape) -> tuple[TileStatement, ...]:
         if ring in shape.paged:
             pages = f"{page_registers(ring)}[{','.join(loops)}]"
             own = (*reads, pages)
-            found.append(
-                TileStatement(
-                    f"find_{ring}", loops, bounds, reads, (pages,), "map", threads, producer
-                )
-            )
-        found.append(
-            TileStatement(f"fill_{ring}", loops, bounds, own, (cell,), "move", engine, producer)
-        )
+            found.append(producer.runs(f"find_{ring}", loops, bounds, reads, (pages,)))
+        found.append(producer.runs(f"fill_{ring}", loops, bounds, own, (cell,), "move", "tma.load"))
     return tuple(found)
 
 
 def _products(shape: ChainShape) -> tuple[TileStatement, ...]:
-    consumer, threads, products = shape.consumer, unit(_THREADS), unit(_PRODUCTS)
+    consumer = shape.consumer
     keys, m = "0 <= i < tiles and 0 <= k < k_tiles", f"0 <= m < {shape.tiles.atoms[0]}"
     scores, total = "scores[i,k,group,m]", "sum[i,group,m]"
     loops = ("i", "k", "s", "m")
-    score = TileStatement(
+    score = consumer.runs(
         "score", loops, f"{keys} and 0 <= s < {shape.score_steps} and {m}",
         ("ring_a[i]", "ring_b[i,k]", f"{scores} : s > 0"), (scores,),
-        "product", products, consumer, group="commit_score",
+        "product", "wgmma", group="commit_score",
     )  # fmt: skip
-    multiply = TileStatement(
+    multiply = consumer.runs(
         "multiply", loops, f"{keys} and 0 <= s < {shape.tiles.k_steps} and {m}",
         ("weights[i,k,group]", "ring_c[i,k]", f"{total} : k + s > 0"), (total,),
-        "product", products, consumer, group="commit_multiply",
+        "product", "wgmma", group="commit_multiply",
     )  # fmt: skip
     # Behind the first scores of a row tile nothing is multiplied yet: the group is empty, and as
     # many groups follow the scores as later on.
     behind = "0 <= i < tiles and -1 <= k < k_tiles"
     commits = (("commit_score", keys), ("commit_multiply", behind))
-    return (
-        score,
-        multiply,
-        *(
-            TileStatement(name, ("i", "k"), bounds, (), (), "commit", threads, consumer)
-            for name, bounds in commits
-        ),
-    )
+    closing = (consumer.runs(name, ("i", "k"), own, op="commit") for name, own in commits)
+    return (score, multiply, *closing)
 
 
 def _between(shape: ChainShape) -> tuple[TileStatement, ...]:
     """What runs from the scores of a tile to the second product's operand."""
-    consumer, threads, rows = shape.consumer, unit(_THREADS), f"0 <= m < {shape.tiles.atoms[0]}"
+    consumer, rows = shape.consumer, f"0 <= m < {shape.tiles.atoms[0]}"
     keys, scores = "0 <= i < tiles and 0 <= k < k_tiles", f"scores[i,k,group,m] : {rows}"
-    sums, located = f"sum[i,group,m] : {rows}", _tiles(consumer)
+    sums, located = f"sum[i,group,m] : {rows}", tile_of(consumer)
     states, seen = "states[i,group]", "states[i,group] : k > 0"
     correction = "correction[i,k,group]"
-
-    def statement(
-        name: str, reads: tuple[str, ...], writes: tuple[str, ...], bounds: str = keys
-    ) -> TileStatement:
-        return TileStatement(name, ("i", "k"), bounds, reads, writes, "map", threads, consumer)
-
     found = []
     if shape.referenced:
-        found.append(statement("advance", (located, scores, seen), (scores, states, correction)))
+        reads, writes = (located, scores, seen), (scores, states, correction)
+        found.append(consumer.runs("advance", _STEP, keys, reads, writes))
     own = (states,) if shape.states else ()
     before = ((states,) if shape.referenced else (seen,)) if shape.states else ()
     corrects = (correction,) if shape.referenced else ()
-    found.append(statement("weigh", (located, scores, *before, *corrects), (scores, *own)))
+    reads = (located, scores, *before, *corrects)
+    found.append(consumer.runs("weigh", _STEP, keys, reads, (scores, *own)))
     if shape.referenced:
         later = f"{keys} and k > 0"
-        found.append(statement("rescale", (correction, sums), (sums,), later))
-    found.append(statement("convert", (scores,), ("weights[i,k,group]",)))
+        found.append(consumer.runs("rescale", _STEP, later, (correction, sums), (sums,)))
+    found.append(consumer.runs("convert", _STEP, keys, (scores,), ("weights[i,k,group]",)))
     return tuple(found)
 
 
 def _end(shape: ChainShape) -> tuple[TileStatement, ...]:
-    consumer, threads, rows = shape.consumer, unit(_THREADS), "0 <= i < tiles"
+    consumer, rows = shape.consumer, "0 <= i < tiles"
     states = ("states[i,group]",) if shape.states else ()
-    found = []
-    if shape.states:
-        found.append(
-            TileStatement("complete", ("i",), rows, states, states, "map", threads, consumer)
-        )
-    found.append(
-        TileStatement(
-            "store", ("i", "m"), f"{rows} and 0 <= m < {shape.tiles.atoms[0]}",
-            (_tiles(consumer), "sum[i,group,m]", *states), (), "map", threads, consumer,
-        )
-    )  # fmt: skip
-    return tuple(found)
+    each = f"{rows} and 0 <= m < {shape.tiles.atoms[0]}"
+    store = consumer.runs("store", ("i", "m"), each, (tile_of(consumer), "sum[i,group,m]", *states))
+    if not shape.states:
+        return (store,)
+    return (consumer.runs("complete", ("i",), rows, states, states), store)

@@ -13,14 +13,12 @@ warps, and comes from the cache when it is needed.
 from __future__ import annotations
 
 from polygen.hardware.device import common_facts
-from polygen.hardware.units import unit
 from polygen.poly.kernel_parts import ALWAYS, MainLoop
-from polygen.poly.tile_program import Buffer, Place, TileProgram, TileStatement
+from polygen.poly.tile_program import Place, TileProgram
 from polygen.poly.tile_tree import Leaf, Loop, Node, loop, steps
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 
-_THREADS = "threads"
 STREAMED = "n"  # the side whose loads run ahead
 
 
@@ -38,34 +36,28 @@ def by_lanes(tiles: Tiling, schedule: Schedule, main: MainLoop) -> TileProgram:
         main: what is multiplied.
     """
     warps = Place("warps", ("w",), (tiles.warp_count,), common_facts()["warp_size"])
-    (rows, columns), threads = tiles.atoms, unit(_THREADS)
+    rows, columns = tiles.atoms
     step = f"0 <= k < k_tiles and 0 <= s < {tiles.k_steps}"
     cells = f"0 <= m < {rows} and 0 <= n < {columns}"
     sums = tuple(f"{one.called('sum')}[w,m,n]" for one in main.products)
     all_sums = tuple(f"{total} : {cells}" for total in sums)
     loads = tuple(
-        TileStatement(
-            f"load_{ring.name}", ("k", "s"), step, (), (f"fragment_{ring.name}[k,s,w]",), "move",
-            threads, warps,
+        warps.runs(
+            f"load_{ring.name}", ("k", "s"), step, (), (f"fragment_{ring.name}[k,s,w]",), "move"
         )
         for ring in main.rings
-    )  # fmt: skip
+    )
     products = tuple(
-        TileStatement(
-            one.called("dot"),
-            ("k", "s", "m", "n"),
-            f"{step} and {cells}",
-            (f"fragment_{one.left}[k,s,w]", f"fragment_{one.right}[k,s,w]", total),
-            (total,),
-            "product",
-            unit("dot"),
-            warps,
+        warps.runs(
+            one.called("dot"), ("k", "s", "m", "n"), f"{step} and {cells}",
+            (f"fragment_{one.left}[k,s,w]", f"fragment_{one.right}[k,s,w]", total), (total,),
+            "product", "dot",
         )
         for one, total in zip(main.products, sums, strict=True)
-    )
-    zero = TileStatement("zero", (), ALWAYS, (), all_sums, "map", threads, warps)
+    )  # fmt: skip
+    zero = warps.runs("zero", (), ALWAYS, (), all_sums)
     row = tuple(f"{total} : 0 <= n < {columns}" for total in sums)
-    store = TileStatement("store", ("m",), f"0 <= m < {rows}", row, (), "map", threads, warps)
+    store = warps.runs("store", ("m",), f"0 <= m < {rows}", row)
     each: list[Node] = [loop("m", loop("n", one.name)) for one in products]
     order = loop("k", loop("s", steps(*(one.name for one in loads), *each)))
     end = loop("m", "store")
@@ -74,13 +66,13 @@ def by_lanes(tiles: Tiling, schedule: Schedule, main: MainLoop) -> TileProgram:
         "k_tiles >= 1",
         (
             *(
-                Buffer(
-                    f"fragment_{ring.name}", "register", 2, 1, held(schedule, tiles, ring.side),
+                warps.keeps(
+                    f"fragment_{ring.name}", 2, slots=held(schedule, tiles, ring.side),
                     slot=(("k", "s"), f"s mod {held(schedule, tiles, ring.side)}"),
                 )
                 for ring in main.rings
             ),
-            *(Buffer(one.called("sum"), "register", 0, 1) for one in main.products),
+            *(warps.keeps(one.called("sum")) for one in main.products),
         ),
         (zero, *loads, *products, store),
         steps("zero", order, end),

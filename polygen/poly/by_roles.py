@@ -30,14 +30,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polygen.hardware.units import unit
 from polygen.poly.fold_parts import Passes, folded, passed
-from polygen.poly.kernel_parts import Epilogue, MainLoop, Part, Ring, flat
+from polygen.poly.kernel_parts import Epilogue, MainLoop, Part, Ring, alone, flat, in_turn
 from polygen.poly.partial_sums import partial_sums
 from polygen.poly.promotions import begun, inner_cell, promotions, whole_blocks
 from polygen.poly.rest_parts import first_of_run, rest_parts
 from polygen.poly.ring_tallies import shared_before, tallied
-from polygen.poly.role_filling import Filling, filling_of
+from polygen.poly.role_filling import filling_of
 from polygen.poly.role_shape import RoleShape, tile_of
 from polygen.poly.tile_program import (
     INSIDE,
@@ -47,11 +46,11 @@ from polygen.poly.tile_program import (
     TileProgram,
     TileStatement,
 )
-from polygen.poly.tile_tree import Leaf, Node, Steps, loop, steps
+from polygen.poly.tile_tree import loop, steps
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 
-_THREADS, _COPY_ENGINE, _STORE_ENGINE = "threads", "tma.load", "tma.store"
+_STEP = ("i", "k")  # loops
 _MULTIPLIED = "multiplied"  # closes the steps of a k tile
 
 
@@ -83,20 +82,17 @@ def by_roles(tiles: Tiling, schedule: Schedule, epilogue: Epilogue, main: MainLo
     loaders = (shape.loader,) if panels.operands and not shape.in_lines else ()
     places = (shape.producer, *loaders, shape.consumer)
     located = [_locate(place, shape) for place in places]
-    begin = [*(Leaf(one.name) for one, _ in located), *(Leaf(s.name) for s in _prepare(shape))]
-    begin += [Leaf(f"begin_{ring}") for ring in main.folded]
+    first = [*(one for one, _ in located), *_prepare(shape)]
+    begin = steps(*(s.name for s in first), *(f"begin_{ring}" for ring in main.folded))
+    whole = in_turn(alone(first, (kept for _, kept in located), begin), *parts)
     more, known = shape.counts
     return TileProgram(
         ("k_tiles", "tiles", *more),
         f"k_tiles >= 1 and tiles >= 0{whole_blocks(shape.block_tiles)}{known}",
-        (*(b for _, b in located), *(b for part in parts for b in part.buffers)),
-        (
-            *(s for s, _ in located),
-            *_prepare(shape),
-            *(s for part in parts for s in part.statements),
-        ),
-        loop("i", flat(steps(*begin, *(flat(steps(part.order)) for part in parts)))),
-        loop("i", flat(steps(*begin, *(flat(steps(part.schedule)) for part in parts)))),
+        whole.buffers,
+        whole.statements,
+        loop("i", whole.order),
+        loop("i", whole.schedule),
         lags=tuple((f"ring_{ring.name}", shape.lag) for ring in main.rings),
         fields=(
             ("ring", "pipeline.stages or pipeline.in_flight"),
@@ -108,21 +104,10 @@ def by_roles(tiles: Tiling, schedule: Schedule, epilogue: Epilogue, main: MainLo
 
 def _locate(place: Place, shape: RoleShape) -> tuple[TileStatement, Buffer]:
     """Which output tile is the block's i-th; every place keeps that for itself."""
-    name = f"locate_{place.name}"
-    buffer = Buffer(f"tile_{place.name}", "scalar", 1, len(place.agents))
-    cell = f"{buffer.name}[{','.join(('i', *place.agents))}]"
-    statement = TileStatement(
-        name,
-        ("i",),
-        shape.working(place) if place == shape.producer else shape.own(place),
-        (),
-        (cell,),
-        "frame",
-        unit(_THREADS),
-        place,
-        calls="locate",
-    )
-    return statement, buffer
+    own = shape.working(place) if place == shape.producer else shape.own(place)
+    name, cells = f"locate_{place.name}", (tile_of(place),)
+    statement = place.runs(name, ("i",), own, (), cells, "frame", calls="locate")
+    return statement, place.keeps(f"tile_{place.name}", 1, "scalar")
 
 
 def _used(shape: RoleShape, ring: Ring) -> str:
@@ -157,34 +142,24 @@ def _main(shape: RoleShape) -> Part:
             for x in (product.left, product.right)
         )
         products.append(
-            TileStatement(
-                product.called("multiply"),
-                ("i", "k", "s", "m"),
-                every,
-                (*tiles_read, f"{total} : {added}"),
-                (total,),
-                "product",
-                unit("wgmma"),
-                consumer,
-                group="commit",
+            consumer.runs(
+                product.called("multiply"), ("i", "k", "s", "m"), every,
+                (*tiles_read, f"{total} : {added}"), (total,), "product", "wgmma", group="commit",
             )
-        )
-        sums.append(Buffer(product.called("sum"), "register", 1, len(consumer.agents)))
-    threads = unit(_THREADS)
+        )  # fmt: skip
+        sums.append(consumer.keeps(product.called("sum"), 1))
     # Fragments are written again a few steps later: each step is a group.
     closed: tuple[str, ...] = ("i", "k")
     steps_closed = own
     if making.statements:
         closed, steps_closed = ("i", "k", "s"), f"{own} and 0 <= s < {tiles.k_steps}"
-    commit = TileStatement("commit", closed, steps_closed, (), (), "commit", threads, consumer)
+    commit = consumer.runs("commit", closed, steps_closed, op="commit")
     closing = [commit]
     if making.statements:  # and what counts slots is once in a k tile
-        whole = TileStatement(_MULTIPLIED, ("i", "k"), own, (), (), "close", threads, consumer)
+        whole = consumer.runs(_MULTIPLIED, ("i", "k"), own, op="close")
         closing = [replace(commit, group=whole.name), whole]
     stages = shape.schedule.pipeline.stages
-    buffers = tuple(
-        Buffer(f"ring_{ring.name}", "shared", 2, len(shape.rank), stages) for ring in main.rings
-    )
+    buffers = (shape.producer.keeps(f"ring_{r.name}", 2, "shared", stages) for r in main.rings)
     each = loop("m", steps(*(p.name for p in products)))
     multiply = steps(loop("s", each), "commit")
     if making.statements:
@@ -208,20 +183,12 @@ def _main(shape: RoleShape) -> Part:
         promoted = (*before.statements, *behind.statements)
         registers += before.buffers
         multiply = flat(steps(before.order, multiply, behind.order))
+    first = in_turn(filling, ahead)
     return Part(
-        (
-            *(*filling.statements, *ahead.statements, *making.statements),
-            *(*products, *closing, *tallies, *promoted),
-        ),
-        (*buffers, *filling.buffers, *ahead.buffers, *making.buffers, *sums, *registers),
-        loop("k", flat(steps(filling.order, ahead.order, multiply))),
-        loop(
-            "k",
-            flat(steps(filling.schedule, ahead.schedule, multiply)),
-            "separate[x]",
-            **filling.early,
-            **ahead.early,
-        ),
+        (*first.statements, *making.statements, *products, *closing, *tallies, *promoted),
+        (*buffers, *first.buffers, *making.buffers, *sums, *registers),
+        loop("k", flat(steps(first.order, multiply))),
+        loop("k", flat(steps(first.schedule, multiply)), "separate[x]", **dict(first.early)),
     )
 
 
@@ -230,32 +197,21 @@ def _fragment(shape: RoleShape, ring: Ring) -> str:
     return f"fragment_{ring.name}[{shape.owner('i', 'k', 's')},m]"
 
 
-def _beside(shape: RoleShape, own: str) -> Filling:
+def _beside(shape: RoleShape, own: str) -> Part:
     """What consumers read beside rings, a k tile ahead: it waits in registers of its own."""
-    consumer, threads = shape.consumer, unit(_THREADS)
-    statements, buffers, early = [], [], {}
-    order: list[Node] = []
-    schedule: list[Node] = []
+    consumer, cell = shape.consumer, f"[{shape.owner('i', 'k')}]"
+    parts = []
     for ring in shape.main.rings:
         if not ring.beside:
             continue
-        cell = f"[{shape.owner('i', 'k')}]"
         coming, there = f"ahead_{ring.name}", f"beside_{ring.name}"
         read, take = f"read_{ring.name}", f"take_{ring.name}"
-        for name, reads, writes in (
-            (read, (tile_of(consumer),), f"{coming}{cell}"),
-            (take, (f"{coming}{cell}",), f"{there}{cell}"),
-        ):
-            statements.append(
-                TileStatement(name, ("i", "k"), own, reads, (writes,), "move", threads, consumer)
-            )
-        buffers += [Buffer(name, "register", 2, len(consumer.agents)) for name in (coming, there)]
-        order += [Leaf(read), Leaf(take)]
-        schedule += [Leaf(take), Leaf(read)]
-        early[read] = "k - 1"
-    return Filling(
-        tuple(statements), tuple(buffers), Steps(tuple(order)), Steps(tuple(schedule)), early
-    )
+        reading = consumer.runs(read, _STEP, own, (tile_of(consumer),), (coming + cell,), "move")
+        taking = consumer.runs(take, _STEP, own, (coming + cell,), (there + cell,), "move")
+        kept = tuple(consumer.keeps(name, 2) for name in (coming, there))
+        order, ahead = steps(read, take), steps(take, read)
+        parts.append(Part((reading, taking), kept, order, ahead, ((read, "k - 1"),)))
+    return in_turn(*parts)
 
 
 def _making(shape: RoleShape, bounds: str) -> Part:
@@ -270,24 +226,15 @@ def _making(shape: RoleShape, bounds: str) -> Part:
             reads = (*reads, f"beside_{ring.name}[{shape.owner('i', 'k')}]")
         name = f"make_{ring.name}"
         statements.append(
-            TileStatement(
-                name,
-                ("i", "k", "s", "m"),
-                bounds,
-                reads,
-                (_fragment(shape, ring),),
-                "move",
-                unit(_THREADS),
-                consumer,
+            consumer.runs(
+                name, ("i", "k", "s", "m"), bounds, reads, (_fragment(shape, ring),), "move",
                 group=_MULTIPLIED,
             )
-        )
-        slots, owners = shape.schedule.pipeline.fragments, len(consumer.agents)
+        )  # fmt: skip
+        slots = shape.schedule.pipeline.fragments
         slot = (("i", "k", "s"), f"s mod {slots}")
-        held = f"fragment_{ring.name}"
-        buffers.append(Buffer(held, "register", 3, owners, slots, slot=slot))
-    order = loop("m", steps(*(s.name for s in statements)))
-    return Part(tuple(statements), tuple(buffers), order, order)
+        buffers.append(consumer.keeps(f"fragment_{ring.name}", 3, slots=slots, slot=slot))
+    return alone(statements, buffers, loop("m", steps(*(s.name for s in statements))))
 
 
 def _prepare(shape: RoleShape) -> tuple[TileStatement, ...]:
@@ -295,10 +242,7 @@ def _prepare(shape: RoleShape) -> tuple[TileStatement, ...]:
     if not shape.panels.columns:
         return ()
     place = shape.consumer
-    reads = (tile_of(place),)
-    threads = unit(_THREADS)
-    own = shape.own(place)
-    return (TileStatement("prepare", ("i",), own, reads, (), "move", threads, place),)
+    return (place.runs("prepare", ("i",), shape.own(place), (tile_of(place),), op="move"),)
 
 
 def _parts(shape: RoleShape) -> tuple[Part, ...]:
@@ -324,63 +268,37 @@ def _completed(shape: RoleShape, m: str) -> tuple[str, ...]:
 
 def _end(shape: RoleShape) -> Part:
     tiles, panels, consumer = shape.tiles, shape.panels, shape.consumer
-    threads, own = unit(_THREADS), shape.own(consumer)
+    own = shape.own(consumer)
     if not panels.columns:
         bounds = f"{own} and 0 <= m < {tiles.atoms[0]}"
         reads = (tile_of(consumer), *_completed(shape, "m"))
-        last = TileStatement("store", ("i", "m"), bounds, reads, (), "map", threads, consumer)
-        each = loop("m", "store")
-        return Part((last,), (), each, each)
+        last = consumer.runs("store", ("i", "m"), bounds, reads)
+        return alone([last], [], loop("m", "store"))
     per_block = tiles.columns // panels.columns
     count = tiles.atoms[0] * per_block
     p = f"0 <= p < {count}"
     if tiles.last:  # of a tile whose sums blocks share, a block has some of the columns
         p += f" and (i < {OWN_TILES} or p mod {per_block} < {per_block // tiles.split})"
     cell = shape.owner("i", "p")
-    fetcher, by = shape.loader, unit(_COPY_ENGINE)
+    fetcher, brings, takes = shape.loader, "tma.load", "tma.store"
     if shape.in_lines:
-        fetcher, by = consumer, threads
+        fetcher, brings, takes = consumer, "threads", "threads"
+    panel_of = {name: f"panel_{name}[{cell}]" for name in panels.operands}
     fetches = tuple(
-        TileStatement(
-            f"fetch_{name}",
-            ("i", "p"),
-            f"{shape.own(fetcher)} and {p}",
-            (tile_of(fetcher),),
-            (f"panel_{name}[{cell}]",),
-            "move",
-            by,
-            fetcher,
+        fetcher.runs(
+            f"fetch_{name}", ("i", "p"), f"{shape.own(fetcher)} and {p}",
+            (tile_of(fetcher),), (panel,), "move", brings,
         )
-        for name in panels.operands
-    )
+        for name, panel in panel_of.items()
+    )  # fmt: skip
     results = tuple(f"result_{name}[{cell}]" for name in panels.outputs)
-    finish = TileStatement(
-        "finish",
-        ("i", "p"),
-        f"{own} and {p}",
-        (
-            tile_of(consumer),
-            *_completed(shape, shape.row_of_panel),
-            *(f"panel_{name}[{cell}]" for name in panels.operands),
-        ),
-        results,
-        "map",
-        threads,
-        consumer,
-    )
-    store = TileStatement(
-        "store",
-        ("i", "p"),
-        f"{own} and {p}",
-        (tile_of(consumer), *results),
-        (),
-        "move",
-        threads if shape.in_lines else unit(_STORE_ENGINE),
-        consumer,
-        executes="all" if shape.in_lines else "one",
-        group="" if shape.in_lines else "store",
-    )
-    owners, schedule = len(consumer.agents), shape.schedule.epilogue
+    reads = (tile_of(consumer), *_completed(shape, shape.row_of_panel), *panel_of.values())
+    finish = consumer.runs("finish", ("i", "p"), f"{own} and {p}", reads, results)
+    store = consumer.runs(
+        "store", ("i", "p"), f"{own} and {p}", (tile_of(consumer), *results), (), "move", takes,
+        executes="all" if shape.in_lines else "one", group="" if shape.in_lines else "store",
+    )  # fmt: skip
+    schedule = shape.schedule.epilogue
     counts = [count, count // tiles.split] if tiles.last else [count]
 
     def panel(name: str, slots: int) -> Buffer:
@@ -388,11 +306,11 @@ def _end(shape: RoleShape) -> Part:
         whole_rounds = all(one % slots == 0 for one in counts)
         in_order = not tiles.last or tiles.atoms[0] == 1
         slot = (("i", "p"), f"p mod {slots}") if whole_rounds and in_order else None
-        return Buffer(name, "shared", 2, owners, slots, slot=slot)
+        return consumer.keeps(name, 2, "shared", slots, slot)
 
     buffers = (
         *(panel(f"panel_{name}", schedule.prefetch) for name in panels.operands),
         *(panel(f"result_{name}", schedule.slots) for name in panels.outputs),
     )
     tree = loop("p", steps(*(f.name for f in fetches), "finish", "store"))
-    return Part((*fetches, finish, store), buffers, tree, tree)
+    return alone((*fetches, finish, store), buffers, tree)

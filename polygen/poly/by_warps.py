@@ -23,9 +23,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polygen.hardware.device import common_facts
-from polygen.hardware.units import unit
 from polygen.poly.fold_parts import Passes, folded, passed
-from polygen.poly.kernel_parts import ALWAYS, Epilogue, MainLoop, Part, Product, flat
+from polygen.poly.kernel_parts import ALWAYS, Epilogue, MainLoop, Part, Product, alone, flat
 from polygen.poly.promotions import ByWarps, inner_of_warp, whole_blocks
 from polygen.poly.promotions import by_warps as promoted_by_warps
 from polygen.poly.ring_tallies import shared_before, tallied
@@ -33,8 +32,6 @@ from polygen.poly.tile_program import INSIDE, Buffer, Place, TileProgram, TileSt
 from polygen.poly.tile_tree import Leaf, Loop, Node, loop, steps
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
-
-_THREADS = "threads"
 
 
 def copy_parts(tiles: Tiling, schedule: Schedule) -> int:
@@ -64,14 +61,11 @@ def by_warps(
     loops = _main(tiles, schedule, warps, main, asynchronous=asynchronous)
     end = _end(tiles, schedule, epilogue, warps, main)
     sums = tuple(f"{p.called('sum')}[w,m,n] : {_atoms(tiles)}" for p in main.products)
-    zero: TileStatement | None = TileStatement(
-        "zero", (), ALWAYS, (), sums, "map", unit(_THREADS), warps
-    )
+    first: tuple[TileStatement, ...] = (warps.runs("zero", (), ALWAYS, (), sums),)
     end = shared_before(end, warps, (), ALWAYS, main.folded)
     if main.block:  # the first promotion of a sum overwrites it
-        zero = None
+        first = ()
     phases = {"main": loops.schedule, "epilogue": end.schedule}
-    first = () if zero is None else (zero,)
     begin = (*(one.name for one in first), *(f"begin_{ring}" for ring in main.folded))
     parameters: tuple[str, ...] = ("k_tiles",)
     context, moved = f"k_tiles >= 1{whole_blocks(main.block // tiles.cta[2])}", loops.statements
@@ -117,10 +111,10 @@ def _main(
         registers = (("k", "s"), f"s mod {held}")
         buffers += [
             Buffer(f"ring_{ring.name}", "shared", 1, 0, pipeline.stages, slot=slots),
-            Buffer(f"fragment_{ring.name}", "register", 2, 1, held, slot=registers),
+            warps.keeps(f"fragment_{ring.name}", 2, slots=held, slot=registers),
         ]
         if ring.staged:
-            buffers.append(Buffer(staging(ring.name), "register", 1, 1, 1, slot=(("k",), "0")))
+            buffers.append(warps.keeps(staging(ring.name), 1, slot=(("k",), "0")))
     blocks = promoted_by_warps(warps, main, tiles.cta[2], _atoms(tiles))
     for product in main.products:
         total = f"{product.called('sum')}[w,m,n]"
@@ -128,18 +122,12 @@ def _main(
             total = inner_of_warp(product, blocks.each)
         fragments = (f"fragment_{product.left}[k,s,w]", f"fragment_{product.right}[k,s,w]")
         statements.append(
-            TileStatement(
-                product.called("mma"),
-                ("k", "s", "m", "n"),
-                f"{k} and {s} and {_atoms(tiles)}",
-                (*fragments, total),
-                (total,),
-                "product",
-                unit("mma.sync"),
-                warps,
+            warps.runs(
+                product.called("mma"), ("k", "s", "m", "n"), f"{k} and {s} and {_atoms(tiles)}",
+                (*fragments, total), (total,), "product", "mma.sync",
             )
-        )
-        buffers.append(Buffer(product.called("sum"), "register", 0, 1))
+        )  # fmt: skip
+        buffers.append(warps.keeps(product.called("sum")))
     for name in main.folded:
         whole = _whole(tiles, schedule, name)
         made, held_terms = tallied(name, whole, warps, ((), ("k",)), (ALWAYS, k))
@@ -147,8 +135,7 @@ def _main(
         buffers.append(held_terms)
     if asynchronous:
         bounds = f"0 <= t < k_tiles + {pipeline.distance}"
-        threads = unit(_THREADS)
-        statements.append(TileStatement("commit", ("t",), bounds, (), (), "commit", threads, warps))
+        statements.append(warps.runs("commit", ("t",), bounds, op="commit"))
     statements += blocks.statements
     buffers += blocks.buffers
     copies = [loop("p", f"fetch_{ring.name}") for ring in main.rings if ring.staged]
@@ -177,28 +164,15 @@ def _copy_and_load(
     """Global memory -> ring, by all warps; ring -> the fragments of each warp."""
     parts = copy_parts(tiles, schedule)
     held = (f"{staging(ring)}[k,w,p]",) if staged else ()
-    copy = TileStatement(
-        f"copy_{ring}",
-        ("k", "p"),
-        f"0 <= k < k_tiles and 0 <= p < {parts}",
-        held,
-        (f"ring_{ring}[k,w,p]",),
-        "move",
-        unit("cp.async" if asynchronous else _THREADS),
-        warps,
+    copy = warps.runs(
+        f"copy_{ring}", ("k", "p"), f"0 <= k < k_tiles and 0 <= p < {parts}",
+        held, (f"ring_{ring}[k,w,p]",), "move", "cp.async" if asynchronous else "threads",
         group="commit" if asynchronous else "",
-    )
-    whole = _whole(tiles, schedule, ring)
-    load = TileStatement(
-        f"load_{ring}",
-        ("k", "s"),
-        f"0 <= k < k_tiles and 0 <= s < {tiles.k_steps}",
-        (whole,),
-        (f"fragment_{ring}[k,s,w]",),
-        "move",
-        unit(_THREADS),
-        warps,
-    )
+    )  # fmt: skip
+    load = warps.runs(
+        f"load_{ring}", ("k", "s"), f"0 <= k < k_tiles and 0 <= s < {tiles.k_steps}",
+        (_whole(tiles, schedule, ring),), (f"fragment_{ring}[k,s,w]",), "move",
+    )  # fmt: skip
     if not staged:
         return copy, load
     fetch = replace(copy, name=f"fetch_{ring}", reads=(), writes=held)
@@ -297,12 +271,10 @@ def _end(
 ) -> Part:
     """Sums to results: staged in rows and stored in vectors, or stored from the registers."""
     atoms_m, atoms_n = tiles.atoms
-    m, threads = f"0 <= m < {atoms_m}", unit(_THREADS)
+    m = f"0 <= m < {atoms_m}"
     sums = tuple(f"{p.called('sum')}[w,m,n] : 0 <= n < {atoms_n}" for p in main.products)
     if schedule.epilogue.through != "smem":
-        each = loop("m", "store")
-        last = TileStatement("store", ("m",), m, sums, (), "map", threads, warps)
-        part = Part((last,), (), each, each)
+        part = alone([warps.runs("store", ("m",), m, sums)], [], loop("m", "store"))
         part = folded(part, warps, (), ALWAYS) if epilogue.folds else part
         every = f"[w,m,n] : 0 <= n < {atoms_n}"
         over = Passes(epilogue.passes, (every, every))
@@ -310,14 +282,10 @@ def _end(
     hoisted, scratch = "hoisted[w]", f"scratch[w,m] : {m}"
     passes = f"0 <= r < {epilogue.rows.passes(tiles)}"
     statements = (
-        TileStatement("prepare", (), ALWAYS, (), (hoisted,), "move", threads, warps),
-        TileStatement("stage", ("m",), m, sums, ("scratch[w,m]",), "move", threads, warps),
-        TileStatement("store", ("r",), passes, (scratch, hoisted), (), "map", threads, warps),
+        warps.runs("prepare", (), ALWAYS, (), (hoisted,), "move"),
+        warps.runs("stage", ("m",), m, sums, ("scratch[w,m]",), "move"),
+        warps.runs("store", ("r",), passes, (scratch, hoisted)),
     )
     rings = tuple(f"ring_{ring.name}" for ring in main.rings)
-    buffers = (
-        Buffer("hoisted", "register", 0, 1),
-        Buffer("scratch", "shared", 0, 1, overlays=rings),
-    )
-    tree = steps("prepare", loop("m", "stage"), loop("r", "store"))
-    return Part(statements, buffers, tree, tree)
+    buffers = (warps.keeps("hoisted"), replace(warps.keeps("scratch", 0, "shared"), overlays=rings))
+    return alone(statements, buffers, steps("prepare", loop("m", "stage"), loop("r", "store")))

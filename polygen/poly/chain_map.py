@@ -19,12 +19,11 @@ from polygen.frontend.indices import named_in
 from polygen.poly.by_chain import ChainShape, by_chain, frames
 from polygen.poly.chain_match import VALUES, WEIGHTS, ChainMatch
 from polygen.poly.derive_syncs import Synchronised, derive
-from polygen.poly.emitted import Emitted
+from polygen.poly.emitted import emitted_of
 from polygen.poly.frames import check_frames
 from polygen.poly.kernel_parts import MainLoop, Product
 from polygen.poly.legality import Proof, check_blocks
 from polygen.poly.mapping import ScheduleTree
-from polygen.poly.place_trees import place_trees
 from polygen.poly.refine import refine
 from polygen.poly.scop import Scop, must_flow, reuse_dependences, space
 from polygen.poly.tile_program import TileProgram
@@ -79,11 +78,7 @@ def map_chain(
     whole = _check_whole(model, program, relation, count)
     carried = _carried(model, relation, count)
     synchronised = derived(program)
-    trees = place_trees(program, synchronised.tree, synchronised.leaves)
-    emitted = Emitted(
-        program, synchronised.leaves, synchronised.syncs, synchronised.counters, trees,
-        synchronised.tree, synchronised.frame, carried,
-    )  # fmt: skip
+    emitted = emitted_of(synchronised, carried)
     proofs = (
         _one_loop(matched, model, program, carried), apart, whole, *refine(emitted),
         *check_frames(program, frames(shape)),
@@ -95,7 +90,7 @@ def map_chain(
         MainLoop((), (Product("", WEIGHTS, VALUES),)),
         f"{{ {text} }}",
         synchronised,
-        trees,
+        emitted.trees,
         proofs,
         Panels(0, (), ()),
         _sums(matched, shape, instruction),

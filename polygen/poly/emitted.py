@@ -15,8 +15,9 @@ from types import MappingProxyType
 from polygen import isl, remembered
 from polygen.errors import VerifyError
 from polygen.poly.counters import Counter
+from polygen.poly.derive_syncs import Synchronised
 from polygen.poly.frame import Frame
-from polygen.poly.place_trees import PlaceTree
+from polygen.poly.place_trees import PlaceTree, place_trees
 from polygen.poly.tile_program import Sync, SyncStatement, TileProgram, TileStatement
 from polygen.poly.tile_tree import Node
 
@@ -54,6 +55,19 @@ class Emitted:
         found: dict[str, TileStatement | SyncStatement]
         found = {s.name: s for s in self.program.statements}
         return found | {leaf.name: leaf for leaf in self.leaves}
+
+
+def emitted_of(made: Synchronised, carried: str = "") -> Emitted:
+    """What is emitted of a program, synchronised: every place runs its part of the tree.
+
+    Args:
+        made: the program.
+        carried: as of `Emitted`.
+    """
+    trees = place_trees(made.program, made.tree, made.leaves)
+    return Emitted(
+        made.program, made.leaves, made.syncs, made.counters, trees, made.tree, made.frame, carried
+    )
 
 
 @lru_cache(maxsize=8)

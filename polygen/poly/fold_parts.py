@@ -30,11 +30,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from polygen.hardware.units import unit
-from polygen.poly.kernel_parts import Part, flat
+from polygen.poly.kernel_parts import Part, alone, in_turn
 from polygen.poly.row_exchange import between_blocks
 from polygen.poly.tile_program import Buffer, Place, TileStatement
-from polygen.poly.tile_tree import Node, loop, steps
+from polygen.poly.tile_tree import Leaf, Node, loop, steps
 from polygen.poly.tiling import in_pass
 
 FOLDED = "folded"  # the registers
@@ -69,18 +68,19 @@ def folded(part: Part, place: Place, versions: tuple[str, ...], own: str) -> Par
         own: the tiles of an agent, as isl text.
     """
     cell = f"{FOLDED}[{','.join((*versions, *place.agents))}]"
-    threads = unit("threads")
-    statements = tuple(
+    computing = tuple(
         replace(s, reads=(*s.reads, cell), writes=(*s.writes, cell)) if s.op == "map" else s
         for s in part.statements
     )
-    first = TileStatement("unfold", versions, own, (), (cell,), "map", threads, place)
-    last = TileStatement("fold", versions, own, (cell,), (), "map", threads, place)
-    return Part(
-        (first, *statements, last),
-        (*part.buffers, Buffer(FOLDED, "register", len(versions), len(place.agents))),
-        flat(steps(first.name, part.order, last.name)),
-        flat(steps(first.name, part.schedule, last.name)),
+    first, last = (Leaf(name) for name in ("unfold", "fold"))
+    return in_turn(
+        alone([place.runs(first.name, versions, own, (), (cell,))], [], first),
+        replace(part, statements=computing),
+        alone(
+            [place.runs(last.name, versions, own, (cell,))],
+            [place.keeps(FOLDED, len(versions))],
+            last,
+        ),
     )
 
 
@@ -109,7 +109,6 @@ def passed(
     """
     own, each = bounds
     at = ",".join((*versions, *place.agents))
-    threads = unit("threads")
     before: list[TileStatement] = []
     buffers: list[Buffer] = []
     order: list[Node | str] = []
@@ -124,10 +123,10 @@ def passed(
         if holding:
             held = in_pass(HELD, number)
             writes = (registers, held + passes.values[0])
-            buffers.append(Buffer(held, "register", len(versions), len(place.agents)))
+            buffers.append(place.keeps(held, len(versions)))
         before += [
-            TileStatement(first, versions, own, (), (registers,), "map", threads, place),
-            TileStatement(terms, (*versions, "m"), each, reads, writes, "map", threads, place),
+            place.runs(first, versions, own, (), (registers,)),
+            place.runs(terms, (*versions, "m"), each, reads, writes),
         ]
         if cluster[1] > 1:
             give, take, landed = (in_pass(what, number) for what in ("give", "take", SHARED))
@@ -136,28 +135,19 @@ def passed(
             before += met
             buffers.append(landing)
         elif across[1] == 1:
-            before.append(
-                TileStatement(meet, versions, own, (registers,), (rows,), "map", threads, place)
-            )
+            before.append(place.runs(meet, versions, own, (registers,), (rows,)))
             end = [meet]
         else:
             end = [in_pass(what, number) for what in ("give", "take")]
             given, every = _shared(number, place, versions, across)
             before += [
-                TileStatement(
-                    end[0], versions, own, (registers,), (given,), "move", threads, place
-                ),
-                TileStatement(end[1], versions, own, (every,), (rows,), "map", threads, place),
+                place.runs(end[0], versions, own, (registers,), (given,), "move"),
+                place.runs(end[1], versions, own, (every,), (rows,)),
             ]
             slot = (versions, "0") if versions else None
-            owners = len(place.agents)
-            buffers.append(
-                Buffer(in_pass(SHARED, number), "shared", len(versions), owners, slot=slot)
-            )
-        buffers += [
-            Buffer(in_pass(what, number), "register", len(versions), len(place.agents))
-            for what in (FOLDED, ROW)
-        ]
+            shared = in_pass(SHARED, number)
+            buffers.append(place.keeps(shared, len(versions), "shared", slot=slot))
+        buffers += [place.keeps(in_pass(what, number), len(versions)) for what in (FOLDED, ROW)]
         order += [first, loop("m", terms), *end]
         known = (*known, rows)
     if not passes.holds:
@@ -169,12 +159,7 @@ def passed(
         else s
         for s in part.statements
     )
-    return Part(
-        (*before, *statements),
-        (*buffers, *part.buffers),
-        flat(steps(*order, part.order)),
-        flat(steps(*order, part.schedule)),
-    )
+    return in_turn(alone(before, buffers, steps(*order)), replace(part, statements=statements))
 
 
 def _taken(reads: tuple[str, ...], sums: tuple[str, ...], held: str, cell: str) -> tuple[str, ...]:

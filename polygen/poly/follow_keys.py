@@ -12,12 +12,9 @@ is no barrier.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from polygen.hardware.units import unit
-from polygen.poly.block_tree import BlockTree, check_once, proved
-from polygen.poly.derive_syncs import Synchronised, derive
+from polygen.poly.block_tree import check_once
 from polygen.poly.follow_map import WHERE, check_lanes, check_results
 from polygen.poly.follow_program import ELEMENT, ELEMENTS, OWN, PART, WARP, parts_of
 from polygen.poly.legality import Proof
@@ -50,23 +47,6 @@ class KeysShape:
         return ("reference",) * self.referenced + ("states",) * self.states
 
 
-def map_keys(
-    shape: KeysShape, derived: Callable[[TileProgram], Synchronised] = derive
-) -> BlockTree:
-    """The tree of a launch that combines parts of keys, with its proofs.
-
-    Args:
-        shape: what a block does.
-        derived: what synchronises a tile program, derived or kept from before: it is proved.
-
-    Raises:
-        VerifyError: a part or a column is left out or met twice, or what would be emitted does not
-            do what the program says; with an instance.
-    """
-    program = keys_program(shape)
-    return proved(program, check_keys(shape, program), derived, WHERE)
-
-
 def keys_program(shape: KeysShape) -> TileProgram:
     """The statements of a block."""
     place = Place("warps", (WARP,), (shape.warps,), shape.lanes)
@@ -77,9 +57,7 @@ def keys_program(shape: KeysShape) -> TileProgram:
     def add(
         name: str, loops: tuple[str, ...], bounds: str, reads: tuple[str, ...], write: str
     ) -> None:
-        statements.append(
-            TileStatement(name, loops, bounds, reads, (write,), "map", unit("threads"), place)
-        )
+        statements.append(place.runs(name, loops, bounds, reads, (write,)))
 
     known: tuple[str, ...] = ()
     every = f"0 <= {PART} < {_PARTS}"

@@ -9,13 +9,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 
 from polygen import isl
 from polygen.errors import VerifyError
-from polygen.poly.block_tree import BlockTree, check_once, proved
-from polygen.poly.derive_syncs import Synchronised, derive
+from polygen.poly.block_tree import check_once
 from polygen.poly.follow_program import (
     BESIDE,
     ELEMENTS,
@@ -25,7 +24,6 @@ from polygen.poly.follow_program import (
     FollowShape,
     combining,
     element_of,
-    follow_program,
     over_held,
     parts_of,
     result_of,
@@ -36,23 +34,6 @@ from polygen.poly.versions import TileModel
 
 WHERE = "the launch that follows"
 _IN = isl.dim_type.in_
-
-
-def map_follow(
-    shape: FollowShape, derived: Callable[[TileProgram], Synchronised] = derive
-) -> BlockTree:
-    """The tree of a launch that follows, with its proofs.
-
-    Args:
-        shape: what a block does.
-        derived: what synchronises a tile program, derived or kept from before: it is proved.
-
-    Raises:
-        VerifyError: a part, a warp or a result is left out or met twice, or what would be emitted
-            does not do what the program says; with an instance.
-    """
-    program = follow_program(shape)
-    return proved(program, check_visits(shape, program), derived, WHERE)
 
 
 def check_visits(shape: FollowShape, program: TileProgram) -> tuple[Proof, ...]:

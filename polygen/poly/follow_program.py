@@ -32,7 +32,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polygen.hardware.units import unit
 from polygen.poly.tile_program import Buffer, Place, TileProgram, TileStatement
 from polygen.poly.tile_tree import Node, loop, steps
 
@@ -273,7 +272,5 @@ class _Writer:
         writes: tuple[str, ...],
     ) -> None:
         """One statement, behind all others."""
-        self.statements.append(
-            TileStatement(name, loops, bounds, reads, writes, "map", unit("threads"), self.place)
-        )
+        self.statements.append(self.place.runs(name, loops, bounds, reads, writes))
         self.tree.append(loop(loops[0], name) if loops else name)

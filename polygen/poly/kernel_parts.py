@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from polygen.poly.fills import Held, held, shifted
 from polygen.poly.match import REST_RIGHT, REST_RING, Match
 from polygen.poly.register_operands import kept
 from polygen.poly.tile_program import Buffer, TileStatement
-from polygen.poly.tile_tree import Node, Steps
+from polygen.poly.tile_tree import Node, Steps, steps
 from polygen.poly.tiling import Panels, RowVectors, called
 
 ALWAYS = "1 = 1"
@@ -166,12 +166,38 @@ class Epilogue:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some statements with their memory; the trees say when they run in a tile."""
+    """Some statements with their memory; the trees say when they run in a tile.
+
+    Attributes:
+        statements: of a program.
+        buffers: that they bring with them.
+        order: their meaning.
+        schedule: what runs.
+        early: when statements run in the loop that the part stands in, where that is not their own
+            iteration of it.
+    """
 
     statements: tuple[TileStatement, ...]
     buffers: tuple[Buffer, ...]
     order: Node
     schedule: Node
+    early: tuple[tuple[str, str], ...] = ()
+
+
+def alone(statements: Iterable[TileStatement], buffers: Iterable[Buffer], tree: Node) -> Part:
+    """A part that runs in the order of its meaning."""
+    return Part(tuple(statements), tuple(buffers), tree, tree)
+
+
+def in_turn(*parts: Part) -> Part:
+    """Parts one behind the other."""
+    return Part(
+        tuple(s for one in parts for s in one.statements),
+        tuple(b for one in parts for b in one.buffers),
+        flat(steps(*(one.order for one in parts))),
+        flat(steps(*(one.schedule for one in parts))),
+        tuple(time for one in parts for time in one.early),
+    )
 
 
 def flat(node: Steps) -> Steps:

@@ -18,13 +18,9 @@ What is read for an element the statements say (`polygen.poly.prologue`); here t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from polygen import isl
 from polygen.errors import VerifyError
-from polygen.hardware.units import unit
-from polygen.poly.block_tree import BlockTree, check_once, proved
-from polygen.poly.derive_syncs import Synchronised, derive
+from polygen.poly.block_tree import check_once
 from polygen.poly.legality import Proof
 from polygen.poly.realign_program import (
     CHUNK,
@@ -37,7 +33,7 @@ from polygen.poly.realign_program import (
     check_blocks,
     check_lanes,
 )
-from polygen.poly.tile_program import Buffer, Place, TileProgram, TileStatement
+from polygen.poly.tile_program import Buffer, Place, TileProgram
 from polygen.poly.tile_tree import loop
 from polygen.poly.versions import TileModel
 
@@ -48,9 +44,7 @@ def make_program(shape: RealignShape) -> TileProgram:
     """The statement of a block."""
     place = Place("warps", (WARP,), (shape.warps,), shape.lanes)
     read, written = (f"{name}[{WARP},p] : {shape.chunks}" for name in ("given", "operand"))
-    statement = TileStatement(
-        MADE, (CHUNK,), shape.visits, (read,), (written,), "map", unit("threads"), place
-    )
+    statement = place.runs(MADE, (CHUNK,), shape.visits, (read,), (written,))
     order = loop(CHUNK, MADE)
     return TileProgram(
         (ROWS, CHUNKS, FIRST),
@@ -61,23 +55,6 @@ def make_program(shape: RealignShape) -> TileProgram:
         order,
         dependent=shape.dependent,
     )
-
-
-def map_making(
-    shape: RealignShape, derived: Callable[[TileProgram], Synchronised] = derive
-) -> BlockTree:
-    """The tree of a block that makes an operand, with its proofs.
-
-    Args:
-        shape: what a block does.
-        derived: what synchronises a tile program, derived or kept from before: it is proved.
-
-    Raises:
-        VerifyError: a chunk is left out or written twice, or is computed of what is read for
-            another, or what would be emitted does not do what the program says; with an instance.
-    """
-    program = make_program(shape)
-    return proved(program, check_making(shape, program), derived, WHERE)
 
 
 def check_making(shape: RealignShape, program: TileProgram) -> tuple[Proof, ...]:

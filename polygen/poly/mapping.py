@@ -23,7 +23,7 @@ from polygen.hardware.atom import Atom
 from polygen.poly import ast
 from polygen.poly.block_tree import BlockTree
 from polygen.poly.derive_syncs import Synchronised, derive
-from polygen.poly.emitted import Emitted
+from polygen.poly.emitted import emitted_of
 from polygen.poly.fills import ring_pieces
 from polygen.poly.fusion import Fusion
 from polygen.poly.kernel_parts import Epilogue, MainLoop, main_loop
@@ -32,7 +32,7 @@ from polygen.poly.legality import Proof, check_blocks
 from polygen.poly.match import Match
 from polygen.poly.partial_sums import require_reassociable, within_blocks
 from polygen.poly.pixel_boxes import prove_apart, prove_box
-from polygen.poly.place_trees import PlaceTree, place_trees
+from polygen.poly.place_trees import PlaceTree
 from polygen.poly.promotions import prove_whole_blocks
 from polygen.poly.refine import refine
 from polygen.poly.rest_map import joined, rest_elements, rest_orders
@@ -183,17 +183,7 @@ def map_program(
     products = [product.called("multiply") for product in main.products]
     carried = "; ".join(_carried(scop, needs, kind, count, products) for kind in kinds)
     synchronised = derived(program)
-    trees = place_trees(program, synchronised.tree, synchronised.leaves)
-    emitted = Emitted(
-        program,
-        synchronised.leaves,
-        synchronised.syncs,
-        synchronised.counters,
-        trees,
-        synchronised.tree,
-        synchronised.frame,
-        carried,
-    )
+    emitted = emitted_of(synchronised, carried)
     orders, sums = sum_orders(
         emitted,
         statements if more is None else (*statements, *more.roles),
@@ -213,7 +203,7 @@ def map_program(
         main,
         functools.reduce(joined, [one.elements for one in kinds]),
         synchronised,
-        trees,
+        emitted.trees,
         (apart, *parts, *boxes, whole, *blocks_whole, *inside, *sums, *refine(emitted)),
         epilogue.panels,
         Sums(orders, invariant),

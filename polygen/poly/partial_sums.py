@@ -27,10 +27,9 @@ from collections.abc import Iterable
 from polygen import isl
 from polygen.errors import IllegalSchedule
 from polygen.frontend.program import Contraction
-from polygen.hardware.units import unit
-from polygen.poly.kernel_parts import Part, Product
+from polygen.poly.kernel_parts import Part, Product, alone
 from polygen.poly.legality import Proof
-from polygen.poly.tile_program import Buffer, Place, TileStatement
+from polygen.poly.tile_program import Place
 from polygen.poly.tile_tree import Node, loop, steps
 from polygen.poly.tiling import Tiling
 from polygen.poly.versions import maps_of
@@ -115,25 +114,17 @@ def partial_sums(consumer: Place, own: str, products: tuple[Product, ...], tiles
     begun = tuple(f"{total} : {'q + chunk' if tiles.chunks > 1 else 'q'} > 0" for total in totals)
     if in_place:  # sums that have been sent make room for totals
         totals = begun = sums
-    send = TileStatement("send", loops, each, sums, tuple(sent), "move", unit("st.async"), consumer)
-    combine = TileStatement(
-        "combine",
-        (*loops, "q"),
-        f"{each} and 0 <= q < {split}",
-        (*landed, *begun),
-        totals,
-        "combine",
-        unit("threads"),
-        consumer,
-        group="combined",
-    )
-    combined = TileStatement("combined", loops, each, (), (), "close", unit("threads"), consumer)
-    owners = len(consumer.agents)
-    slots = LANDING_SLOTS
-    buffers = tuple(Buffer(p.called("part"), "shared", len(loops), owners, slots) for p in products)
+    send = consumer.runs("send", loops, each, sums, tuple(sent), "move", "st.async")
+    combine = consumer.runs(
+        "combine", (*loops, "q"), f"{each} and 0 <= q < {split}", (*landed, *begun), totals,
+        "combine", group="combined",
+    )  # fmt: skip
+    combined = consumer.runs("combined", loops, each, op="close")
+    areas = (p.called("part") for p in products)
+    buffers = [consumer.keeps(area, len(loops), "shared", LANDING_SLOTS) for area in areas]
     if not in_place:
-        buffers += tuple(Buffer(p.called("total"), "register", 1, owners) for p in products)
+        buffers += (consumer.keeps(p.called("total"), 1) for p in products)
     tree: Node = steps("send", loop("q", "combine"), "combined")
     if tiles.chunks > 1:
         tree = loop("chunk", tree, "unroll[x]")
-    return Part((send, combine, combined), buffers, tree, tree)
+    return alone((send, combine, combined), buffers, tree)

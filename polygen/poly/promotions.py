@@ -18,8 +18,7 @@ from dataclasses import dataclass
 
 from polygen import isl
 from polygen.errors import VerifyError
-from polygen.hardware.units import unit
-from polygen.poly.kernel_parts import MainLoop, Part, Product
+from polygen.poly.kernel_parts import MainLoop, Part, Product, alone
 from polygen.poly.legality import Proof
 from polygen.poly.role_shape import RoleShape, tile_of
 from polygen.poly.tile_program import Buffer, Place, TileStatement
@@ -91,7 +90,7 @@ def by_warps(warps: Place, main: MainLoop, depth: int, atoms: str) -> ByWarps:
         depth: indices of k of a k tile.
         atoms: the bounds of ``m`` and ``n``, as isl text.
     """
-    each, threads = main.block // depth, unit("threads")
+    each = main.block // depth
     if not main.block:
         return ByWarps((), (), (), (), 0)
     block = "k" if each == 1 else f"floor(k/{each})"
@@ -111,10 +110,10 @@ def by_warps(warps: Place, main: MainLoop, depth: int, atoms: str) -> ByWarps:
             ("promote", last, (sums, *factors, f"{total} and k >= {each}"), (total,), "map"),
         ):
             one = product.called(name)
-            found.append(TileStatement(one, ("k",), bounds, reads, writes, op, threads, warps))
+            found.append(warps.runs(one, ("k",), bounds, reads, writes, op))
             (behind if name == "promote" else before).append(one)
         names = (inner, scales) if product.scaled else (inner,)
-        buffers += [Buffer(name, "register", 1, 1, slot=(("b",), "0")) for name in names]
+        buffers += [warps.keeps(name, 1, slot=(("b",), "0")) for name in names]
     return ByWarps(tuple(found), tuple(buffers), tuple(before), tuple(behind), each)
 
 
@@ -125,9 +124,9 @@ def inner_of_warp(product: Product, each: int) -> str:
 
 def promotions(shape: RoleShape) -> tuple[Part, Part]:
     """What reads factors in front of the products, and what promotes behind; in the loop over k."""
-    consumer, each, threads = shape.consumer, shape.block_tiles, unit("threads")
+    consumer, each = shape.consumer, shape.block_tiles
     own = f"{shape.own(consumer)} and 0 <= k < k_tiles"
-    rows, owners = shape.tiles.atoms[0], len(consumer.agents)
+    rows = shape.tiles.atoms[0]
     reads, promoting = [], []
     buffers: list[Buffer] = []
     for product in shape.main.products:
@@ -136,23 +135,21 @@ def promotions(shape: RoleShape) -> tuple[Part, Part]:
         total = f"{product.called('sum')}[{shape.owner('i')},m]"
         if product.scaled:
             reads.append(
-                TileStatement(
+                consumer.runs(
                     product.called("read_scales"), ("i", "k"), f"{own} and k mod {each} = 0",
-                    (tile_of(consumer),), (held,), "move", threads, consumer,
+                    (tile_of(consumer),), (held,), "move",
                 )
             )  # fmt: skip
         last = f"{own} and (k + 1) mod {each} = 0 and 0 <= m < {rows}"
         promoting.append(
-            TileStatement(
+            consumer.runs(
                 product.called("promote"), ("i", "k", "m"), last,
                 (inner_cell(shape, product), *([held] if product.scaled else []),
                  f"{total} : k >= {each}"), (total,),
-                "map", threads, consumer,
             )
         )  # fmt: skip
         names = (inner, scales) if product.scaled else (inner,)
-        buffers += [Buffer(name, "register", 2, owners) for name in names]
-    reading = [one.name for one in reads]
+        buffers += [consumer.keeps(name, 2) for name in names]
     tree = loop("m", steps(*(one.name for one in promoting)))
-    before = Part(tuple(reads), tuple(buffers), steps(*reading), steps(*reading))
-    return before, Part(tuple(promoting), (), steps(tree), steps(tree))
+    before = alone(reads, buffers, steps(*(one.name for one in reads)))
+    return before, alone(promoting, (), steps(tree))

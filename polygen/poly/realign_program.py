@@ -20,16 +20,13 @@ The formulas are text that C and isl read alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from polygen import isl
 from polygen.errors import VerifyError
-from polygen.hardware.units import unit
-from polygen.poly.block_tree import BlockTree, check_once, proved
-from polygen.poly.derive_syncs import Synchronised, derive
+from polygen.poly.block_tree import check_once
 from polygen.poly.legality import Proof
-from polygen.poly.tile_program import Buffer, Place, TileProgram, TileStatement
+from polygen.poly.tile_program import Buffer, Place, TileProgram
 from polygen.poly.tile_tree import loop, steps
 from polygen.poly.versions import TileModel
 
@@ -121,14 +118,10 @@ def realign_program(shape: RealignShape) -> TileProgram:
     chunk = f"exists (p : {shape.chunks} and p <= g < p + {SOURCES})"
     whole = " and ".join(one.format("g") for one in WHOLE)
     statements = (
-        TileStatement(
-            "edges", (), there,
-            (f"array[{WARP},g] : g = 0 or g = {LAST}",), (edge,), "map", unit("threads"), place,
-        ),
-        TileStatement(
+        place.runs("edges", (), there, (f"array[{WARP},g] : g = 0 or g = {LAST}",), (edge,)),
+        place.runs(
             "shifted", (CHUNK,), shape.visits,
             (f"array[{WARP},g] : {chunk} and {whole}", edge), (f"copy[{WARP},p] : {shape.chunks}",),
-            "map", unit("threads"), place,
         ),
     )  # fmt: skip
     order = steps("edges", loop(CHUNK, "shifted"))
@@ -141,23 +134,6 @@ def realign_program(shape: RealignShape) -> TileProgram:
         order,
         dependent=shape.dependent,
     )
-
-
-def map_realign(
-    shape: RealignShape, derived: Callable[[TileProgram], Synchronised] = derive
-) -> BlockTree:
-    """The tree of a copy that goes before a kernel, with its proofs.
-
-    Args:
-        shape: what a block does.
-        derived: what synchronises a tile program, derived or kept from before: it is proved.
-
-    Raises:
-        VerifyError: a chunk is left out or written twice, something outside of its row is read, or
-            what would be emitted does not do what the program says; with an instance.
-    """
-    program = realign_program(shape)
-    return proved(program, check_copy(shape, program), derived, WHERE)
 
 
 def check_copy(shape: RealignShape, program: TileProgram) -> tuple[Proof, ...]:

@@ -11,13 +11,9 @@ operand is the main product's, and it is made again for every tile of columns. T
 
 from __future__ import annotations
 
-from polygen.hardware.units import unit
-from polygen.poly.kernel_parts import Part
+from polygen.poly.kernel_parts import Part, alone
 from polygen.poly.role_shape import RoleShape, tile_of
-from polygen.poly.tile_program import Buffer, TileStatement
 from polygen.poly.tile_tree import loop, steps
-
-_THREADS, _COPY_ENGINE, _PRODUCTS = "threads", "tma.load", "wgmma"
 
 
 def first_of_run(shape: RoleShape, bounds: str) -> str:
@@ -39,24 +35,18 @@ def rest_parts(shape: RoleShape) -> tuple[Part, ...]:
     (product,) = shape.main.products
     total, multiply = f"{product.called('sum')}[{at},m]", rest.last.called("multiply")
     commit, fill = rest.last.called("commit"), rest.last.called("fill")
-    threads = unit(_THREADS)
     statements = (
-        TileStatement(
-            fill, ("i",), shape.own(producer), (tile_of(producer),), (tile,), "move",
-            unit(_COPY_ENGINE), producer, "one" if producer.threads > 1 else "all",
+        producer.runs(
+            fill, ("i",), shape.own(producer), (tile_of(producer),), (tile,), "move", "tma.load",
+            executes="one" if producer.threads > 1 else "all",
         ),
-        TileStatement(
-            "convert", ("i",), begins, (f"{made} : {m}",), (weights,), "map", threads, consumer
+        consumer.runs("convert", ("i",), begins, (f"{made} : {m}",), (weights,)),
+        consumer.runs(
+            multiply, ("i", "s", "m"), f"{own} and {s} and {m}", (kept, tile, total), (total,),
+            "product", "wgmma", group=commit,
         ),
-        TileStatement(
-            multiply, ("i", "s", "m"), f"{own} and {s} and {m}",
-            (kept, tile, total), (total,), "product", unit(_PRODUCTS), consumer, group=commit,
-        ),
-        TileStatement(commit, ("i",), own, (), (), "commit", threads, consumer),
+        consumer.runs(commit, ("i",), own, op="commit"),
     )  # fmt: skip
-    buffers = (
-        Buffer(ring, "shared", 1, len(shape.rank)),
-        Buffer(rest.last.left, "register", 1, len(consumer.agents)),
-    )
+    buffers = (producer.keeps(ring, 1, "shared"), consumer.keeps(rest.last.left, 1))
     tree = steps(fill, "convert", loop("s", loop("m", multiply)), commit)
-    return (Part(statements, buffers, tree, tree),)
+    return (alone(statements, buffers, tree),)

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polygen.hardware.units import unit
-from polygen.poly.kernel_parts import Part, flat
+from polygen.poly.kernel_parts import Part, alone, in_turn
 from polygen.poly.tile_program import Buffer, Place, TileStatement
 from polygen.poly.tile_tree import steps
 
@@ -41,13 +40,10 @@ def tallied(
     """
     versions = loops[0]
     cell = f"{TALLIED}_{ring}[{','.join((*versions, *place.agents))}]"
-    threads = unit("threads")
     return (
-        TileStatement(f"begin_{ring}", versions, bounds[0], (), (cell,), "map", threads, place),
-        TileStatement(
-            f"tally_{ring}", loops[1], bounds[1], (cells, cell), (cell,), "map", threads, place
-        ),
-    ), Buffer(f"{TALLIED}_{ring}", "register", len(versions), len(place.agents))
+        place.runs(f"begin_{ring}", versions, bounds[0], (), (cell,)),
+        place.runs(f"tally_{ring}", loops[1], bounds[1], (cells, cell), (cell,)),
+    ), place.keeps(f"{TALLIED}_{ring}", len(versions))
 
 
 def shared_before(
@@ -64,30 +60,20 @@ def shared_before(
     """
     if not rings:
         return part
-    at, threads = ",".join((*versions, *place.agents)), unit("threads")
-    shares = tuple(
-        TileStatement(
-            f"share_{ring}", versions, own, (f"{TALLIED}_{ring}[{at}]",),
-            (f"{NORMS}_{ring}[{at}]",), "move", threads, place,
-        )
-        for ring in rings
-    )  # fmt: skip
-    known = tuple(f"{NORMS}_{ring}[{at}]" for ring in rings)
+    at = f"[{','.join((*versions, *place.agents))}]"
+    held, known = (tuple(f"{what}_{ring}" for ring in rings) for what in (TALLIED, NORMS))
+    shares = [
+        place.runs(f"share_{ring}", versions, own, (terms + at,), (norms + at,), "move")
+        for ring, terms, norms in zip(rings, held, known, strict=True)
+    ]
     slot = (versions, "0") if versions else None
-    buffers = tuple(
-        Buffer(f"{NORMS}_{ring}", "shared", len(versions), len(place.agents), slot=slot)
-        for ring in rings
-    )
+    buffers = [place.keeps(norms, len(versions), "shared", slot=slot) for norms in known]
     statements = tuple(
-        replace(s, reads=(*s.reads, *known)) if _computes(s) else s for s in part.statements
+        replace(s, reads=(*s.reads, *(norms + at for norms in known))) if _computes(s) else s
+        for s in part.statements
     )
-    names = [one.name for one in shares]
-    return Part(
-        (*shares, *statements),
-        (*buffers, *part.buffers),
-        flat(steps(*names, part.order)),
-        flat(steps(*names, part.schedule)),
-    )
+    first = alone(shares, buffers, steps(*(one.name for one in shares)))
+    return in_turn(first, replace(part, statements=statements))
 
 
 def _computes(statement: TileStatement) -> bool:

@@ -17,7 +17,6 @@ before the last, for they have sent the last one's after that. No barrier says t
 
 from __future__ import annotations
 
-from polygen.hardware.units import unit
 from polygen.poly.partial_sums import LANDING_SLOTS
 from polygen.poly.tile_program import Buffer, Place, TileStatement
 
@@ -49,7 +48,7 @@ def between_blocks(
     sent = f"{landed}[{first}d,{after}floor({block}/{below})] : {same_row}"
     every = f"{landed}[{first}{block},{after}q] : 0 <= q < {beside}"
     statements = (
-        TileStatement(give, versions, own, cells[:1], (sent,), "move", unit("st.async"), place),
-        TileStatement(take, versions, own, (every,), cells[1:], "map", unit("threads"), place),
+        place.runs(give, versions, own, cells[:1], (sent,), "move", "st.async"),
+        place.runs(take, versions, own, (every,), cells[1:]),
     )
-    return statements, Buffer(landed, "shared", len(versions), len(place.agents), LANDING_SLOTS)
+    return statements, place.keeps(landed, len(versions), "shared", LANDING_SLOTS)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polygen.hardware.units import Unit
+from polygen.hardware.units import Unit, unit
 from polygen.poly.tile_tree import Node
 
 # A parameter: how many tiles of a block have products; they come before those that have none.
@@ -50,6 +50,36 @@ class Place:
         """Which agents there are, as isl text."""
         each = (f"0 <= {a} < {n}" for a, n in zip(self.agents, self.counts, strict=True))
         return " and ".join(each) or "1 = 1"
+
+    def runs(
+        self,
+        name: str,
+        loops: tuple[str, ...],
+        bounds: str,
+        reads: tuple[str, ...] = (),
+        writes: tuple[str, ...] = (),
+        op: str = "map",
+        by: str = "threads",
+        *,
+        executes: str = "all",
+        group: str = "",
+        calls: str = "",
+    ) -> TileStatement:
+        """A statement of its agents, by the unit called `by`."""
+        return TileStatement(
+            name, loops, bounds, reads, writes, op, unit(by), self, executes, group, calls
+        )
+
+    def keeps(
+        self,
+        name: str,
+        versions: int = 0,
+        space: str = "register",
+        slots: int = 1,
+        slot: tuple[tuple[str, ...], str] | None = None,
+    ) -> Buffer:
+        """Memory of which each of its agents has its own: registers, if no other."""
+        return Buffer(name, space, versions, len(self.agents), slots, slot=slot)
 
 
 @dataclass(frozen=True, slots=True)

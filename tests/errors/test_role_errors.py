@@ -5,6 +5,7 @@ import re
 
 import pytest
 from matrix import case, roles, small, tiled
+from plan_changes import with_program
 
 from polygen import pipeline
 from polygen.emit.cuda import emit
@@ -19,7 +20,7 @@ from polygen.errors import (
     VerifyError,
 )
 from polygen.lower.verify import _check_outside, verify
-from polygen.poly import derive_syncs, mapping, place_trees
+from polygen.poly import derive_syncs, emitted, place_trees
 from polygen.poly.ast import Block, Call, Const
 from polygen.runtime import tensormaps
 from polygen.runtime.tensormaps import MapLayout, encode
@@ -80,9 +81,9 @@ def test_what_touches_global_memory_is_said_to_wait():
     )
     program = dataclasses.replace(program, statements=on_chip)
     with pytest.raises(VerifyError, match="store touches global memory"):
-        _check_outside(dataclasses.replace(plan, tile_program=program))
+        _check_outside(with_program(plan, program))
     with pytest.raises(VerifyError, match="store_rows is no multiply"):  # nor does it pass for one
-        verify(dataclasses.replace(plan, tile_program=program))
+        verify(with_program(plan, program))
 
 
 # --- what roles need of the device and the program -----------------------------------------------
@@ -418,7 +419,7 @@ def test_an_epilogue_before_the_sums_are_complete(monkeypatch):
         assert shifted != consumer.text
         return (*others, dataclasses.replace(consumer, text=shifted))
 
-    monkeypatch.setattr(mapping, "place_trees", early)
+    monkeypatch.setattr(emitted, "place_trees", early)
     with pytest.raises(VerifyError) as caught:
         build(roles(n=128, stages=5))
     message = str(caught.value)

@@ -13,27 +13,29 @@ from polygen.lower.work import Product, Stream
 @leaf("load", "lanes", Stream, ("k", "s"), needs=("dots",))
 def _(plan: KernelPlan, one: Leaf, work: Stream) -> Text:
     copy, slot = work.copy, f"fragment_{work.operand}[s % {work.slots}]"
+    count, each = plan.tiles.warp["mn".index(work.role)], plan.atom.k // plan.atom.lanes
+    extent, depth = (size_name(one) for one in copy.extents)
     rows, kind = f"rows_{work.operand}", c_type(copy.tensor.dtype)
     starts = []
-    for i in range(work.rows):
-        row = f"min({work.first} + {i}, {size_name(work.extent)} - 1)"
+    for i in range(count):
+        row = f"min({work.first} + {i}, {extent} - 1)"
         terms = [c_name(copy.tensor.name), *copy.base]
         terms += [] if copy.stride == "0" else [scaled(row, copy.stride)]
-        starts.append(" + ".join([*terms, f"lane * {work.chunk}"]))
+        starts.append(" + ".join([*terms, f"lane * {each}"]))
     return Text(
         block(
-            f"const int first = k * {copy.tile_k} + s * {work.step};",
-            f"const bool inside = first + lane * {work.chunk} < {size_name(work.depth)};",
+            f"const int first = k * {copy.tile_k} + s * {plan.atom.k};",
+            f"const bool inside = first + lane * {each} < {depth};",
         )
         + "\n#pragma unroll\n"
         + block(
-            f"for (int i = 0; i < {work.rows}; ++i) "
+            f"for (int i = 0; i < {count}; ++i) "
             f"{chunk_read(work)}({slot}[i], {rows}[i] + first, inside);"
         ),
-        f"{one.statement}[k,s]: a chunk of each of {work.rows} row(s) of {copy.tensor.name} for "
+        f"{one.statement}[k,s]: a chunk of each of {count} row(s) of {copy.tensor.name} for "
         "every lane, zeros behind their ends",
         (
-            f"const {kind}* const {rows}[{work.rows}] = {{",
+            f"const {kind}* const {rows}[{count}] = {{",
             *(f"  {start}," for start in starts),
             "};",
         ),

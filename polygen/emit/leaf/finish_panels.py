@@ -73,51 +73,55 @@ def _(plan: KernelPlan, one: Leaf, work: Warm) -> Text:
 
 @leaf("finish", "threads", Finish, ("p",), needs=("panels_out",))
 def _(plan: KernelPlan, one: Leaf, work: Finish) -> Text:
-    extents, reads = extent_names(plan), work.epilogue.reads
+    extents, reads, panel = extent_names(plan), work.epilogue.reads, work.results[0]
     rows, columns = [r for r in reads if r.kind == "row"], column_reads(work)
     record = {
-        "per_block": work.per_block,
-        "columns": work.columns,
-        "blocks": work.blocks,
-        "group_columns": work.group_columns,
+        "per_block": plan.tiles.columns // panel.columns,
+        "columns": panel.columns,
+        "blocks": _blocks(plan, panel),
+        "group_columns": plan.atom.n,
         "column": work.column,
         "lane_column": work.lane_column,
         "n_extent": extents["n"],
-        "prelude": _prelude(rows, columns, work, extents["m"]),
+        "prelude": _prelude(plan, rows, columns, work),
         "by_column": bool(columns)
         or bool(work.epilogue.folds)
         or "n" in {a.dim for _, a in work.epilogue.coordinates},
         "column_places": _column_places(work) + _ends(work, extents),
         "columns_read": [line for r in columns for line in _column_read(r)],
         "columns_clamped": [line for r in columns for line in _column_clamped(r)],
-        "panels": [line for p in work.operands for line in _panel_read(plan, work, p)]
-        + [line for p in work.results for line in _result_declared(plan, work, p)],
+        "panels": [line for p in work.operands for line in _panel_read(plan, p)]
+        + [line for p in work.results for line in _result_declared(plan, p)],
         "compute": _compute(plan, work),
-        "written": [line for p in work.results for line in _panel_written(work, p)],
+        "written": [line for p in work.results for line in _panel_written(plan, p)],
     }
     comment = (
         f"{one.statement}[i,p]: {work.operands[0].rows if work.operands else work.results[0].rows} "
-        f"rows by {work.columns} columns of sums -> pointwise functions -> a panel of results"
+        f"rows by {panel.columns} columns of sums -> pointwise functions -> a panel of results"
     )
     return Text(filled("finish_threads", record), comment)
 
 
-def _prelude(rows: list[Read], columns: list[Read], work: Finish, m_extent: str) -> list[str]:
+def _blocks(plan: KernelPlan, panel: Panel) -> int:
+    """Groups of columns of one panel."""
+    return panel.columns // plan.atom.n
+
+
+def _prelude(plan: KernelPlan, rows: list[Read], columns: list[Read], work: Finish) -> list[str]:
     """Operands with one value per row, and room for those with one per column."""
+    half_rows, m_extent = plan.atom.c.half_rows, extent_names(plan)["m"]
     places = [(name, a) for name, a in work.epilogue.coordinates if a.dim != "n"]
     by_row = bool(rows) or bool(work.epilogue.folds) or "m" in {a.dim for _, a in places}
     lines = [f"const int first_row = {work.first_row};"] if by_row else []
     for name, along in places:
-        both = [
-            coordinate(along, row, "") for row in ("first_row", f"first_row + {work.half_rows}")
-        ]
+        both = [coordinate(along, row, "") for row in ("first_row", f"first_row + {half_rows}")]
         lines.append(f"const float {name}_element[2] = {{{', '.join(both)}}};")
     for read in rows:
         kind = epilogue_type(read.tensor)
-        at = [f"min(first_row + {h}, {m_extent} - 1)" for h in (0, work.half_rows)]
+        at = [f"min(first_row + {h}, {m_extent} - 1)" for h in (0, half_rows)]
         values = [element_of(read, kind, row, "0") for row in at]
         lines.append(f"const float {read.name}_element[2] = {{{', '.join(values)}}};")
-    return lines + [_column_room(read, work) for read in columns]
+    return lines + [_column_room(read, _blocks(plan, work.results[0])) for read in columns]
 
 
 def _ends(work: Finish, extents: dict[str, str]) -> list[str]:
@@ -130,12 +134,12 @@ def _ends(work: Finish, extents: dict[str, str]) -> list[str]:
     ]
 
 
-def _folded(work: Finish) -> list[str]:
+def _folded(plan: KernelPlan, work: Finish) -> list[str]:
     """Terms of the two elements of pair [j][half] combined into the registers of their parts."""
     lines = []
     for e in range(2):
-        inside = f"half * {work.half_rows} < fold_rows && "
-        inside += f"j * {work.group_columns} + {e} < fold_columns"
+        inside = f"half * {plan.atom.c.half_rows} < fold_rows && "
+        inside += f"j * {plan.atom.n} + {e} < fold_columns"
         instruction = {"m": "block", "n": "(first_block + j)", "": "0"}
         places = [
             f"[{instruction[fold.along]}][{_slot(fold.slots[e], fold.slots[2 + e])}]"
@@ -169,14 +173,14 @@ def _place(name: str, along: Along, group_columns: int, e: int) -> str:
     return f"{name}_first + {along.scale} * (j * {group_columns} + {e})"
 
 
-def _column_room(read: Read, work: Finish) -> str:
+def _column_room(read: Read, blocks: int) -> str:
     """Two adjacent elements for every group of columns: a word, where they have 16 bits.
 
     Whether the panel lies inside the array or at its edge, words are taken apart in one place.
     """
     if read.tensor.dtype.bytes < _WORD_BYTES:
-        return f"unsigned {read.name}_words[{work.blocks}];"
-    return f"float {read.name}_values[{work.blocks}][2];"
+        return f"unsigned {read.name}_words[{blocks}];"
+    return f"float {read.name}_values[{blocks}][2];"
 
 
 def _column_read(read: Read) -> list[str]:
@@ -229,19 +233,19 @@ def _pair_at(panel: Panel) -> str:
     return f"{base}{box} + half * {panel.half_bytes}"
 
 
-def _matrices(function: str, work: Finish, panel: Panel) -> list[str]:
+def _matrices(function: str, plan: KernelPlan, panel: Panel) -> list[str]:
     """All words [j][half] of 16-bit pairs, two groups of columns with both halves at a time."""
     name, shift = panel.name, panel.step[1].bit_length() - 1
     words = ", ".join(f"{name}_words[j + {j}][{h}]" for j in range(2) for h in range(2))
     call = f"{function}({name}_at ^ j << {shift}, {words});"
-    return ["#pragma unroll", f"for (int j = 0; j < {work.blocks}; j += 2) {call}"]
+    return ["#pragma unroll", f"for (int j = 0; j < {_blocks(plan, panel)}; j += 2) {call}"]
 
 
-def _panel_read(plan: KernelPlan, work: Finish, panel: Panel) -> list[str]:
-    name, blocks = panel.name, work.blocks
+def _panel_read(plan: KernelPlan, panel: Panel) -> list[str]:
+    name, blocks = panel.name, _blocks(plan, panel)
     if panel.element_bytes == 2:
         words = f"unsigned {name}_words[{blocks}][2];"
-        return [words, _base(plan, panel), *_matrices("matrices_read", work, panel)]
+        return [words, _base(plan, panel), *_matrices("matrices_read", plan, panel)]
     if panel.element_bytes == 1:
         return [
             f"unsigned {name}_words[{blocks}][2];",
@@ -263,11 +267,11 @@ def _panel_read(plan: KernelPlan, work: Finish, panel: Panel) -> list[str]:
     ]
 
 
-def _result_declared(plan: KernelPlan, work: Finish, panel: Panel) -> list[str]:
+def _result_declared(plan: KernelPlan, panel: Panel) -> list[str]:
     """Where results go, and room for packed ones."""
     lines = [_base(plan, panel)]
     if panel.element_bytes == 2:
-        lines.append(f"unsigned {panel.name}_words[{work.blocks}][2];")
+        lines.append(f"unsigned {panel.name}_words[{_blocks(plan, panel)}][2];")
     return lines
 
 
@@ -288,9 +292,7 @@ def _compute(plan: KernelPlan, work: Finish) -> list[str]:
     for e in range(2):
         arguments = [pair[e] for pair in pairs]
         arguments += [_element(read, operands, e) for read in work.epilogue.reads]
-        arguments += [
-            _place(name, along, work.group_columns, e) for name, along in work.epilogue.coordinates
-        ]
+        arguments += [_place(name, at, plan.atom.n, e) for name, at in work.epilogue.coordinates]
         arguments += [
             f"{fold.known}[block][{_slot(fold.slots[0], fold.slots[2])}]"
             for fold in work.epilogue.known
@@ -308,7 +310,7 @@ def _compute(plan: KernelPlan, work: Finish) -> list[str]:
             lines.append(f"two_write({_pair_at(panel)}, {both});")
         else:
             lines.append(f"pair_write({_pair_at(panel)}, {out}[0], {out}[1]);")
-    return [*lines, *(_folded(work) if work.epilogue.folds else [])]
+    return [*lines, *(_folded(plan, work) if work.epilogue.folds else [])]
 
 
 def _element(read: Read, operands: dict[str, Panel], e: int) -> str:
@@ -327,8 +329,8 @@ def _element(read: Read, operands: dict[str, Panel], e: int) -> str:
     return of_word(read.tensor.dtype, f"{name}_words[j][half][{e}]")
 
 
-def _panel_written(work: Finish, panel: Panel) -> list[str]:
-    return _matrices("matrices_write", work, panel) if panel.element_bytes == 2 else []
+def _panel_written(plan: KernelPlan, panel: Panel) -> list[str]:
+    return _matrices("matrices_write", plan, panel) if panel.element_bytes == 2 else []
 
 
 # --- to memory -----------------------------------------------------------------------------------

@@ -20,9 +20,11 @@ from polygen.emit.leaf.table import Text, filled, leaf
 from polygen.emit.leaves import extent_names, pair_of_sums, plus, size_name
 from polygen.emit.names import c_name
 from polygen.frontend.monoids import MONOIDS
+from polygen.lower.carried import carried
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Read
 from polygen.lower.scan_work import RowStore, Scan, Terms
+from polygen.poly.chain_match import VALUES
 
 _TURNS = 2
 _UNROLL = "#pragma unroll"
@@ -107,32 +109,38 @@ def _unmasked(function: str) -> str:
 
 
 def _elements(
-    scan: Scan, terms: Terms, function: str, beyond: Sequence[str], use: Callable[[int], list[str]]
+    plan: KernelPlan,
+    scan: Scan,
+    terms: Terms,
+    function: str,
+    beyond: Sequence[str],
+    use: Callable[[int], list[str]],
 ) -> list[str]:
     """The loop over a thread's scores of instruction `m`, for whole tiles and for the last one.
 
     Args:
+        plan: the kernel.
         scan: the registers.
         terms: what is computed.
         function: that computes it.
         beyond: what results are behind the last key.
         use: lines that use an element's results.
     """
-    results = [_called(name) for name in terms.results]
+    results, atom = [_called(name) for name in terms.results], plan.atom
 
     def body(edge: bool) -> list[str]:
-        lines = [_UNROLL, f"for (int n = 0; n < {scan.score_groups}; ++n) {{"]
-        for element, (_, offset) in enumerate(scan.elements):
+        lines = [_UNROLL, f"for (int n = 0; n < {plan.tiles.cta[2] // atom.n}; ++n) {{"]
+        for element, (_, offset) in enumerate(atom.c.of_thread):
             if element % 2 == 0:
                 lines += [
                     "  {",
-                    *(f"    {line}" for line in pair_reads(scan, terms, element, edge)),
+                    *(f"    {line}" for line in pair_reads(atom, terms, element, edge)),
                 ]
-            given = ", ".join([*arguments(scan, terms, element), *results])
+            given = ", ".join([*arguments(atom, terms, element), *results])
             called = _unmasked(function) if terms.unmasked and not edge else function
             lines += ["    {", f"      float {', '.join(results)};", f"      {called}({given});"]
             if edge:
-                place = plus(f"first_key + n * {scan.group_columns}", offset)
+                place = plus(f"first_key + n * {atom.n}", offset)
                 outside = " ".join(
                     f"{name} = {value};" for name, value in zip(results, beyond, strict=True)
                 )
@@ -159,16 +167,16 @@ def _in(line: str) -> str:
 def _tile(plan: KernelPlan, scan: Scan) -> list[str]:
     """Where the tile is."""
     return [
-        f"const int keys = {size_name(scan.keys)}, rows = {extent_names(plan)['m']};",
-        f"const int first_key = {scan.first_key}, half_rows = {scan.half_rows};",
-        f"const bool whole = {scan.first_key.rpartition(' + ')[0]} + {scan.tile} <= keys;",
+        f"const int keys = {size_name(plan.match.depths[0])}, rows = {extent_names(plan)['m']};",
+        f"const int first_key = {scan.first_key}, half_rows = {plan.atom.c.half_rows};",
+        f"const bool whole = {scan.first_key.rpartition(' + ')[0]} + {plan.tiles.cta[2]} <= keys;",
     ]
 
 
-def _over_rows(scan: Scan, *lines: str) -> list[str]:
+def _over_rows(plan: KernelPlan, scan: Scan, *lines: str) -> list[str]:
     return [
         _UNROLL,
-        f"for (int m = 0; m < {scan.rows}; ++m) {{",
+        f"for (int m = 0; m < {plan.tiles.atoms[0]}; ++m) {{",
         f"  const int first_row = {scan.first_row};",
         *(_in(line) for line in lines),
         "}",
@@ -192,26 +200,27 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
     terms, state = scan.advance, scan.reference
     assert terms is not None and state is not None
     (nothing,) = identities(state.monoid)
-    x, register = _called(terms.results[0]), state.register
+    x, register, lanes = _called(terms.results[0]), state.register, plan.atom.c.same_rows
     correction, names, _ = correction_lines(scan)
 
     def use(element: int) -> list[str]:
-        row, _ = scan.elements[element]
+        row, _ = plan.atom.c.of_thread[element]
         return [combined(state.monoid, [f"now[{row}][n % {_TURNS}]"], [x])]
 
     lines = [
         *_tile(plan, scan),
         *_over_rows(
+            plan,
             scan,
             *by_row(terms),
             "made(scores[m]);",
             f"float now[2][{_TURNS}] = {_nothing(nothing)};",
-            *_elements(scan, terms, "term_of_reference", [nothing], use),
+            *_elements(plan, scan, terms, "term_of_reference", [nothing], use),
             _UNROLL,
             "for (int row = 0; row < 2; ++row) {",
             f"  const float before = k == 0 ? {nothing} : {register}[m][row];",
             f"  {combined(state.monoid, ['now[row][0]'], ['now[row][1]'])}",
-            *(f"  {line}" for line in exchanged(state.monoid, ["now[row][0]"], scan.masks)),
+            *(f"  {line}" for line in exchanged(state.monoid, ["now[row][0]"], lanes)),
             f"  {combined(state.monoid, ['now[row][0]'], ['before'])}",
             "  // Where there is nothing yet, any number serves as the reference.",
             f"  const float after = now[row][0] == {nothing} ? 0.0f : now[row][0];",
@@ -222,7 +231,7 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
         ),
     ]
     declared = [
-        f"float {register}[{scan.rows}][2], correction[{scan.rows}][2];",
+        f"float {register}[{plan.tiles.atoms[0]}][2], correction[{plan.tiles.atoms[0]}][2];",
         *_function("term_of_reference", scan, terms),
     ]
     comment = (
@@ -246,7 +255,7 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
             beyond[at] = identities(state.monoid)[0]
 
     def use(element: int) -> list[str]:
-        row, _ = scan.elements[element]
+        row, _ = plan.atom.c.of_thread[element]
         return [
             combined(s.monoid, [f"part_{s.value}[{row}][n % {_TURNS}]"], [value_of[s.term]])
             for s in scan.summed
@@ -276,15 +285,16 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
     lines = [
         *_tile(plan, scan),
         *_over_rows(
+            plan,
             scan,
             *by_row(terms),
             *head,
             *parts,
-            *_elements(scan, terms, "terms_of_score", beyond, use),
+            *_elements(plan, scan, terms, "terms_of_score", beyond, use),
             *([_UNROLL, "for (int row = 0; row < 2; ++row) {", *ends, "}"] if ends else []),
         ),
     ]
-    declared = [f"float {s.register}[{scan.rows}][2];" for s in scan.summed]
+    declared = [f"float {s.register}[{plan.tiles.atoms[0]}][2];" for s in scan.summed]
     declared += _function("terms_of_score", scan, terms)
     under = f" under {reference.value}" if reference is not None else ""
     return _text(
@@ -296,17 +306,17 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
 def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
     columns = ", ".join(
         f"sum[m][n][{element}] *= correction[m][{row}]"
-        for element, (row, _) in enumerate(scan.elements)
+        for element, (row, _) in enumerate(plan.atom.c.of_thread)
     )
     lines = [
         _UNROLL,
-        f"for (int m = 0; m < {scan.rows}; ++m) {{",
+        f"for (int m = 0; m < {plan.tiles.atoms[0]}; ++m) {{",
         "  made(sum[m]);",
         "  // A warp whose rows all keep their reference has nothing to do.",
         "  const bool same = correction[m][0] == 1.0f && correction[m][1] == 1.0f;",
         "  if (!__all_sync(0xffffffffu, same)) {",
         _UNROLL,
-        f"    for (int n = 0; n < {scan.total_groups}; ++n) {columns};",
+        f"    for (int n = 0; n < {plan.tiles.warp[1] // plan.atom.n}; ++n) {columns};",
         "  }",
         "}",
     ]
@@ -315,19 +325,16 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
 
 @leaf("convert", "threads", Scan, needs=("scan", "pack"))
 def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
-    steps, registers = len(scan.fragment), len(scan.fragment[0])
-    per_step = scan.fragment[1][0][0] - scan.fragment[0][0][0] if steps > 1 else 0
+    pairs, steps, rows = carried(plan.atom), plan.tiles.k_steps, plan.tiles.atoms[0]
+    kind = plan.match.operand(VALUES).tensor.dtype
     body = []
-    for register, (group, element) in enumerate(scan.fragment[0]):
-        assert all(
-            f[register] == (group + s * per_step, element) for s, f in enumerate(scan.fragment)
-        )
-        at = plus(f"s * {per_step}", group)
+    for register, (group, element) in enumerate(pairs):
+        at = plus(f"s * {plan.atom.k // plan.atom.n if steps > 1 else 0}", group)
         first, second = (f"scores[m][{at}][{element + e}]" for e in range(2))
-        body.append(f"  weights[m][s][{register}] = pack_{scan.dtype}({first}, {second});")
+        body.append(f"  weights[m][s][{register}] = pack_{kind}({first}, {second});")
     lines = [
         _UNROLL,
-        f"for (int m = 0; m < {scan.rows}; ++m)",
+        f"for (int m = 0; m < {plan.tiles.atoms[0]}; ++m)",
         _UNROLL,
         f"  for (int s = 0; s < {steps}; ++s) {{",
         *(f"  {line}" for line in body),
@@ -337,16 +344,17 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
         f"{one.statement}[i,k]: scores -> the second product's operand, proved to be in the "
         "registers of the same thread"
     )
-    return _text(lines, comment, [f"unsigned weights[{scan.rows}][{steps}][{registers}];"])
+    return _text(lines, comment, [f"unsigned weights[{rows}][{steps}][{len(pairs)}];"])
 
 
 @leaf("complete", "threads", Scan, needs=("scan",))
 def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
-    lines = [_UNROLL, f"for (int m = 0; m < {scan.rows}; ++m) {{", _UNROLL]
+    lines = [_UNROLL, f"for (int m = 0; m < {plan.tiles.atoms[0]}; ++m) {{", _UNROLL]
     lines.append("  for (int row = 0; row < 2; ++row) {")
     for state in scan.summed:
         register = f"{state.register}[m][row]"
-        lines += [f"    {line}" for line in exchanged(state.monoid, [register], scan.masks)]
+        met = exchanged(state.monoid, [register], plan.atom.c.same_rows)
+        lines += [f"    {line}" for line in met]
     lines += ["  }", "}"]
     return _text(
         lines if scan.summed else [], f"{one.statement}[i]: states of threads -> states of rows"
@@ -365,7 +373,7 @@ def _pairs(plan: KernelPlan, work: RowStore) -> list[dict[str, Any]]:
     e, states, found = work.epilogue, dict(work.states), []
     for first in range(0, len(e.element_offsets), 2):
         (row, column), _ = e.element_offsets[first : first + 2]
-        own, _ = work.elements[first]
+        own, _ = plan.atom.c.of_thread[first]
         sums = []
         for _, total in e.sums:
             each = (f"{states[total]}[m][{own}]",) * 2 if total in states else pair_of_sums(

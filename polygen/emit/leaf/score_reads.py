@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from polygen.emit.leaf.elements import epilogue_type
 from polygen.emit.leaves import coordinate, plus, position
+from polygen.hardware.atom import Atom
 from polygen.lower.result_work import Read
-from polygen.lower.scan_work import Scan, Terms
+from polygen.lower.scan_work import Terms
 
 _ROWS = ("first_row", "first_row + half_rows")
 _PAIR = 2
@@ -37,11 +38,11 @@ def by_row(terms: Terms) -> list[str]:
     return lines
 
 
-def pair_reads(scan: Scan, terms: Terms, element: int, edge: bool) -> list[str]:
+def pair_reads(atom: Atom, terms: Terms, element: int, edge: bool) -> list[str]:
     """Lines that read what an element and the next one, of the same row, are computed with."""
-    row, offset = scan.elements[element]
-    assert scan.elements[element + 1] == (row, offset + 1)
-    column = plus(f"n * {scan.group_columns}", offset)
+    row, offset = atom.c.of_thread[element]
+    assert atom.c.of_thread[element + 1] == (row, offset + 1)
+    column = plus(f"n * {atom.n}", offset)
     lines = []
     for read in terms.reads:
         if read.kind == "vector":
@@ -81,10 +82,10 @@ def _vector(read: Read, row: int, column: str, edge: bool) -> list[str]:
     ]
 
 
-def arguments(scan: Scan, terms: Terms, element: int) -> list[str]:
+def arguments(atom: Atom, terms: Terms, element: int) -> list[str]:
     """What the function of a score is called with for an element of group `n`."""
-    row, offset = scan.elements[element]
-    column = plus(f"n * {scan.group_columns}", offset)
+    row, offset = atom.c.of_thread[element]
+    column = plus(f"n * {atom.n}", offset)
     held = {"score": f"scores[m][n][{element}]", "reference": f"reference[{row}]"}
     found = [held[name] for _, name in terms.given]
     for read in terms.reads:

@@ -20,14 +20,14 @@ def _row(plan: KernelPlan, row: str) -> str:
 
 @leaf("store_parts", "threads", PartStore, ("m",), needs=("scan",))
 def _(plan: KernelPlan, one: Leaf, work: PartStore) -> Text:
-    e, extents = work.epilogue, extent_names(plan)
+    e, extents, elements = work.epilogue, extent_names(plan), plan.atom.c.of_thread
     pairs = isinstance(plan.match.n, int) and plan.match.n % 2 == 0
-    halves = max(row for row, _ in work.elements) + 1
-    second = next(o for o, (row, _) in zip(e.element_offsets, work.elements, strict=True) if row)
+    halves = max(row for row, _ in elements) + 1
+    second = next(o for o, (row, _) in zip(e.element_offsets, elements, strict=True) if row)
     stored = []
-    for first in range(0, len(work.elements), 2):
-        half, offset = work.elements[first]
-        assert work.elements[first + 1] == (half, offset + 1)
+    for first in range(0, len(elements), 2):
+        half, offset = elements[first]
+        assert elements[first + 1] == (half, offset + 1)
         values = [f"{work.sums}[m][n][{first + at}]" for at in range(2)]
         inner = plus(f"{e.column_base} + n * {plan.atom.n} + {e.column_of_lane}", offset)
         stored.append((half, inner, values))

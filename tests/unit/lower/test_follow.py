@@ -11,10 +11,10 @@ from matrix import small
 import polygen as pg
 from polygen.errors import VerifyError
 from polygen.kernel import Kernel
-from polygen.lower import follow
-from polygen.lower.block_plan import check_calls
+from polygen.lower import block_plan
 from polygen.lower.plan import KernelPlan
-from polygen.lower.verify_follow import check_group
+from polygen.lower.verify_blocks import check_block
+from polygen.lower.verify_follow import check_following
 from polygen.poly import block_tree
 from polygen.schedule.model import Epilogue
 
@@ -63,10 +63,10 @@ def test_folds_with_as_many_parts_are_combined_together(kernel):
 def test_calls_without_a_leaf_are_refused(kernel):
     plan = kernel.passes.plan
     group = plan.groups[0]
-    check_calls(plan.entry, group, "the launch that follows")
-    with pytest.raises(VerifyError, match="take_0 with 1 arguments has no leaf"):
+    check_block(plan.entry, group, "the launch that follows")
+    with pytest.raises(VerifyError, match=r"leaves are .*, of .*take_0"):
         few = tuple(leaf for leaf in group.leaves if leaf.statement != "take_0")
-        check_calls(plan.entry, replace(group, leaves=few), "the launch that follows")
+        check_block(plan.entry, replace(group, leaves=few), "the launch that follows")
 
 
 def changed(statement, **changes):
@@ -117,9 +117,9 @@ def test_leaves_that_do_something_else_are_refused(rows, name):
     (group,) = plan.groups
     other = MISTAKES[name](group)
     assert other != group
-    check_group(plan, plan.following, group)
+    check_following(plan)
     with pytest.raises(VerifyError):
-        check_group(plan, plan.following, other)
+        check_following(replace(plan, groups=(other,)))
 
 
 @pytest.mark.parametrize(
@@ -131,16 +131,16 @@ def test_leaves_that_do_something_else_are_refused(rows, name):
     ],
 )
 def test_no_kernel_is_made_of_a_broken_tree(monkeypatch, old, new, message):
-    plain = block_tree.place_trees
+    plain = block_tree.emitted_of
 
-    def broken(program, tree, leaves):
-        (found,) = plain(program, tree, leaves)
-        assert old in found.text
-        return (replace(found, text=found.text.replace(old, new)),)
+    def broken(made):
+        (place,) = plain(made).trees
+        assert old in place.text
+        return replace(plain(made), trees=(replace(place, text=place.text.replace(old, new)),))
 
-    monkeypatch.setattr(block_tree, "place_trees", broken)
-    follow.forget()
+    monkeypatch.setattr(block_tree, "emitted_of", broken)
+    block_plan.forget()
     rows = pg.fuse(lambda x, w: np.sum(x @ w.T, axis=1))
     with pytest.raises(VerifyError, match=message):
         rows.compile(*X_W, arch="sm_80", schedule=PAIRS)
-    follow.forget()
+    block_plan.forget()

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from plan_changes import with_program
 
 import polygen as pg
 from polygen.decide import candidates
@@ -70,7 +71,7 @@ def test_the_cost_model_counts_the_tiles_of_all_sections():
         (lambda p: replace(p, places=p.places[:1]), "places and their loops"),
         (lambda p: replace(p, syncs=p.syncs[1:]), "barriers"),
         (lambda p: replace(p, leaves=p.leaves[:-1]), "statements"),
-        (lambda p: replace(p, tile_program=replace(p.tile_program, lags=())), "the tile program"),
+        (lambda p: with_program(p, replace(p.tile_program, lags=())), "the tile program"),
     ],
 )
 def test_sections_that_share_less_than_they_have_to_are_refused(change, what):

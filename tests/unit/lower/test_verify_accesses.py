@@ -270,9 +270,7 @@ MUTANTS = {
         "lanes", Stream, record(first="b_m * 2 + w_n * 2"), "begin at", 0,
     ),
     "rows of another block": ("lanes", Stream, record(first="b_n * 32 + w_n * 2"), "begin at", 1),
-    "fewer rows than a warp has": ("lanes", Stream, record(rows=1), r"load_b reads \(1", 1),
-    "chunks that leave gaps": ("lanes", Stream, record(chunk=4), "load_a reads", 0),
-    "the extent of the other operand": ("lanes", Stream, record(extent="N"), "load_a reads", 0),
+    "a slot more than there are": ("lanes", Stream, record(slots=3), "load_b holds 3", 1),
     "chunks of the other matrix": (
         "lanes", Stream,
         lambda work: dataclasses.replace(work, copy=dataclasses.replace(work.copy, base=())),

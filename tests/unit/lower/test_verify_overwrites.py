@@ -5,6 +5,7 @@ from functools import lru_cache
 
 import pytest
 from chain_samples import few_rows
+from plan_changes import with_program
 
 import polygen as pg
 from polygen.errors import VerifyError
@@ -108,4 +109,4 @@ def test_a_statement_that_adds_elsewhere_than_its_leaf_is_refused(name, statemen
     program = given.tile_program
     program = replace(program, statements=tuple(changed(one) for one in program.statements))
     with pytest.raises(VerifyError, match=f"{leaf.work.total} is"):
-        verify(replace(given, tile_program=program))
+        verify(with_program(given, program))

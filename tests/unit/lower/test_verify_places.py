@@ -87,7 +87,6 @@ MISTAKES = {
     "panels of the tile below": ("roles", works("finish", first_row="b_m * 128 + block * 64")),
     "columns of the next tile": ("roles", works("finish", column="b_n * 64 + 64")),
     "a lane's other columns": ("roles", works("finish", lane_column="lane % 4")),
-    "rows eight apart": ("roles", works("finish", half_rows=4)),
     "elements of another size": ("roles", panels(element_bytes=4)),
     "statements left out": ("roles", finished(lambda e: {"statements": e.statements[:-1]})),
     "a difference turned round": ("warps", finished(turned)),

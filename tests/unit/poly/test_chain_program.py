@@ -10,7 +10,7 @@ from tile_mutants import moved_after, shifted
 from polygen.errors import IllegalSchedule, VerifyError
 from polygen.poly.by_chain import ChainShape, by_chain, frames
 from polygen.poly.derive_syncs import derive
-from polygen.poly.emitted import Emitted
+from polygen.poly.emitted import Emitted, emitted_of
 from polygen.poly.frames import check_frames
 from polygen.poly.key_tiles import KeyTiles, prove_key_tiles
 from polygen.poly.place_trees import place_trees
@@ -30,11 +30,7 @@ def _shape(
 
 
 def _emitted(program: TileProgram) -> Emitted:
-    made = derive(program)
-    trees = place_trees(program, made.tree, made.leaves)
-    return Emitted(
-        program, made.leaves, made.syncs, made.counters, trees, made.tree, made.frame, ""
-    )
+    return emitted_of(derive(program))
 
 
 @pytest.mark.parametrize(("turns", "slots"), [(False, 1), (True, 2)])

@@ -10,15 +10,10 @@ import pytest
 
 from polygen.errors import VerifyError
 from polygen.poly import ast
-from polygen.poly.block_tree import BlockTree
+from polygen.poly.block_tree import BlockTree, block_tree
 from polygen.poly.emitted import Emitted
-from polygen.poly.follow_keys import KeysShape, check_keys, keys_program, map_keys
-from polygen.poly.follow_map import (
-    check_lanes,
-    check_results,
-    check_visits,
-    map_follow,
-)
+from polygen.poly.follow_keys import KeysShape, check_keys, keys_program
+from polygen.poly.follow_map import WHERE, check_lanes, check_results, check_visits
 from polygen.poly.follow_program import FollowShape, element_of, follow_program
 from polygen.poly.place_trees import place_trees
 from polygen.poly.refine import refine
@@ -35,7 +30,9 @@ KEYS = KeysShape(4, 32, referenced=True, states=True)  # rows whose keys are in 
 
 @cache
 def tree(shape: FollowShape | KeysShape) -> BlockTree:
-    return map_keys(shape) if isinstance(shape, KeysShape) else map_follow(shape)
+    if isinstance(shape, KeysShape):
+        return block_tree(shape, keys_program, check_keys, WHERE)
+    return block_tree(shape, follow_program, check_visits, WHERE)
 
 
 def text(old: str, new: str) -> Callable[[Emitted], Emitted]:

@@ -12,7 +12,7 @@ from polygen.poly.agent_order import LeafFacts
 from polygen.poly.ast import text
 from polygen.poly.derivation import Derivation
 from polygen.poly.derive_syncs import derive
-from polygen.poly.emitted import Emitted
+from polygen.poly.emitted import emitted_of
 from polygen.poly.handover import arrivals
 from polygen.poly.place_trees import place_trees
 from polygen.poly.refine import refine
@@ -26,10 +26,9 @@ def derived(program=None):
 
 
 def emitted(of, **changes):
-    tree, more = changes.get("tree", of.tree), changes.get("leaves", of.leaves)
-    syncs, counters = changes.get("syncs", of.syncs), changes.get("counters", of.counters)
-    trees = changes.get("trees") or place_trees(of.program, tree, more)
-    return Emitted(of.program, more, syncs, counters, trees, tree, of.frame)
+    trees = changes.pop("trees", None)
+    found = emitted_of(replace(of, **changes))
+    return found if trees is None else replace(found, trees=trees)
 
 
 # --- order inside an agent -----------------------------------------------------------------------

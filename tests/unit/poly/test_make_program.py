@@ -16,22 +16,24 @@ from test_realign_program import CHUNKS, DEPENDENT, PLAIN
 
 import polygen as pg
 from polygen.errors import ScheduleError, VerifyError
-from polygen.lower import realign
+from polygen.lower import block_plan
 from polygen.lower.computed import Rows
 from polygen.lower.plan import MakePlan
 from polygen.lower.realign_work import RowMake
 from polygen.lower.verify_made import check_made
 from polygen.poly import ast, block_tree
 from polygen.poly.block_tree import BlockTree
-from polygen.poly.make_program import check_making, make_program, map_making
-from polygen.poly.realign_program import RealignShape
+from polygen.poly.derive_syncs import Synchronised
+from polygen.poly.emitted import Emitted
+from polygen.poly.make_program import check_making, make_program
+from polygen.poly.realign_program import WHERE, RealignShape
 from polygen.poly.tile_program import TileProgram
 from polygen.schedule.model import Launches, Schedule
 
 
 @cache
 def tree(shape: RealignShape) -> BlockTree:
-    return map_making(shape)
+    return block_tree.block_tree(shape, make_program, check_making, WHERE)
 
 
 BROKEN = CHUNKS | {
@@ -161,19 +163,21 @@ def test_what_would_make_something_else_is_refused(
 
 
 def test_no_kernel_is_made_of_a_broken_tree(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = block_tree.place_trees
+    plain = block_tree.emitted_of
 
-    def broken(*given: object) -> object:
-        (found,) = plain(*given)  # type: ignore[arg-type]
-        return (replace(found, text=found.text.replace("mod 128", "mod 256")),)
+    def broken(made: Synchronised) -> Emitted:
+        found = plain(made)
+        (place,) = found.trees
+        place = replace(place, text=place.text.replace("mod 128", "mod 256"))
+        return replace(found, trees=(place,))
 
-    monkeypatch.setattr(block_tree, "place_trees", broken)
-    realign.forget()
+    monkeypatch.setattr(block_tree, "emitted_of", broken)
+    block_plan.forget()
     scaled = pg.fuse(lambda x, g, w: (x * g) @ w.T, name="scaled")
     signature = ("bf16[67,128]", "bf16[128]", "bf16[48,128]")
     with pytest.raises(VerifyError, match=r"made\[.* is never executed"):
         scaled.compile(*signature, arch="sm_90a", schedule=first())
-    realign.forget()
+    block_plan.forget()
 
 
 @pytest.mark.parametrize(

@@ -14,16 +14,18 @@ from test_follow_program import bounds, gone, moved, refused, text
 
 import polygen as pg
 from polygen.errors import VerifyError
-from polygen.lower import realign
+from polygen.lower import block_plan
 from polygen.lower.realign_work import WordShift, check_shifts, word_shifts
 from polygen.poly import ast, block_tree
 from polygen.poly.block_tree import BlockTree
+from polygen.poly.derive_syncs import Synchronised
+from polygen.poly.emitted import Emitted
 from polygen.poly.realign_program import (
+    WHERE,
     RealignShape,
     check_blocks,
     check_copy,
     check_lanes,
-    map_realign,
     realign_program,
 )
 from polygen.poly.tile_program import TileProgram
@@ -35,7 +37,7 @@ DEPENDENT = replace(PLAIN, dependent=True)
 
 @cache
 def tree(shape: RealignShape) -> BlockTree:
-    return map_realign(shape)
+    return block_tree.block_tree(shape, realign_program, check_copy, WHERE)
 
 
 # Mistakes of whatever goes through the chunks of rows before a kernel.
@@ -159,14 +161,16 @@ def test_stages_show_it() -> None:
 
 
 def test_no_kernel_is_made_of_a_broken_tree(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = block_tree.place_trees
+    plain = block_tree.emitted_of
 
-    def broken(*given: object) -> object:
-        (found,) = plain(*given)  # type: ignore[arg-type]
-        return (replace(found, text=found.text.replace("mod 128", "mod 256")),)
+    def broken(made: Synchronised) -> Emitted:
+        found = plain(made)
+        (place,) = found.trees
+        place = replace(place, text=place.text.replace("mod 128", "mod 256"))
+        return replace(found, trees=(place,))
 
-    monkeypatch.setattr(block_tree, "place_trees", broken)
-    realign.forget()
+    monkeypatch.setattr(block_tree, "emitted_of", broken)
+    block_plan.forget()
     with pytest.raises(VerifyError, match=r"shifted\[.* is never executed"):
         compiled()
-    realign.forget()
+    block_plan.forget()

@@ -18,9 +18,8 @@ from polygen.poly import mapping
 from polygen.poly.ast import text
 from polygen.poly.by_roles import by_roles
 from polygen.poly.derive_syncs import derive
-from polygen.poly.emitted import Emitted
+from polygen.poly.emitted import Emitted, emitted_of
 from polygen.poly.kernel_parts import Epilogue, main_loop
-from polygen.poly.place_trees import place_trees
 from polygen.poly.raster import prove_runs
 from polygen.poly.refine import refine
 from polygen.poly.tile_program import TileProgram
@@ -39,11 +38,7 @@ def _program(name: str = "cooperative", run: int = 1) -> TileProgram:
 
 
 def _emitted(program: TileProgram) -> Emitted:
-    made = derive(program)
-    trees = place_trees(program, made.tree, made.leaves)
-    return Emitted(
-        program, made.leaves, made.syncs, made.counters, trees, made.tree, made.frame, ""
-    )
+    return emitted_of(derive(program))
 
 
 @pytest.mark.parametrize("name", ["cooperative", "pingpong", "cluster", "by columns"])
@@ -84,10 +79,7 @@ def test_consumers_take_turns_for_all_that_they_skip() -> None:
     # As it is where nothing goes on: then a wait may be for the phase before its own.
     early = _before(made.tree, "arrive_turn", "convert")
     assert leaves(early).index("arrive_turn") < leaves(early).index("wait_full_ring_d")
-    trees = place_trees(made.program, early, made.leaves)
-    emitted = Emitted(
-        made.program, made.leaves, made.syncs, made.counters, trees, early, made.frame, ""
-    )
+    emitted = emitted_of(replace(made, tree=early))
     with pytest.raises(VerifyError, match="phase"):
         refine(emitted)
 

@@ -1,0 +1,86 @@
+"""Plans whose mistakes checks have to refuse: of chains, and of launches beside kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from chain_samples import few_rows
+from matrix import roles, small
+from paged_samples import decoding, signature
+
+import polygen as pg
+from polygen.lower.plan import KernelPlan
+from polygen.schedule.model import Epilogue, Launches, Schedule
+
+HEADS = ("bf16[B,M,64]", "bf16[B,N,64]", "bf16[B,N,64]")
+
+
+def attention(q, k, v):
+    return pg.softmax(q @ k.mT, axis=-1) @ v
+
+
+def causal(q, k, v):
+    s = (q @ k.mT) * 0.125
+    i, j = pg.indices(s)[-2:]
+    return pg.softmax(pg.where(j <= i, s, -np.inf)) @ v
+
+
+def padded(q, k, v, length, bias):
+    """Keys end where an array says; scores have an element of a matrix each."""
+    s = (q @ k.mT) * 0.125 + bias
+    return pg.softmax(pg.where(pg.indices(s)[-1] < length[:, None, None], s, -np.inf)) @ v
+
+
+def rows(x, w):
+    return pg.softmax(x @ w.T, axis=-1)
+
+
+def results(x, w):
+    """Rows that use results of their own, folds of columns, and what is computed of folds."""
+    v = x @ w.T
+    return pg.softmax(v), np.max(v, axis=0), np.sum(v, axis=0), np.max(v, axis=1) + 1
+
+
+def product(x, w):
+    return x @ w.T
+
+
+def gathered(x, r, g, w):
+    return (x[r] * g) @ w.T
+
+
+def _first() -> Schedule:
+    """Operands are made by a launch before the kernel."""
+    found = roles("one", 64, 64)
+    before = replace(found.roles, computes="before")
+    return replace(found, roles=before, launch=Launches(dependent=True))
+
+
+_IN_PARTS = ("bf16[B,16,64]", *HEADS[1:])
+_MATRICES, _ODD = ("bf16[M,K]", "bf16[N,K]"), ("bf16[67,131]", "bf16[45,131]")
+_GATHERED = ("bf16[S,K]", "s32[T]", "f32[K]", "bf16[N,K]")
+_COPIES = replace(roles("one", 64, 64, through="lines"), launch=Launches(realign=True))
+_PAIRS = small(epilogue=Epilogue(through="registers"))
+
+# What is computed, of what, and how.
+_SAMPLES: dict[str, tuple[Callable[..., Any], tuple[str, ...], dict[str, Any]]] = {
+    "chain": (attention, HEADS, {}),
+    "masked chain": (causal, HEADS, {}),
+    "padded chain": (padded, (*HEADS, "s32[B]", "bf16[M,N]"), {}),
+    "paged chain": (decoding(), signature(64, "J"), {}),
+    "chain in parts": (attention, _IN_PARTS, {"schedule": few_rows(256)}),
+    "rows": (rows, ("bf16[M,K]", "bf16[256,K]"), {}),
+    "followed": (results, _MATRICES, {"arch": "sm_80", "schedule": _PAIRS}),
+    "copied": (product, _ODD, {"schedule": _COPIES}),
+    "made": (gathered, _GATHERED, {"schedule": _first()}),
+}
+
+
+def sample(name: str) -> KernelPlan:
+    """The plan of one of them."""
+    function, types, options = _SAMPLES[name]
+    kernel = pg.fuse(function, name=name.replace(" ", "_"))
+    return kernel.compile(*types, **{"arch": "sm_90a", **options}).passes.plan
