@@ -20,9 +20,10 @@ from polygen.errors import ArgumentError, VerifyError
 from polygen.frontend.dtypes import F32, TF32
 from polygen.frontend.program import Program, Tensor
 from polygen.machine import Behind, Launch, Link, Report, TensorMap, chain
+from polygen.machine.memory import place_in_owner
 from polygen.machine.run import arrays_of
 from polygen.runtime.arrays import ArrayView, in_order
-from polygen.runtime.binding import Binding, bind, misaligned
+from polygen.runtime.binding import Binding, bind, check_overlap, misaligned
 from polygen.schedule import realign
 
 Array = np.ndarray[Any, Any]
@@ -43,25 +44,32 @@ class Emulation(Brief):
         return str(self.report)
 
 
-def launch_of(program: Program, source: KernelSource, operands: tuple[Any, ...]) -> Launch:
+def launch_of(
+    program: Program, source: KernelSource, operands: tuple[Any, ...], out: tuple[Array, ...] = ()
+) -> Launch:
     """The kernel's own launch among those of `launches_of`; arguments as there."""
-    launches = launches_of(program, source, operands)
+    launches = launches_of(program, source, operands, out)
     return next(one for one in launches if one.entry == source.entry)
 
 
 def launches_of(
-    program: Program, source: KernelSource, operands: tuple[Any, ...]
+    program: Program, source: KernelSource, operands: tuple[Any, ...], out: tuple[Array, ...] = ()
 ) -> tuple[Launch, ...]:
     """The launches of a call on NumPy arrays, with poisoned outputs.
+
+    Arrays lie as far from multiples of 16 bytes as from the beginning of the array that they are
+    views of, which NumPy has at such a multiple.
 
     Args:
         program: what the kernel computes.
         source: its argument layout and launch shape.
         operands: arrays and numbers in call order; any strides a kernel takes. Those that the
             kernel stores into are not changed.
+        out: arrays that lie as the outputs of the call do, in order, which are not changed either;
+            (): outputs have no gaps.
 
     Raises:
-        ArgumentError: the operands do not fit the kernel.
+        ArgumentError: the arrays do not fit the kernel.
         AlignmentMismatch: they fit another variant of it.
 
     Returns:
@@ -75,12 +83,23 @@ def launches_of(
     given = {t.name: value for t, value in zip(wanted, operands, strict=True)}
     arrays = {t.name: _stored(t, given[t.name]) for t in wanted if t.dims}
     tensors = tuple(t for t in program.inputs if t.dims)
-    bound = (*tensors, *program.outputs) if program.in_place else tensors
+    if out and len(out) != len(program.outputs):
+        names = ", ".join(t.name for t in program.outputs)
+        raise ArgumentError(f"{len(out)} outputs given, {len(program.outputs)} expected: {names}")
+    for tensor, array in zip(program.outputs, out, strict=bool(out)):
+        arrays[tensor.name] = _typed(tensor, np.asarray(array))
+    bound = (*tensors, *program.outputs) if program.in_place or out else tensors
     binding = bind(source, tensors, program.outputs, [_view(arrays[t.name], t) for t in bound])
-    # Machine memory starts every array at a multiple of 16 bytes: only strides can be misaligned.
     everything = (*tensors, *program.outputs)
-    if any(bits & mask for bits, mask in zip(binding.stride_bits, binding.masks, strict=True)):
-        raise misaligned(binding, everything, [0] * len(everything))
+    if out:
+        places = [arrays[t.name].ctypes.data for t in everything]
+        check_overlap(binding, everything, places)
+    starts = [place_in_owner(arrays[t.name]) if t.name in arrays else 0 for t in everything]
+    if any(
+        (start | bits) & mask
+        for start, bits, mask in zip(starts, binding.stride_bits, binding.masks, strict=True)
+    ):
+        raise misaligned(binding, everything, starts)
     for tensor, shape in zip(program.outputs, binding.shapes, strict=True):
         if tensor.name not in arrays:
             arrays[tensor.name] = _poisoned(shape, tensor)
@@ -197,7 +216,12 @@ def _part(argument: Argument, array: Array, sizes: dict[str, int]) -> Array:
 
 
 def emulate(
-    program: Program, source: KernelSource, ptx: str, operands: tuple[Any, ...], **options: Any
+    program: Program,
+    source: KernelSource,
+    ptx: str,
+    operands: tuple[Any, ...],
+    out: tuple[Array, ...] = (),
+    **options: Any,
 ) -> Emulation:
     """Run compiled PTX on NumPy arrays.
 
@@ -206,12 +230,13 @@ def emulate(
         source: its argument layout and launch shape.
         ptx: what to run.
         operands: arrays and numbers in call order; any strides a kernel takes.
+        out: as for `launches_of`.
         options: for `polygen.machine.run`.
 
     Raises:
         ArgumentError: the operands do not fit the kernel.
     """
-    launches, dependent = launches_of(program, source, operands), source.launch.dependent
+    launches, dependent = launches_of(program, source, operands, out), source.launch.dependent
     own = next(at for at, one in enumerate(launches) if one.entry == source.entry)
     known = arrays_of(launches[own])
     passed = [argument for argument in source.arguments if argument.kind in _ARRAYS]
@@ -258,14 +283,18 @@ def _joined(reports: tuple[Report, ...]) -> Report:
     )
 
 
-def _stored(tensor: Tensor, value: Any) -> Array:
-    array = np.asarray(value)
+def _typed(tensor: Tensor, array: Array) -> Array:
     wanted = tensor.dtype.numpy
     if array.dtype != wanted:
         raise ArgumentError(
             f"{tensor.name} holds {array.dtype}, the kernel takes {tensor.dtype}",
             nearest=f'{tensor.name}.astype("{wanted.name}")',
         )
+    return array
+
+
+def _stored(tensor: Tensor, value: Any) -> Array:
+    array = _typed(tensor, np.asarray(value))
     if array.ndim != len(tensor.order) or not array.flags.c_contiguous:
         return array  # as it is, for the binding to take or refuse
     return in_order(array, tensor.order)

@@ -324,30 +324,32 @@ class Kernel(Described):
         """
         return self.emulation(*operands).results
 
-    def emulation(self, *operands: Any, **options: Any) -> Emulation:
+    def emulation(self, *operands: Any, out: Any = (), **options: Any) -> Emulation:
         """As `emulate`, with the machine's report.
 
         Args:
             operands: as for `emulate`.
+            out: arrays, one per output, that lie as the outputs of a call do: views of larger ones,
+                say. They stay as they are.
             options: for `polygen.machine.run`: completion, seed, profile.
         """
-        fitting = self.fitting(*operands)
+        fitting = self.fitting(*operands, out=out)
         ptx = fitting.ptx  # first: it may replace the passes
         with needs_isl():
             from polygen.check import emulate  # noqa: PLC0415
 
-        return emulate(self.program, fitting._generated.source, ptx, operands, **options)
+        return emulate(self.program, fitting._generated.source, ptx, operands, out, **options)
 
-    def fitting(self, *operands: Any) -> Kernel:
+    def fitting(self, *operands: Any, out: Any = ()) -> Kernel:
         """Choose this kernel, or the variant that the alignment of these NumPy arrays needs."""
         with needs_isl():
             from polygen.check import launch_of  # noqa: PLC0415
 
         self.artifact  # noqa: B018  (first: it may replace the passes)
         try:
-            launch_of(self.program, self._generated.source, operands)
+            launch_of(self.program, self._generated.source, operands, out)
         except AlignmentMismatch as mismatch:
-            return self._sibling(mismatch).fitting(*operands)
+            return self._sibling(mismatch).fitting(*operands, out=out)
         return self
 
     def check(self, sizes: dict[str, int] | None = None, *, workers: int = 1) -> CheckReport:

@@ -17,6 +17,7 @@ from polygen.frontend.dtypes import NAMED
 from polygen.frontend.program import Program, Tensor
 from polygen.lower.build import arguments
 from polygen.lower.plan import KernelPlan
+from polygen.lower.work import Copy
 
 ARCH = "sm_90a"
 ROWS = 8  # rows of a box
@@ -197,12 +198,29 @@ def plan_with_maps(persistent: int = 0, cluster: tuple[int, int] = (1, 1)) -> Ke
 def plan_of(
     made: Program, maps: Sequence[Argument], launch: Launch, *, pointers: bool = True
 ) -> KernelPlan:
-    """A plan with this program's parameters and launch; its leaves are another kernel's."""
+    """A plan with this program's parameters and launch, whose blocks copy rows of its operands."""
     plan = case("maps", "nn", "bf16", "plain", schedule=small()).kernel().passes.plan
     parameters = arguments(made, tuple(maps))
     if not pointers:
         parameters = tuple(a for a in parameters if a.kind in ("map", "size"))
-    return replace(plan, entry=f"pg_{made.name}", program=made, arguments=parameters, launch=launch)
+    leaves = tuple(
+        replace(leaf, work=_copy_of(leaf.work, made.tensors[leaf.work.tensor.name]))
+        for leaf in plan.leaves
+        if isinstance(leaf.work, Copy) and leaf.work.tensor.name in made.tensors
+    )
+    return replace(
+        plan, entry=f"pg_{made.name}", program=made, arguments=parameters, launch=launch,
+        leaves=leaves,
+    )  # fmt: skip
+
+
+def _copy_of(copy: Copy, tensor: Tensor) -> Copy:
+    """The same of the rows of another array."""
+    rows = (copy.extents[0], tensor.dims[tensor.order[-1]])
+    return replace(
+        copy, tensor=tensor, extents=rows, ragged=tensor.ends_anywhere,
+        width=tensor.alignment, element_bytes=tensor.dtype.bytes,
+    )  # fmt: skip
 
 
 def source_of(plan: KernelPlan) -> KernelSource:

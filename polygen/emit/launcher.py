@@ -29,7 +29,7 @@ from polygen.hardware.device import common_facts
 from polygen.lower.build import arguments
 from polygen.lower.launch import stride_argument
 from polygen.lower.plan import Argument, KernelPlan, Launch, MapAxis
-from polygen.lower.work import Copy
+from polygen.lower.row_ends import check_row_ends, whole_rows
 
 # cuda.h's names for element types; fp8 travels as bytes.
 _MAP_TYPES = {
@@ -85,12 +85,42 @@ def launcher(plan: KernelPlan) -> dict[str, Any]:
 
 
 def plan_conditions(plan: KernelPlan) -> tuple[Condition, ...]:
-    """What the arguments of a plan's launches must satisfy."""
-    whole = [c.tensor.name for c in plan.of(Copy) if c.in_whole_pieces]
+    """What the arguments of a plan's launches must satisfy.
+
+    Raises:
+        VerifyError: rows that do end where a leaf moves another part of them.
+    """
     covered = None
     if plan.schedule.covers_rows and isinstance(plan.match.n, str):
         covered = (plan.match.n, plan.tiles.row)
-    return conditions(plan.program, whole, plan.launch, covered)
+    return checked(plan, conditions(plan.program, whole_rows(plan), plan.launch, covered))
+
+
+def checked(plan: KernelPlan, found: tuple[Condition, ...]) -> tuple[Condition, ...]:
+    """The conditions, if they are what the plan's leaves rely on.
+
+    Accesses are as wide as arrays are aligned (`polygen.lower.verify_accesses`), and so addresses
+    and steps have to be.
+
+    Raises:
+        VerifyError: arrays may be less aligned than the program says, or a leaf moves more of a
+            row, or less, than launches have.
+    """
+    multiples = {(one.kind, one.tensor, one.axis): one.multiple for one in found}
+    for tensor in (*plan.program.inputs, *plan.program.outputs):
+        axes = [axis for axis in tensor.order[:-1] if tensor.dims[axis] != 1]
+        asked = [("step", axis, tensor.dtype.bytes) for axis in axes]
+        if tensor.dims:
+            asked.append(("address", 0, 1))
+        for kind, axis, size in asked:
+            if multiples.get((kind, tensor.name, axis), 1) * size % tensor.alignment:
+                raise VerifyError(
+                    f"{tensor.name}: nothing asks for {kind}s of {tensor.alignment} bytes",
+                    where=plan.entry,
+                    why="leaves access as many at once",
+                )
+    check_row_ends(plan, {one.tensor: one.multiple for one in found if one.kind == "row"})
+    return found
 
 
 def _grid_parameters(launch: Launch) -> str:

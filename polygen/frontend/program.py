@@ -48,6 +48,14 @@ class Tensor:
         """The axis whose neighbours are adjacent in memory; None for a scalar."""
         return self.order[-1] if self.order else None
 
+    @property
+    def ends_anywhere(self) -> bool:
+        """Whether a row, which begins at a multiple of `alignment` bytes, may end at none."""
+        row = self.dims[self.order[-1]] if self.order else 1
+        if isinstance(row, int):
+            return row * self.dtype.bytes % self.alignment != 0
+        return self.ragged
+
     def __str__(self) -> str:
         axes = tuple(range(len(self.dims)))
         layout = ""

@@ -73,11 +73,7 @@ class GlobalMemory:
             span = 0
         else:
             span += sum((n - 1) * step for n, step in zip(array.shape, array.strides, strict=True))
-        root = array
-        while isinstance(root.base, np.ndarray):
-            root = root.base
-        shift = (array.ctypes.data - root.ctypes.data) % 256
-        return self._reserve(name, span, 256, shift, array)
+        return self._reserve(name, span, 256, place_in_owner(array) % 256, array)
 
     def reserve_bytes(self, name: str, data: bytes, size: int, align: int) -> Buffer:
         """Place a module variable."""
@@ -139,6 +135,14 @@ class GlobalMemory:
             gap = ", in a gap between its rows" if not self.room[offset] else ""
             return f"byte {place} of {near.name} ({near.size} bytes{gap})"
         return f"byte {place} of {near.name}, which has {near.size}"
+
+
+def place_in_owner(array: np.ndarray[Any, Any]) -> int:
+    """Bytes from the beginning of the array that one is a view of, or of itself."""
+    root = array
+    while isinstance(root.base, np.ndarray):
+        root = root.base
+    return int(array.ctypes.data - root.ctypes.data)
 
 
 # --- resolving addresses -----------------------------------------------------------------------

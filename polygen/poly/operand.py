@@ -70,7 +70,7 @@ class Operand:
         dim = self.tensor.dims[self.tensor.order[-1]]
         extent = self.extent(self.inner.dim) if self.inner.dim else 1
         if extent == dim:
-            return self.tensor.ragged
+            return self.tensor.ends_anywhere
         return not isinstance(extent, int) or extent * self.tensor.dtype.bytes % self.alignment != 0
 
     @property

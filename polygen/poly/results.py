@@ -168,6 +168,14 @@ def panels(schedule: Schedule, work: Pointwork) -> Panels | None:
                 why=f"it needs n innermost, and rows that start at multiples of {_ROW_BYTES} bytes",
                 nearest='Use epilogue.through = "lines"',
             )
+        if one in work.writes and one.tensor.ends_anywhere:
+            raise ScheduleError(
+                f"{one.tensor.name}: the copy engine cannot store rows of {one.tensor} that end "
+                f"inside of {_ROW_BYTES} bytes",
+                where=where,
+                why=f"it writes whole {_ROW_BYTES} bytes, also where they are no longer the row's",
+                nearest='Use epilogue.through = "lines"',
+            )
     own, columns, split = own_columns(schedule), panel_columns(schedule), schedule.cluster.k
     shared = f" shared by {split} blocks" if split > 1 else ""
     if not columns:

@@ -61,12 +61,29 @@ def _refused(one: Condition, source: KernelSource, arrays: Arrays) -> ArgumentEr
             where=one.tensor,
             nearest="Pass a copy: x.copy() in CuPy, x.contiguous() in PyTorch",
         )
+    if _are_distinct(one.tensor, arrays):
+        tensor = arrays.tensors[one.tensor]
+        return ArgumentError(
+            f"axis {one.axis} of the output has stride {step}, and faster axes reach further",
+            where=one.tensor,
+            why="the axes are stored in another order than the kernel was compiled for: "
+            f"{', '.join(map(str, tensor.order))}, the slowest first",
+            nearest="Pass an output that is stored in that order, or leave out= away",
+        )
     return ArgumentError(
         f"elements of the output overlap (axis {one.axis} has stride {step})",
         where=one.tensor,
         why="the faster axes reach further",
         nearest="Pass an output whose elements are all distinct",
     )
+
+
+def _are_distinct(name: str, arrays: Arrays) -> bool:
+    """Whether no two elements share memory, in whatever order the axes are stored."""
+    tensor, steps = arrays.tensors[name], arrays.strides[name]
+    axes = [axis for axis in tensor.order if arrays.extent(tensor.dims[axis]) > 1]
+    axes.sort(key=lambda axis: steps[axis])
+    return all(steps[axis] >= arrays.reach(name, axes[:at]) for at, axis in enumerate(axes))
 
 
 def _too_many(one: Condition, source: KernelSource, sizes: Mapping[str, int]) -> ArgumentError:

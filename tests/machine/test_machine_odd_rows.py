@@ -60,10 +60,14 @@ def made(function, signature, sizes, schedule, out_dtype=None) -> Kernel:
 
 
 def held(rng, tensor, shape, pitch, offset):
-    """Integers in an array whose rows are `pitch` elements apart more, `offset` behind an owner."""
+    """Integers in an array whose rows are `pitch` elements apart more, `offset` behind an owner.
+
+    A vector begins where its alignment says.
+    """
     kind, inner = tensor.dtype.numpy, tensor.order[-1]
     data = rng.integers(-3, 4, shape).astype(np.float32).astype(kind)
     if len(shape) == 1:
+        offset = offset if tensor.alignment <= kind.itemsize else 0
         owner = np.zeros(shape[0] + offset + 9, kind)
         view = owner[offset : offset + shape[0]]
     else:

@@ -19,29 +19,30 @@
 //   20001: M is 1 to 2147418112
 //   20002: K is 1 to 715806037
 //   20003: N is 1 to 2147418112
-//   20004: x_stride0 is not negative if M > 1
-//   20005: x_stride0 is a multiple of 4 if M > 1
-//   20006: w_stride0 is not negative if K > 1
-//   20007: w_stride0 is a multiple of 4 if K > 1
-//   20008: w3_stride1 is not negative if M > 1
-//   20009: w3_stride1 is a multiple of 4 if M > 1
-//   20010: w3_stride0 is not negative
-//   20011: w3_stride0 is a multiple of 4
-//   20012: w7_stride2 is not negative if N > 1
-//   20013: w7_stride2 is a multiple of 4 if N > 1
-//   20014: w7_stride0 is not negative
-//   20015: w7_stride0 is a multiple of 4
-//   20016: y0_stride0 leads beyond a row of y0 if M > 1
-//   20017: y0_stride0 is a multiple of 4 if M > 1
-//   20018: the address of x is a multiple of 16
-//   20019: the address of w is a multiple of 16
-//   20020: the address of w3 is a multiple of 16
-//   20021: the address of w7 is a multiple of 16
-//   20022: the address of y0 is a multiple of 16
-//   20023: y0 shares no memory with x
-//   20024: y0 shares no memory with w
-//   20025: y0 shares no memory with w3
-//   20026: y0 shares no memory with w7
+//   20004: N is a multiple of 4: rows of y0 are whole copies
+//   20005: x_stride0 is not negative if M > 1
+//   20006: x_stride0 is a multiple of 4 if M > 1
+//   20007: w_stride0 is not negative if K > 1
+//   20008: w_stride0 is a multiple of 4 if K > 1
+//   20009: w3_stride1 is not negative if M > 1
+//   20010: w3_stride1 is a multiple of 4 if M > 1
+//   20011: w3_stride0 is not negative
+//   20012: w3_stride0 is a multiple of 4
+//   20013: w7_stride2 is not negative if N > 1
+//   20014: w7_stride2 is a multiple of 4 if N > 1
+//   20015: w7_stride0 is not negative
+//   20016: w7_stride0 is a multiple of 4
+//   20017: y0_stride0 leads beyond a row of y0 if M > 1
+//   20018: y0_stride0 is a multiple of 4 if M > 1
+//   20019: the address of x is a multiple of 16
+//   20020: the address of w is a multiple of 16
+//   20021: the address of w3 is a multiple of 16
+//   20022: the address of w7 is a multiple of 16
+//   20023: the address of y0 is a multiple of 16
+//   20024: y0 shares no memory with x
+//   20025: y0 shares no memory with w
+//   20026: y0 shares no memory with w3
+//   20027: y0 shares no memory with w7
 // before it: pg_f32_parts_realign makes w3: tf32[2, M, K], w7: tf32[2, K, N] column-major: rows start at multiples of 128 bytes there
 // barriers, and the dependences they enforce:
 //   full_ring: fill -> multiply (flow through ring_a); fill -> fill (reuse through ring_a, 4 version(s) later); fill -> multiply (flow through ring_b); fill -> fill (reuse through ring_b, 4 version(s) later)
@@ -690,29 +691,30 @@ extern "C" int pg_f32_parts_launch(const float* __restrict__ x, const float* __r
   if (M < 1 || M > 2147418112) return 20001;
   if (K < 1 || K > 715806037) return 20002;
   if (N < 1 || N > 2147418112) return 20003;
-  if (M > 1 && x_stride0 < 0) return 20004;
-  if (M > 1 && x_stride0 % 4) return 20005;
-  if (K > 1 && w_stride0 < 0) return 20006;
-  if (K > 1 && w_stride0 % 4) return 20007;
-  if (M > 1 && w3_stride1 < 0) return 20008;
-  if (M > 1 && w3_stride1 % 4) return 20009;
-  if (w3_stride0 < 0) return 20010;
-  if (w3_stride0 % 4) return 20011;
-  if (N > 1 && w7_stride2 < 0) return 20012;
-  if (N > 1 && w7_stride2 % 4) return 20013;
-  if (w7_stride0 < 0) return 20014;
-  if (w7_stride0 % 4) return 20015;
-  if (M > 1 && y0_stride0 < (N - 1LL) + 1) return 20016;
-  if (M > 1 && y0_stride0 % 4) return 20017;
-  if ((unsigned long long)x % 16) return 20018;
-  if ((unsigned long long)w % 16) return 20019;
-  if ((unsigned long long)w3 % 16) return 20020;
-  if ((unsigned long long)w7 % 16) return 20021;
-  if ((unsigned long long)y0 % 16) return 20022;
-  if ((unsigned long long)y0 < (unsigned long long)x + ((M - 1LL) * x_stride0 + (K - 1LL) + 1) * 4 && (unsigned long long)x < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 4) return 20023;
-  if ((unsigned long long)y0 < (unsigned long long)w + ((K - 1LL) * w_stride0 + (N - 1LL) + 1) * 4 && (unsigned long long)w < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 4) return 20024;
-  if ((unsigned long long)y0 < (unsigned long long)w3 + ((2 - 1LL) * w3_stride0 + (M - 1LL) * w3_stride1 + (K - 1LL) + 1) * 4 && (unsigned long long)w3 < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 4) return 20025;
-  if ((unsigned long long)y0 < (unsigned long long)w7 + ((2 - 1LL) * w7_stride0 + (N - 1LL) * w7_stride2 + (K - 1LL) + 1) * 4 && (unsigned long long)w7 < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 4) return 20026;
+  if (N % 4) return 20004;
+  if (M > 1 && x_stride0 < 0) return 20005;
+  if (M > 1 && x_stride0 % 4) return 20006;
+  if (K > 1 && w_stride0 < 0) return 20007;
+  if (K > 1 && w_stride0 % 4) return 20008;
+  if (M > 1 && w3_stride1 < 0) return 20009;
+  if (M > 1 && w3_stride1 % 4) return 20010;
+  if (w3_stride0 < 0) return 20011;
+  if (w3_stride0 % 4) return 20012;
+  if (N > 1 && w7_stride2 < 0) return 20013;
+  if (N > 1 && w7_stride2 % 4) return 20014;
+  if (w7_stride0 < 0) return 20015;
+  if (w7_stride0 % 4) return 20016;
+  if (M > 1 && y0_stride0 < (N - 1LL) + 1) return 20017;
+  if (M > 1 && y0_stride0 % 4) return 20018;
+  if ((unsigned long long)x % 16) return 20019;
+  if ((unsigned long long)w % 16) return 20020;
+  if ((unsigned long long)w3 % 16) return 20021;
+  if ((unsigned long long)w7 % 16) return 20022;
+  if ((unsigned long long)y0 % 16) return 20023;
+  if ((unsigned long long)y0 < (unsigned long long)x + ((M - 1LL) * x_stride0 + (K - 1LL) + 1) * 4 && (unsigned long long)x < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 4) return 20024;
+  if ((unsigned long long)y0 < (unsigned long long)w + ((K - 1LL) * w_stride0 + (N - 1LL) + 1) * 4 && (unsigned long long)w < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 4) return 20025;
+  if ((unsigned long long)y0 < (unsigned long long)w3 + ((2 - 1LL) * w3_stride0 + (M - 1LL) * w3_stride1 + (K - 1LL) + 1) * 4 && (unsigned long long)w3 < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 4) return 20026;
+  if ((unsigned long long)y0 < (unsigned long long)w7 + ((2 - 1LL) * w7_stride0 + (N - 1LL) * w7_stride2 + (K - 1LL) + 1) * 4 && (unsigned long long)w7 < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 4) return 20027;
   static_assert(sizeof(TensorMap) == sizeof(CUtensorMap) && alignof(TensorMap) <= alignof(CUtensorMap), "a tensor map is not passed as it is");
   CUtensorMap map_a;
   if (const cudaError_t map_status = polygen_encode_map(&map_a, CU_TENSOR_MAP_DATA_TYPE_TFLOAT32, 4, w3, {{K, 1, 32}, {M, w3_stride1, 128}, {2, w3_stride0, 1}}, CU_TENSOR_MAP_SWIZZLE_128B))

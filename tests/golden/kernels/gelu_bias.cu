@@ -14,19 +14,20 @@
 //   20001: M is 1 to 2147418112
 //   20002: K is 1 to 2147418112
 //   20003: N is 1 to 2147418112
-//   20004: x_stride0 is not negative if M > 1
-//   20005: x_stride0 is a multiple of 8 if M > 1
-//   20006: w_stride0 is not negative if N > 1
-//   20007: w_stride0 is a multiple of 8 if N > 1
-//   20008: y0_stride0 leads beyond a row of y0 if M > 1
-//   20009: y0_stride0 is a multiple of 8 if M > 1
-//   20010: the address of x is a multiple of 16
-//   20011: the address of w is a multiple of 16
-//   20012: the address of b is a multiple of 16
-//   20013: the address of y0 is a multiple of 16
-//   20014: y0 shares no memory with x
-//   20015: y0 shares no memory with w
-//   20016: y0 shares no memory with b
+//   20004: N is a multiple of 8: rows of y0 are whole copies
+//   20005: x_stride0 is not negative if M > 1
+//   20006: x_stride0 is a multiple of 8 if M > 1
+//   20007: w_stride0 is not negative if N > 1
+//   20008: w_stride0 is a multiple of 8 if N > 1
+//   20009: y0_stride0 leads beyond a row of y0 if M > 1
+//   20010: y0_stride0 is a multiple of 8 if M > 1
+//   20011: the address of x is a multiple of 16
+//   20012: the address of w is a multiple of 16
+//   20013: the address of b is a multiple of 16
+//   20014: the address of y0 is a multiple of 16
+//   20015: y0 shares no memory with x
+//   20016: y0 shares no memory with w
+//   20017: y0 shares no memory with b
 // barriers, and the dependences they enforce:
 //   full_ring: fill -> multiply (flow through ring_a); fill -> fill (reuse through ring_a, 5 version(s) later); fill -> multiply (flow through ring_b); fill -> fill (reuse through ring_b, 5 version(s) later)
 //   empty_ring: multiply -> fill (reuse through ring_a, 5 version(s) later); fill -> fill (reuse through ring_a, 5 version(s) later); multiply -> fill (reuse through ring_b, 5 version(s) later); fill -> fill (reuse through ring_b, 5 version(s) later)
@@ -502,19 +503,20 @@ extern "C" int pg_gelu_bias_launch(const unsigned short* __restrict__ x, const u
   if (M < 1 || M > 2147418112) return 20001;
   if (K < 1 || K > 2147418112) return 20002;
   if (N < 1 || N > 2147418112) return 20003;
-  if (M > 1 && x_stride0 < 0) return 20004;
-  if (M > 1 && x_stride0 % 8) return 20005;
-  if (N > 1 && w_stride0 < 0) return 20006;
-  if (N > 1 && w_stride0 % 8) return 20007;
-  if (M > 1 && y0_stride0 < (N - 1LL) + 1) return 20008;
-  if (M > 1 && y0_stride0 % 8) return 20009;
-  if ((unsigned long long)x % 16) return 20010;
-  if ((unsigned long long)w % 16) return 20011;
-  if ((unsigned long long)b % 16) return 20012;
-  if ((unsigned long long)y0 % 16) return 20013;
-  if ((unsigned long long)y0 < (unsigned long long)x + ((M - 1LL) * x_stride0 + (K - 1LL) + 1) * 2 && (unsigned long long)x < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 2) return 20014;
-  if ((unsigned long long)y0 < (unsigned long long)w + ((N - 1LL) * w_stride0 + (K - 1LL) + 1) * 2 && (unsigned long long)w < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 2) return 20015;
-  if ((unsigned long long)y0 < (unsigned long long)b + ((N - 1LL) + 1) * 2 && (unsigned long long)b < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 2) return 20016;
+  if (N % 8) return 20004;
+  if (M > 1 && x_stride0 < 0) return 20005;
+  if (M > 1 && x_stride0 % 8) return 20006;
+  if (N > 1 && w_stride0 < 0) return 20007;
+  if (N > 1 && w_stride0 % 8) return 20008;
+  if (M > 1 && y0_stride0 < (N - 1LL) + 1) return 20009;
+  if (M > 1 && y0_stride0 % 8) return 20010;
+  if ((unsigned long long)x % 16) return 20011;
+  if ((unsigned long long)w % 16) return 20012;
+  if ((unsigned long long)b % 16) return 20013;
+  if ((unsigned long long)y0 % 16) return 20014;
+  if ((unsigned long long)y0 < (unsigned long long)x + ((M - 1LL) * x_stride0 + (K - 1LL) + 1) * 2 && (unsigned long long)x < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 2) return 20015;
+  if ((unsigned long long)y0 < (unsigned long long)w + ((N - 1LL) * w_stride0 + (K - 1LL) + 1) * 2 && (unsigned long long)w < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 2) return 20016;
+  if ((unsigned long long)y0 < (unsigned long long)b + ((N - 1LL) + 1) * 2 && (unsigned long long)b < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 2) return 20017;
   static_assert(sizeof(TensorMap) == sizeof(CUtensorMap) && alignof(TensorMap) <= alignof(CUtensorMap), "a tensor map is not passed as it is");
   CUtensorMap map_a;
   if (const cudaError_t map_status = polygen_encode_map(&map_a, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, x, {{K, 1, 64}, {M, x_stride0, 128}}, CU_TENSOR_MAP_SWIZZLE_128B))

@@ -59,7 +59,8 @@ def test_fixed_sizes_are_numbers():
     x = replace(plan.program.inputs[0], dims=("M", 64))
     program = replace(plan.program, inputs=(x, *plan.program.inputs[1:]))
     argument = Argument("x_map", "map", "x", axes=(MapAxis(0, "M", 8), MapAxis(1, 64, 32)))
-    text = host_text(replace(plan, program=program, arguments=(argument, *plan.arguments)))
+    arguments = (argument, *plan.arguments)
+    text = host_text(replace(plan, program=program, arguments=arguments, leaves=()))
     assert "x, {{64, 1, 32}, {M, x_stride0, 8}}, CU_TENSOR_MAP_SWIZZLE_NONE" in text
 
 
