@@ -64,6 +64,7 @@ _MATRICES, _ODD = ("bf16[M,K]", "bf16[N,K]"), ("bf16[67,131]", "bf16[45,131]")
 _GATHERED = ("bf16[S,K]", "s32[T]", "f32[K]", "bf16[N,K]")
 _COPIES = replace(roles("one", 64, 64, through="lines"), launch=Launches(realign=True))
 _PAIRS = small(epilogue=Epilogue(through="registers"))
+_HELD = small(epilogue=Epilogue(through="registers", row_words=2))
 
 # What is computed, of what, and how.
 _SAMPLES: dict[str, tuple[Callable[..., Any], tuple[str, ...], dict[str, Any]]] = {
@@ -73,6 +74,7 @@ _SAMPLES: dict[str, tuple[Callable[..., Any], tuple[str, ...], dict[str, Any]]] 
     "paged chain": (decoding(), signature(64, "J"), {}),
     "chain in parts": (attention, _IN_PARTS, {"schedule": few_rows(256)}),
     "rows": (rows, ("bf16[M,K]", "bf16[256,K]"), {}),
+    "held rows": (rows, _MATRICES, {"arch": "sm_80", "schedule": _HELD}),
     "followed": (results, _MATRICES, {"arch": "sm_80", "schedule": _PAIRS}),
     "copied": (product, _ODD, {"schedule": _COPIES}),
     "made": (gathered, _GATHERED, {"schedule": _first()}),

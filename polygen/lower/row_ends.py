@@ -22,7 +22,15 @@ from polygen.errors import VerifyError
 from polygen.frontend.program import Dim, Tensor
 from polygen.hardware.device import common_facts
 from polygen.hardware.swizzle import chunk_bytes
-from polygen.lower.follow_work import CombineParts, Meet, MergeKeys, Settle, StoreResults, Walk
+from polygen.lower.follow_work import (
+    CombineParts,
+    HoldRow,
+    Meet,
+    MergeKeys,
+    Settle,
+    StoreResults,
+    Walk,
+)
 from polygen.lower.fragments import Make
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.promoting import Promote
@@ -94,7 +102,7 @@ def row_ends(plan: KernelPlan) -> Iterator[RowEnd]:
     for leaf in (*plan.leaves, *beside):
         say = _ENDS.get(type(leaf.work))
         if say is not None:
-            yield from say(leaf, leaf.work)
+            yield from say(plan, leaf, leaf.work)
         elif type(leaf.work) not in _STOPPING | _INSIDE:
             raise VerifyError(
                 f"{leaf.statement} moves {type(leaf.work).__name__}",
@@ -143,7 +151,7 @@ def _is_row(end: RowEnd) -> bool:
 
 
 # --- what each kind of work does ------------------------------------------------------------------
-def _copy(leaf: Leaf, c: Copy) -> Iterator[RowEnd]:
+def _copy(plan: KernelPlan, leaf: Leaf, c: Copy) -> Iterator[RowEnd]:
     """Copies in the background, or through registers; others go by elements."""
     if c.computed is not None or not (c.asynchronous or c.staging):
         return
@@ -154,12 +162,13 @@ def _copy(leaf: Leaf, c: Copy) -> Iterator[RowEnd]:
     yield RowEnd(leaf.statement, c.tensor, c.extents[1], (*inside, piece))
 
 
-def _stream(leaf: Leaf, of: Stream) -> Iterator[RowEnd]:
+def _stream(plan: KernelPlan, leaf: Leaf, of: Stream) -> Iterator[RowEnd]:
     """A lane reads a chunk, or none."""
-    yield RowEnd(leaf.statement, of.copy.tensor, of.depth, (of.chunk,) * of.chunk)
+    chunk = plan.atom.k // plan.atom.lanes
+    yield RowEnd(leaf.statement, of.copy.tensor, of.copy.extents[1], (chunk,) * chunk)
 
 
-def _make(leaf: Leaf, of: Make) -> Iterator[RowEnd]:
+def _make(plan: KernelPlan, leaf: Leaf, of: Make) -> Iterator[RowEnd]:
     """All of a block counts, or nothing; what is computed behind the end may be of no matter."""
     piece, depth = of.block // of.packed, of.extents[1]
     if of.whole and all(one.run == 1 for one in of.beside):
@@ -169,14 +178,14 @@ def _make(leaf: Leaf, of: Make) -> Iterator[RowEnd]:
         yield RowEnd(leaf.statement, of.tensor, row, (piece,) * piece)
 
 
-def _store(leaf: Leaf, of: Store) -> Iterator[RowEnd]:
+def _store(plan: KernelPlan, leaf: Leaf, of: Store) -> Iterator[RowEnd]:
     """The copy engine writes whole chunks; where nothing lies behind a row is not its to know."""
     for _, boxes in of.panels:
         piece = common_facts()["tensor_map_row_bytes"] // boxes.tensor.dtype.bytes
         yield RowEnd(leaf.statement, boxes.tensor, boxes.axes[-1].extent, (piece,) * piece)
 
 
-_ENDS: dict[type, Callable[[Leaf, Any], Iterator[RowEnd]]] = {
+_ENDS: dict[type, Callable[[KernelPlan, Leaf, Any], Iterator[RowEnd]]] = {
     Copy: _copy, Make: _make, Store: _store, Stream: _stream,
 }  # fmt: skip
 # What goes by elements where rows end, what reads tensor maps, which have zeros behind their ends,
@@ -184,8 +193,8 @@ _STOPPING = frozenset({
     CombineParts, Epilogue, Fill, FindPages, Finish, Lines, MergeKeys, Move, PartStore, Promote,
     RowCopy, RowMake, RowStore, Scan, StoreResults, Tally, Walk, Warm,
 })  # fmt: skip
-# and what touches no rows of arrays.
+# and what touches no rows of arrays: rows of the workspace are whole words.
 _INSIDE = frozenset({
-    Clear, Combine, Convert, Exchange, Folding, Grids, Groups, Load, Locate, Meet, Meeting, Nothing,
-    Placed, Product, Send, Settle, Signal, Skip, Turn,
+    Clear, Combine, Convert, Exchange, Folding, Grids, Groups, HoldRow, Load, Locate, Meet, Meeting,
+    Nothing, Placed, Product, Send, Settle, Signal, Skip, Turn,
 })  # fmt: skip

@@ -101,6 +101,8 @@ def _check_results(plan: KernelPlan, after: Following) -> None:
     split = split_for(plan.program, in_tile=plan.schedule.covers_rows)
     folds = {one.value: one for one in plan.epilogue.folds}
     for group in after.groups:
+        if not set(group.folds) <= set(folds):
+            raise VerifyError(f"{group.folds} are combined of {', '.join(folds)}", where=where)
         extents = {tuple(e for e in folds[one].parts.results if e != 1) for one in group.folds}
         if extents != {group.extents} or group.merged or group.lanes not in (1, after.lanes):
             raise VerifyError(f"results over {group.extents} are of {extents}", where=where)

@@ -57,11 +57,17 @@ def plan(name: str) -> KernelPlan:
 
 
 SAMPLES = (
-    "chain", "masked chain", "padded chain", "paged chain", "chain in parts", "rows", "followed",
-    "copied", "made",
+    "chain", "masked chain", "padded chain", "paged chain", "chain in parts", "rows", "held rows",
+    "followed", "copied", "made",
 )  # fmt: skip
 QUICK = ("small warps", "small roles", "lanes", "copied", "made")
-FEW = ("masked chain", "paged chain", "chain in parts", "followed")  # of which one in so many is
+FEW = (
+    "masked chain",
+    "paged chain",
+    "chain in parts",
+    "held rows",
+    "followed",
+)  # of which one in so many is
 EVERY = 24
 SLOW = ("small cluster", "warps", "roles", "shared", "threads", "exchanged", *SAMPLES[:-2])
 CASES = [
