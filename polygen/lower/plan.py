@@ -55,6 +55,7 @@ from polygen.lower.work import (
     FindPages,
     Load,
     Locate,
+    LocateRows,
     Move,
     Product,
     Send,
@@ -97,6 +98,7 @@ Work: TypeAlias = (
     | Lines
     | Load
     | Locate
+    | LocateRows
     | Make
     | Meet
     | Meeting

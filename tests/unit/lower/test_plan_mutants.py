@@ -7,9 +7,12 @@ same, comments aside; or it is listed below, with the reason why it is no mistak
 
 import dataclasses
 import re
+from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
+from chain_samples import few_rows
 from plan_changes import plan as small
 from plan_mutants import mutants, mutated
 from test_verify_accesses import plan as large
@@ -20,6 +23,7 @@ from polygen.emit.source import KernelSource
 from polygen.errors import VerifyError
 from polygen.lower.plan import KernelPlan
 from polygen.lower.verify import verify
+from polygen.schedule.model import PAIRS
 
 # (record, field) -> why the changes of it that are accepted are no mistakes.
 EQUIVALENT = {
@@ -38,14 +42,29 @@ EQUIVALENT = {
     ("Scan", "fast"): "functions in their full forms, for results of 16 bits",
     ("FoldPart", "turns"): "which of a place's registers takes a term: all are combined, and begin "
     "with what changes nothing; where the order matters it is checked",
+    ("Terms", "coordinates"): "helpers have their parameters, and calls what they pass, in another "
+    "order; which coordinate has which name is checked",
     ("Epilogue", "fixed_column"): "what is the same in every pass is read again",
 }
+
+
+def _causal(q, k, v):
+    s = q @ k.mT
+    i, j = pg.indices(s)[-2:]
+    return pg.softmax(pg.where(i >= j, s, -np.inf)) @ v
 
 
 def _shipped(name: str) -> KernelPlan:
     if name == "chain":
         kernel = pg.fuse(lambda q, k, v: pg.softmax(q @ k.mT, axis=-1) @ v).compile(
             "bf16[B,M,64]", "bf16[B,N,64]", "bf16[B,N,64]", arch="sm_90a"
+        )
+    elif name == "chain in pairs":
+        schedule = few_rows()
+        raster, rows = replace(schedule.raster, order=PAIRS), replace(schedule.epilogue, prefetch=2)
+        schedule = replace(schedule, raster=raster, epilogue=rows)
+        kernel = pg.fuse(_causal).compile(
+            "bf16[B,M,64]", "bf16[B,N,64]", "bf16[B,N,64]", arch="sm_90a", schedule=schedule
         )
     else:
         kernel = pg.fuse(lambda x, w: pg.softmax(x @ w.T, axis=-1)).compile(
@@ -57,13 +76,16 @@ def _shipped(name: str) -> KernelPlan:
 @cache
 def plan(name: str) -> KernelPlan:
     """A kernel of the plans that other tests change, of a chain, or of rows that tiles cover."""
-    if name in ("chain", "rows"):
+    if name in ("chain", "chain in pairs", "rows"):
         return _shipped(name)
     return small(name.removeprefix("small ")) if name.startswith("small ") else large(name)
 
 
 QUICK = ("small warps", "small roles", "lanes")
-SLOW = ("small cluster", "warps", "roles", "shared", "threads", "exchanged", "chain", "rows")
+SLOW = (
+    "small cluster", "warps", "roles", "shared", "threads", "exchanged", "chain", "chain in pairs",
+    "rows",
+)  # fmt: skip
 CASES = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 
 
