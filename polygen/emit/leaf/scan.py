@@ -11,7 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from polygen.emit.ctext import definition, pointwise
-from polygen.emit.exponentials import by_powers_of_two
+from polygen.emit.exponentials import (
+    become_exponents,
+    by_powers_of_two,
+    with_factors_met,
+    with_short_tangents,
+)
 from polygen.emit.folds import combined, exchanged, identities
 from polygen.emit.leaf.scan_correction import correction_lines
 from polygen.emit.leaf.score_reads import arguments, by_row, pair_reads
@@ -43,7 +48,16 @@ def terms_lines(
     statements = terms.statements if masked or not terms.unmasked else terms.unmasked
     if scan.fast:
         statements = by_powers_of_two(statements)
+        if terms is scan.advance and not scan.short and _become_exponents(scan.weigh):
+            statements = with_short_tangents(statements, terms.results[0])
+        statements = with_factors_met(statements, terms.results)
     return pointwise(statements, names, outputs, scan.fast, short=scan.short)
+
+
+def _become_exponents(terms: Terms) -> bool:
+    """Whether a score is read by exponentials alone."""
+    score = next(name for name, parameter in terms.given if parameter == "score")
+    return become_exponents(terms.statements, score, terms.results)
 
 
 def scan_helpers(plan: KernelPlan) -> list[str]:

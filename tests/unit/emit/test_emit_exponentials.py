@@ -6,7 +6,12 @@ import math
 
 import numpy as np
 
-from polygen.emit.exponentials import by_powers_of_two
+from polygen.emit.exponentials import (
+    become_exponents,
+    by_powers_of_two,
+    with_factors_met,
+    with_short_tangents,
+)
 from polygen.frontend.dtypes import F32
 from polygen.frontend.functions import TABLE
 from polygen.poly.pointwise import Compute
@@ -47,3 +52,44 @@ def test_what_others_read_stays() -> None:
     assert "a" in {s.result for s in found}
     known = {"x": 0.3, "m": 0.7}
     assert math.isclose(_value(found, known, "f"), _value(given, known, "f"), rel_tol=1e-14)
+
+
+def test_products_by_numbers_are_one() -> None:
+    given = _made(("a", "mul", "x", 0.088), ("b", "div", "a", 30.0), ("c", "mul", 2.0, "b"))
+    (found,) = with_factors_met(given, ("c",))
+    assert (found.result, found.function, found.args[0]) == ("c", "mul", "x")
+    assert math.isclose(_value([found], {"x": 7.0}, "c"), _value(given, {"x": 7.0}, "c"))
+
+
+def test_products_that_others_read_or_that_f32_does_not_hold_stay() -> None:
+    given = _made(("a", "mul", "x", 0.5), ("b", "mul", "a", 3.0))
+    assert with_factors_met(given, ("a", "b")) == given
+    for number in (1e-30, 0.0):
+        given = _made(("a", "mul", "x", 1e-30), ("b", "mul", "a", number))
+        assert with_factors_met(given, ("b",)) == given
+    given = _made(("a", "mul", "x", "y"), ("b", "mul", "a", 3.0))
+    assert with_factors_met(given, ("b",)) == given
+
+
+def test_tangents_that_become_exponents_take_powers_of_two() -> None:
+    given = _made(("a", "mul", "x", 0.1), ("t", "tanh", "a"), ("s", "mul", "t", 30.0))
+    found = with_factors_met(with_short_tangents(given, "s"), ("s",))
+    assert [one.function for one in found] == ["mul", "tanh_of_power", "mul"]
+    for x in (-50.0, -0.3, 0.0, 2.0):
+        wanted = _value(given, {"x": x}, "s")
+        assert math.isclose(_value(found, {"x": x}, "s"), wanted, rel_tol=1e-14, abs_tol=1e-14)
+
+
+def test_tangents_of_another_use_stay() -> None:
+    """Where they are multiplied by each other, or chosen by, small ones have to be precise."""
+    for last in (("s", "mul", "t", "t"), ("s", "div", 1.0, "t"), ("s", "where", "t", "x", 0.0)):
+        given = _made(("t", "tanh", "x"), last)
+        assert with_short_tangents(given, "s") == given
+
+
+def test_what_becomes_an_exponent() -> None:
+    weights = (("d", "sub", "x", "m"), ("c", "mul", "d", 2.0), ("e", "exp", "c"))
+    assert become_exponents(_made(*weights), "x", ("e",))
+    assert not become_exponents(_made(*weights), "x", ("e", "c"))
+    assert not become_exponents(_made(*weights, ("g", "mul", "e", "x")), "x", ("g",))
+    assert not become_exponents(_made(("e", "sigmoid", "x")), "x", ("e",))
