@@ -8,6 +8,9 @@
 3. What becomes an exponent is precise enough if it is off by a small number, however small it is
    itself. Under a soft cap that is c * tanh(x / c): `tanh_of_power` has a bound of this kind, and
    takes fewer instructions than what is precise for small results as well.
+4. Up to one half a tangent is a polynomial of half as many. Where all scores of a warp's tile are
+   up to there it is the only one that is computed; else both are, and each score takes its own: so
+   that what is computed of a score depends on no other.
 
 Fast forms alone are written so.
 """
@@ -26,7 +29,8 @@ from polygen.poly.pointwise import Compute
 
 _LOG2_E = 1.0 / math.log(2.0)
 _EXPONENTIALS = ("exp", "exp2")
-_TANGENT = "tanh_of_power"
+_TANGENT, _OF_SCORE, _WITHIN = "tanh_of_power", "tanh_of_score", "tanh_within"
+_SCALES = (2.0**-16, 2.0**16)  # of scores: f32 holds seven of them, one after another
 
 
 def by_powers_of_two(statements: Sequence[Compute]) -> tuple[Compute, ...]:
@@ -100,22 +104,51 @@ def _normal(number: float) -> bool:
     return float(np.finfo(np.float32).tiny) <= abs(number) <= 2.0**126
 
 
-def with_short_tangents(statements: Sequence[Compute], result: str) -> tuple[Compute, ...]:
-    """The statements, with the tangents that become exponents as functions of powers of two.
+def with_short_tangents(
+    statements: Sequence[Compute], score: str, result: str
+) -> tuple[Compute, ...]:
+    """The statements, with the tangents that become exponents in forms with an absolute bound.
 
     Args:
         statements: in order, of which the result becomes part of exponents alone.
+        score: what is given to them.
         result: of them.
     """
+    made = {s.result: s for s in statements}
+    uses = Counter(arg for s in statements for arg in s.args if isinstance(arg, str))
     found: list[Compute] = []
+    gone: set[str] = set()
     for one in statements:
         if one.function != "tanh" or not _only_added(statements, one.result, result):
             found.append(one)
             continue
+        (value,) = one.args
+        inner = made.get(value) if isinstance(value, str) else None
+        scaled = _factor(inner) if inner is not None else None
+        alone = inner is not None and uses[inner.result] == 1
+        value, scale = scaled if scaled is not None and alone else (value, 1.0)
+        if value == score and _SCALES[0] <= abs(scale) <= _SCALES[1]:
+            gone |= {inner.result} if inner is not None else set()
+            found.append(replace(one, function=_OF_SCORE, args=(value, scale)))
+            continue
         name = f"{one.result}_power"
         found.append(Compute(name, "mul", (one.args[0], 2.0 * _LOG2_E), F32))
         found.append(Compute(one.result, _TANGENT, (name,), one.dtype))
-    return tuple(found)
+    return tuple(one for one in found if one.result not in gone)
+
+
+def tangent_of(statements: Sequence[Compute], score: str) -> float | None:
+    """By what a score is multiplied, whose tangent is taken; None if there is none, or several."""
+    found = {one.args for one in statements if one.function == _OF_SCORE}
+    ((value, scale),) = found if len(found) == 1 else {("", None)}
+    return scale if value == score and isinstance(scale, float) else None
+
+
+def within_limits(statements: Sequence[Compute]) -> tuple[Compute, ...]:
+    """The statements where scores are small: tangents are polynomials."""
+    return tuple(
+        replace(one, function=_WITHIN) if one.function == _OF_SCORE else one for one in statements
+    )
 
 
 def _only_added(statements: Sequence[Compute], value: str, result: str) -> bool:

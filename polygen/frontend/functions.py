@@ -224,8 +224,21 @@ for _half in (nibbles.nibble_i4, nibbles.nibble_u4):
 TABLE["tanh_of_power"] = Function(
     "tanh_of_power", (1, 1), lambda x: np.tanh(x * (math.log(2.0) / 2.0)), None, ("x",)
 )
+for _tangent in ("tanh_of_score", "tanh_within"):
+    TABLE[_tangent] = Function(
+        _tangent, (2, 2), lambda x, scale: np.tanh(x * scale), None, ("x", "scale")
+    )
 INTERNAL = frozenset(
-    ["cast", "nearest_tf32", "random_uniform", "nibble_i4", "nibble_u4", "tanh_of_power"]
+    [
+        "cast",
+        "nearest_tf32",
+        "random_uniform",
+        "nibble_i4",
+        "nibble_u4",
+        "tanh_of_power",
+        "tanh_of_score",
+        "tanh_within",
+    ]
 )  # with which others are made; not written by name
 
 # --- composites: one line each --------------------------------------------------------------------

@@ -9,8 +9,10 @@ import numpy as np
 from polygen.emit.exponentials import (
     become_exponents,
     by_powers_of_two,
+    tangent_of,
     with_factors_met,
     with_short_tangents,
+    within_limits,
 )
 from polygen.frontend.dtypes import F32
 from polygen.frontend.functions import TABLE
@@ -71,20 +73,49 @@ def test_products_that_others_read_or_that_f32_does_not_hold_stay() -> None:
     assert with_factors_met(given, ("b",)) == given
 
 
-def test_tangents_that_become_exponents_take_powers_of_two() -> None:
-    given = _made(("a", "mul", "x", 0.1), ("t", "tanh", "a"), ("s", "mul", "t", 30.0))
-    found = with_factors_met(with_short_tangents(given, "s"), ("s",))
-    assert [one.function for one in found] == ["mul", "tanh_of_power", "mul"]
+def test_tangents_of_scores_have_forms_with_an_absolute_bound() -> None:
+    given = _made(
+        ("a", "mul", "x", 0.5), ("b", "div", "a", 5.0), ("t", "tanh", "b"), ("s", "mul", "t", 30.0)
+    )
+    found = with_short_tangents(with_factors_met(given, ("s",)), "x", "s")
+    assert [one.function for one in found] == ["tanh_of_score", "mul"]
+    assert found[0].args == ("x", 0.1) and tangent_of(found, "x") == 0.1
+    small = within_limits(found)
+    assert [one.function for one in small] == ["tanh_within", "mul"]
+    for x in (-50.0, -0.3, 0.0, 2.0):
+        wanted = _value(given, {"x": x}, "s")
+        for made in (found, small):
+            assert math.isclose(_value(made, {"x": x}, "s"), wanted, rel_tol=1e-14, abs_tol=1e-14)
+
+
+def test_tangents_of_sums_take_powers_of_two() -> None:
+    """Which of them are small does not follow from the scores."""
+    given = _made(("a", "add", "x", 0.1), ("t", "tanh", "a"), ("s", "mul", "t", 30.0))
+    found = with_short_tangents(given, "x", "s")
+    assert [one.function for one in found] == ["add", "mul", "tanh_of_power", "mul"]
+    assert tangent_of(found, "x") is None and within_limits(found) == found
     for x in (-50.0, -0.3, 0.0, 2.0):
         wanted = _value(given, {"x": x}, "s")
         assert math.isclose(_value(found, {"x": x}, "s"), wanted, rel_tol=1e-14, abs_tol=1e-14)
+
+
+def test_scales_whose_powers_f32_does_not_hold_take_powers_of_two() -> None:
+    given = _made(("a", "mul", "x", 1e-7), ("t", "tanh", "a"))
+    found = with_short_tangents(given, "x", "t")
+    assert [one.function for one in found] == ["mul", "mul", "tanh_of_power"]
+
+
+def test_a_product_that_others_read_stays_in_front_of_its_tangent() -> None:
+    given = _made(("a", "mul", "x", 0.1), ("t", "tanh", "a"), ("s", "add", "t", "a"))
+    found = with_short_tangents(given, "x", "s")
+    assert [one.function for one in found] == ["mul", "mul", "tanh_of_power", "add"]
 
 
 def test_tangents_of_another_use_stay() -> None:
     """Where they are multiplied by each other, or chosen by, small ones have to be precise."""
     for last in (("s", "mul", "t", "t"), ("s", "div", 1.0, "t"), ("s", "where", "t", "x", 0.0)):
         given = _made(("t", "tanh", "x"), last)
-        assert with_short_tangents(given, "s") == given
+        assert with_short_tangents(given, "x", "s") == given
 
 
 def test_what_becomes_an_exponent() -> None:
