@@ -39,6 +39,9 @@ from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import tiling
 from polygen.schedule.load import load_schedule
 from polygen.schedule.model import (
+    LONGEST,
+    MATRIX,
+    PAIRS,
     CtaTile,
     Epilogue,
     Pipeline,
@@ -173,8 +176,8 @@ def _fitting(
     part = 0 if problem is None else parts_worth_it(device, schedule, problem)
     if not part:
         return Decided(atom, schedule, shape, origin)
-    tile = replace(schedule.tile, part=part)
-    schedule = replace(schedule, name=f"{schedule.name}{_PARTS}{part}", tile=tile)
+    tile, raster = replace(schedule.tile, part=part), replace(schedule.raster, order=MATRIX)
+    schedule = replace(schedule, name=f"{schedule.name}{_PARTS}{part}", tile=tile, raster=raster)
     origin = f"{origin}, keys in parts of {part} by the cost model"
     return Decided(atom, schedule, _shape(found, atom, schedule), origin)
 
@@ -218,13 +221,15 @@ def _all_fitting(
         keys = keys_beside_pages(found, atom, one["keys"])
         registers = registers_beside_pages(found, one["registers"], consumers, device)
         name = f"chain_{consumers * rows}x{columns}x{keys}_r{one['rows']}{'_t' * turns}"
+        order = _order(found, one.get("order", MATRIX))
+        name += f"_{order}" if order != MATRIX else ""
         schedule = Schedule(
             name=name,
             device=device.name,
             tile=Tile(CtaTile(consumers * rows, columns, keys), WarpTile(rows, columns)),
             pipeline=Pipeline(stages=_STAGES, in_flight=1),
             roles=Roles("pingpong" if turns else "cooperative", *registers),
-            raster=Raster("m", 1),
+            raster=Raster("m", 1, order=order),
             epilogue=Epilogue("registers", prefetch=one["rows"]),
             min_blocks=one.get("blocks", 1),
         )
@@ -240,6 +245,14 @@ def _all_fitting(
         yield one, schedule, shape
     if not fits:
         raise last
+
+
+def _order(found: ChainMatch, wanted: str) -> str:
+    """The order of tiles of rows, where they have ranges of keys; see `_shape` for what is not."""
+    inside = found.chain.range
+    if inside is None:
+        return MATRIX
+    return LONGEST if wanted == PAIRS and inside.arrays else wanted
 
 
 def extent(dim: Dim, sizes: Mapping[str, int]) -> float:
@@ -319,6 +332,18 @@ def _shape(found: ChainMatch, atom: Atom, schedule: Schedule) -> ChainShape:
         "roles.form": (schedule.specialised, '"cooperative" or "pingpong"'),
         "epilogue.through": (schedule.epilogue.through == "registers", '"registers"'),
         "cluster": (schedule.cluster.blocks == 1, "clusters of 1"),
+        "raster.order": (
+            schedule.raster.order == MATRIX or found.chain.range is not None,
+            f'"{MATRIX}": rows without ranges of keys have all as many',
+        ),
+        "raster.order beside parts": (
+            schedule.raster.order != PAIRS or not schedule.tile.part,
+            f'"{LONGEST}", or tile.part = 0: a persistent block visits all keys of its rows',
+        ),
+        "raster.order beside bounds": (
+            schedule.raster.order != PAIRS or not (found.chain.range and found.chain.range.arrays),
+            f'"{LONGEST}": what arrays hold of bounds is found once, for one tile of rows',
+        ),
     }
     for field, (fits, nearest) in wanted.items():
         if not fits:
@@ -330,11 +355,13 @@ def _shape(found: ChainMatch, atom: Atom, schedule: Schedule) -> ChainShape:
             )
     depth = -(-found.depth // atom.k) * atom.k
     chain_of = found.chain
+    alone = chain_of.range is not None or schedule.tile.part > 0
+    varying = schedule.raster.order == PAIRS
     return ChainShape(
         tiling(schedule, atom), depth, schedule.pipeline.stages,
         bool(chain_of.reference), bool(chain_of.states), schedule.roles.form == "pingpong",
-        1 if chain_of.range is not None or schedule.tile.part else schedule.epilogue.prefetch,
-        tuple(found.paged),
+        1 if alone and not varying else schedule.epilogue.prefetch,
+        tuple(found.paged), varying,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from paged_samples import decoding, signature
 
 import polygen as pg
 from polygen.lower.plan import KernelPlan
-from polygen.schedule.model import Epilogue, Launches, Schedule
+from polygen.schedule.model import PAIRS, Epilogue, Launches, Schedule
 
 HEADS = ("bf16[B,M,64]", "bf16[B,N,64]", "bf16[B,N,64]")
 
@@ -59,6 +59,13 @@ def _first() -> Schedule:
     return replace(found, roles=before, launch=Launches(dependent=True))
 
 
+def _in_pairs() -> Schedule:
+    """Persistent blocks take the last and the first rows of a matrix by turns."""
+    found = few_rows()
+    raster, ahead = replace(found.raster, order=PAIRS), replace(found.epilogue, prefetch=2)
+    return replace(found, raster=raster, epilogue=ahead)
+
+
 _IN_PARTS = ("bf16[B,16,64]", *HEADS[1:])
 _MATRICES, _ODD = ("bf16[M,K]", "bf16[N,K]"), ("bf16[67,131]", "bf16[45,131]")
 _GATHERED = ("bf16[S,K]", "s32[T]", "f32[K]", "bf16[N,K]")
@@ -73,6 +80,7 @@ _SAMPLES: dict[str, tuple[Callable[..., Any], tuple[str, ...], dict[str, Any]]] 
     "padded chain": (padded, (*HEADS, "s32[B]", "bf16[M,N]"), {}),
     "paged chain": (decoding(), signature(64, "J"), {}),
     "chain in parts": (attention, _IN_PARTS, {"schedule": few_rows(256)}),
+    "chain in pairs": (causal, HEADS, {"schedule": _in_pairs()}),
     "rows": (rows, ("bf16[M,K]", "bf16[256,K]"), {}),
     "held rows": (rows, _MATRICES, {"arch": "sm_80", "schedule": _HELD}),
     "followed": (results, _MATRICES, {"arch": "sm_80", "schedule": _PAIRS}),

@@ -21,8 +21,16 @@ from dataclasses import dataclass, field
 from polygen import isl
 from polygen.poly import ast
 from polygen.poly.emitted import Emitted
-from polygen.poly.tile_program import Place, Sync, SyncStatement, TileProgram, TileStatement
+from polygen.poly.tile_program import (
+    Place,
+    Sync,
+    SyncStatement,
+    TileProgram,
+    TileStatement,
+    Varying,
+)
 from polygen.poly.tile_tree import times
+from polygen.poly.varying import numbered, positions
 
 Instance = tuple[int, ...]
 Cell = tuple[int, ...]
@@ -55,21 +63,33 @@ def number(expression: ast.Expr, values: dict[str, int]) -> int:
     }[expression.op]  # fmt: skip
 
 
-def run_loops(node: ast.LoopAst, values: dict[str, int]) -> list[Call]:
-    """The statement instances that the loops execute, in order."""
+def run_loops(
+    node: ast.LoopAst, values: dict[str, int], varying: Varying | None = None
+) -> list[Call]:
+    """The statement instances that the loops execute, in order.
+
+    Args:
+        node: the loops.
+        values: of parameters, and of iterators around.
+        varying: what is another number in every iteration of a loop.
+    """
     if isinstance(node, ast.Call):
         return [(node.statement, tuple(number(a, values) for a in node.arguments))]
     if isinstance(node, ast.Block):
-        return [call for child in node.children for call in run_loops(child, values)]
+        return [call for child in node.children for call in run_loops(child, values, varying)]
     if isinstance(node, ast.Marked):
-        return run_loops(node.body, values)
+        return run_loops(node.body, values, varying)
     if isinstance(node, ast.If):
         branch = node.then if number(node.condition, values) else node.otherwise
-        return run_loops(branch, values) if branch is not None else []
+        return run_loops(branch, values, varying) if branch is not None else []
     inner = {**values, node.iterator: number(node.first, values)}
     done: list[Call] = []
     while number(node.condition, inner):
-        done += run_loops(node.body, inner)
+        if varying is not None and node.iterator == varying.loop:
+            last = len(varying.numbers) - 1
+            own = varying.numbers[min(max(inner[node.iterator] - inner[varying.begin], 0), last)]
+            inner[varying.name] = inner[own]
+        done += run_loops(node.body, inner, varying)
         inner[node.iterator] += node.step
     return done
 
@@ -125,6 +145,8 @@ class Model:
         self.leaves = {s.name: s for s in self.program.statements}
         self.leaves |= {leaf.name: leaf for leaf in emitted.leaves}
         self.statements = {s.name: s for s in self.program.statements}
+        varying = self.program.varying
+        self.at = {} if varying is None else positions(varying, self.leaves.values())
         self.closes = {s.group for s in self.program.statements if s.group}
         self._read_accesses()
         self._read_meaning()
@@ -136,6 +158,9 @@ class Model:
 
     def _pairs(self, text: str) -> list[tuple[Instance, Cell]]:
         relation = isl.Map(f"{self.program.prefix}{{ {text} }}")
+        if self.program.varying is not None:
+            at = self.at.get(str(relation.get_tuple_name(_IN)))
+            relation = numbered(self.program.varying, relation, at)
         for name, value in self.sizes.items():
             place = relation.find_dim_by_name(_PARAM, name)
             if place >= 0:
@@ -223,11 +248,12 @@ class Model:
     def _read_trees(self) -> None:
         self.programs: dict[Strand, list[Call]] = {}
         for tree in self.emitted.trees:
-            calls, loops = dict(tree.calls), tree.loops()
+            calls, loops, varying = dict(tree.calls), tree.loops(), self.program.varying
             for agent in agents(tree.place):
                 values = self.sizes | dict(zip(tree.place.agents, agent, strict=True))
                 trace = [
-                    (calls.get(name, name), (*agent, *at)) for name, at in run_loops(loops, values)
+                    (calls.get(name, name), (*agent, *at))
+                    for name, at in run_loops(loops, values, varying)
                 ]
                 for strand in range(1 if tree.place.threads == 1 else 2):
                     self.programs[tree.place.name, agent, strand] = trace

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from polygen.emit import last_round, tile_domain
+from polygen.emit import last_round, row_order, tile_domain
 from polygen.emit.conditions import refusals
 from polygen.emit.environment import environment
 from polygen.emit.following import combining, following
@@ -41,8 +41,8 @@ from polygen.lower.fragments import Make
 from polygen.lower.plan import KernelPlan
 from polygen.lower.sync_work import Placed
 from polygen.lower.work import Locate
-from polygen.poly.key_tiles import FIRST, PART, KeyTiles
-from polygen.poly.raster import block_tile, rows_of_range
+from polygen.poly.key_tiles import PART, KeyTiles
+from polygen.poly.raster import block_tile
 from polygen.schedule.load import dumps
 from polygen.schedule.sums import reproducible
 
@@ -199,6 +199,8 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
             "find": find(plan, groups, 1, "b_m", "find_together"),
             "of_group": ", ".join(f"{name} = {value}" for name, value in held),
         }
+    if plan.key_tiles is not None and plan.launch.persistent:
+        return record | _ranges(plan)
     if plan.key_tiles is not None:
         return record | _one_range(plan, plan.key_tiles)
     if not plan.launch.persistent:
@@ -214,17 +216,27 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
 
 def _one_range(plan: KernelPlan, visited: KeyTiles) -> dict[str, Any]:
     """One tile of rows of a block, with the tiles of keys that it visits."""
-    first = visited.first("b_m", "key_tiles")
+    first, number = visited.of_rows()
     return {
         "frame": ["one_range", "barriers", "start_block", "places"],
         "attributes": "",
-        "matrix": matrix_coordinates(plan.batches),
-        "own_rows": rows_of_range("blockIdx.y", "gridDim.y"),
+        "rows": row_order.one_tile(plan),
         "group_warps": plan.device.warpgroup_warps,
         "key_bounds": key_bounds(plan),
         "part_of_keys": PART if visited.part else "",
         "key_first": first,
-        "key_count": visited.number("b_m", "key_tiles", FIRST),
+        "key_count": number,
+        **_barrier_frame(plan),
+    }
+
+
+def _ranges(plan: KernelPlan) -> dict[str, Any]:
+    """Persistent blocks whose tiles of rows visit tiles of keys of their own."""
+    return {
+        "frame": ["ranges", "barriers", "start_block", "places"],
+        "attributes": "",
+        "rows": row_order.of_persistent(plan),
+        "group_warps": plan.device.warpgroup_warps,
         **_barrier_frame(plan),
     }
 

@@ -1,8 +1,18 @@
-"""exp(a - b) as 2 ** (a * log2(e) - b * log2(e)): one product-and-sum and one instruction.
+"""What is computed of scores with fewer instructions: factors that meet, powers of two, tangents.
 
-Where `b` is the same for a whole row its product is made once. It is off by the rounding of
-b * log2(e), which is the same for the whole row, so that quotients of two such terms have no part
-of it; fast forms alone are written so.
+1. exp(a - b) is 2 ** (a * log2(e) - b * log2(e)): one product-and-sum and one instruction. Where
+   `b` is the same for a whole row its product is made once. It is off by the rounding of b *
+   log2(e), which is the same for the whole row, so that quotients of two such terms have no part of
+   it.
+2. Products and quotients by numbers, one after another, are one product.
+3. What becomes an exponent is precise enough if it is off by a small number, however small it is
+   itself. Under a soft cap that is c * tanh(x / c): `tanh_of_power` has a bound of this kind, and
+   takes fewer instructions than what is precise for small results as well.
+4. Up to one half a tangent is a polynomial of half as many. Where all scores of a warp's tile are
+   up to there it is the only one that is computed; else both are, and each score takes its own: so
+   that what is computed of a score depends on no other.
+
+Fast forms alone are written so.
 """
 
 from __future__ import annotations
@@ -10,11 +20,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from polygen.frontend.dtypes import F32
 from polygen.poly.pointwise import Compute
 
 _LOG2_E = 1.0 / math.log(2.0)
+_EXPONENTIALS = ("exp", "exp2")
+_TANGENT, _OF_SCORE, _WITHIN = "tanh_of_power", "tanh_of_score", "tanh_within"
+_SCALES = (2.0**-16, 2.0**16)  # of scores: f32 holds seven of them, one after another
 
 
 def by_powers_of_two(statements: Sequence[Compute]) -> tuple[Compute, ...]:
@@ -45,3 +61,128 @@ def by_powers_of_two(statements: Sequence[Compute]) -> tuple[Compute, ...]:
         found.append(Compute(f"{inner.result}_d", "sub", tuple(sides), F32))
         found.append(Compute(one.result, "exp2", (f"{inner.result}_d",), one.dtype))
     return tuple(s for s in found if s.result not in replaced)
+
+
+def with_factors_met(statements: Sequence[Compute], results: Sequence[str]) -> tuple[Compute, ...]:
+    """The statements, with a product of a product by numbers that nothing else reads as one.
+
+    Args:
+        statements: in order.
+        results: what is read behind them.
+    """
+    uses = Counter(arg for s in statements for arg in s.args if isinstance(arg, str))
+    uses.update(results)
+    made: dict[str, Compute] = {}
+    for one in statements:
+        outer = _factor(one)
+        inner = made.get(outer[0]) if outer is not None else None
+        both = _factor(inner) if inner is not None else None
+        made[one.result] = one
+        if outer is None or inner is None or both is None:
+            continue
+        number = outer[1] * both[1]
+        if uses[inner.result] == 1 and inner.dtype == F32 and _normal(number):
+            made[one.result] = replace(one, function="mul", args=(both[0], number))
+            del made[inner.result]
+    return tuple(made.values())
+
+
+def _factor(one: Compute) -> tuple[str, float] | None:
+    """What a statement multiplies, and by which number."""
+    if one.function not in ("mul", "div") or len(one.args) != 2:
+        return None
+    value, number = one.args
+    if one.function == "mul" and isinstance(value, float):
+        value, number = number, value
+    if not isinstance(value, str) or not isinstance(number, float) or not _normal(number):
+        return None
+    return value, number if one.function == "mul" else 1.0 / number
+
+
+def _normal(number: float) -> bool:
+    """Whether f32 holds a number and its reciprocal."""
+    return float(np.finfo(np.float32).tiny) <= abs(number) <= 2.0**126
+
+
+def with_short_tangents(
+    statements: Sequence[Compute], score: str, result: str
+) -> tuple[Compute, ...]:
+    """The statements, with the tangents that become exponents in forms with an absolute bound.
+
+    Args:
+        statements: in order, of which the result becomes part of exponents alone.
+        score: what is given to them.
+        result: of them.
+    """
+    made = {s.result: s for s in statements}
+    uses = Counter(arg for s in statements for arg in s.args if isinstance(arg, str))
+    found: list[Compute] = []
+    gone: set[str] = set()
+    for one in statements:
+        if one.function != "tanh" or not _only_added(statements, one.result, result):
+            found.append(one)
+            continue
+        (value,) = one.args
+        inner = made.get(value) if isinstance(value, str) else None
+        scaled = _factor(inner) if inner is not None else None
+        alone = inner is not None and uses[inner.result] == 1
+        value, scale = scaled if scaled is not None and alone else (value, 1.0)
+        if value == score and _SCALES[0] <= abs(scale) <= _SCALES[1]:
+            gone |= {inner.result} if inner is not None else set()
+            found.append(replace(one, function=_OF_SCORE, args=(value, scale)))
+            continue
+        name = f"{one.result}_power"
+        found.append(Compute(name, "mul", (one.args[0], 2.0 * _LOG2_E), F32))
+        found.append(Compute(one.result, _TANGENT, (name,), one.dtype))
+    return tuple(one for one in found if one.result not in gone)
+
+
+def tangent_of(statements: Sequence[Compute], score: str) -> float | None:
+    """By what a score is multiplied, whose tangent is taken; None if there is none, or several."""
+    found = {one.args for one in statements if one.function == _OF_SCORE}
+    ((value, scale),) = found if len(found) == 1 else {("", None)}
+    return scale if value == score and isinstance(scale, float) else None
+
+
+def within_limits(statements: Sequence[Compute]) -> tuple[Compute, ...]:
+    """The statements where scores are small: tangents are polynomials."""
+    return tuple(
+        replace(one, function=_WITHIN) if one.function == _OF_SCORE else one for one in statements
+    )
+
+
+def _only_added(statements: Sequence[Compute], value: str, result: str) -> bool:
+    """Whether a value becomes the result by sums, products with numbers and choices alone."""
+    parts = _parts(statements, value)
+    return parts is not None and not parts[1] and result in parts[0]
+
+
+def become_exponents(statements: Sequence[Compute], value: str, results: Sequence[str]) -> bool:
+    """Whether all that is made of a value is made of exponentials of it.
+
+    Args:
+        statements: in order.
+        value: that is given to them.
+        results: what is read behind them.
+    """
+    parts = _parts(statements, value)
+    return parts is not None and not set(parts[0]) & set(results)
+
+
+def _parts(statements: Sequence[Compute], value: str) -> tuple[set[str], set[str]] | None:
+    """What a value is added into, and the exponentials of that; None: it is used otherwise."""
+    sums, powers = {value}, set[str]()
+    for one in statements:
+        at = [n for n, arg in enumerate(one.args) if isinstance(arg, str) and arg in sums]
+        if not at:
+            continue
+        if one.function in _EXPONENTIALS:
+            powers.add(one.result)
+            continue
+        added = one.function in ("add", "sub", "neg") or _factor(one) is not None
+        added = added or (one.function == "where" and 0 not in at)
+        added = added or (one.function == "cast" and one.dtype == F32)
+        if not added:
+            return None
+        sums.add(one.result)
+    return sums, powers

@@ -30,6 +30,7 @@ _WRITTEN_TEXT = (
     "TileWalk TileColumn domain domain_tiles domain_items others of_matrix start "
     "lines block segment segments block_rows rest held own "
     "before after worth term_of_reference terms_of_score store_parts k_lowest k_highest k_of_all "
+    "matrices left together taken behind whole paired pairs in_pairs places last_place lap "
     "Cursor __attribute__ always_inline __syncwarp"
 )
 _WRITTEN = frozenset(_WRITTEN_TEXT.split())

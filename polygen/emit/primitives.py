@@ -147,6 +147,21 @@ PRIMITIVES: dict[str, Emitted] = {
         error=(LAST, 2.0**-22),
         fast_error=(TINY, 2.0**-19),
     ),
+    "tanh_of_power": Emitted(
+        "tanhf({0} * 0.34657359f)",
+        "tanh_of_power({0})",
+        fast_helpers=(EXP2, "tanh_of_power"),
+        error=(LAST, 2.0**-19),
+        fast_error=(2.0**-21, 2.0**-24),
+    ),
+    "tanh_of_score": Emitted(
+        "tanh_of_score({0}, {1})",
+        helpers=(EXP2, "tanh_of_power", "tanh_within", "tanh_of_score"),
+        error=(2.0**-21, 2.0**-24),
+    ),
+    "tanh_within": Emitted(
+        "tanh_within({0}, {1})", helpers=("tanh_within",), error=(2.0**-22, 2.0**-24)
+    ),
     "erf": Emitted(
         "erff({0})",
         "fast_erf({0})",

@@ -221,8 +221,24 @@ TABLE["random_uniform"] = Function(
 TABLE["nearest_tf32"] = Function("nearest_tf32", (1, 1), nearest_tf32, None, ("x",))
 for _half in (nibbles.nibble_i4, nibbles.nibble_u4):
     TABLE[_half.__name__] = Function(_half.__name__, (2, 2), _half, None, ("byte", "place"))
+TABLE["tanh_of_power"] = Function(
+    "tanh_of_power", (1, 1), lambda x: np.tanh(x * (math.log(2.0) / 2.0)), None, ("x",)
+)
+for _tangent in ("tanh_of_score", "tanh_within"):
+    TABLE[_tangent] = Function(
+        _tangent, (2, 2), lambda x, scale: np.tanh(x * scale), None, ("x", "scale")
+    )
 INTERNAL = frozenset(
-    ["cast", "nearest_tf32", "random_uniform", "nibble_i4", "nibble_u4"]
+    [
+        "cast",
+        "nearest_tf32",
+        "random_uniform",
+        "nibble_i4",
+        "nibble_u4",
+        "tanh_of_power",
+        "tanh_of_score",
+        "tanh_within",
+    ]
 )  # with which others are made; not written by name
 
 # --- composites: one line each --------------------------------------------------------------------

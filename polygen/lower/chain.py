@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from polygen.frontend.program import Program
@@ -37,8 +38,15 @@ from polygen.poly.legality import Proof
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.prologue_proofs import prove_inside
 from polygen.poly.raster import prove_linear_raster, prove_ranges
+from polygen.poly.row_order import prove_pairs, prove_together
 from polygen.rewrite.parts import parts_combine
-from polygen.schedule.model import Schedule
+from polygen.schedule.model import LONGEST, MATRIX, PAIRS, Schedule
+
+_ROW_ORDERS: dict[str, Callable[[], tuple[Proof, ...]]] = {
+    MATRIX: lambda: (prove_ranges(),),
+    LONGEST: lambda: (prove_ranges(), prove_together()),
+    PAIRS: prove_pairs,
+}
 
 
 def lower_chain(
@@ -78,8 +86,10 @@ def lower_chain(
     visited = between.visited
     more = _pages(matched, shape)
     after = None
-    if visited is not None:  # each block has as many tiles of keys as its rows want
-        launch = replace(launch, persistent=0)
+    order = schedule.raster.order
+    if visited is not None:  # each tile of rows has as many tiles of keys as it wants
+        if not shape.varying:
+            launch = replace(launch, persistent=0)
         more = (*more, *prove_key_tiles(visited, matched.values.depths[0], atom.m))
     if schedule.tile.part:
         each = schedule.tile.part
@@ -95,7 +105,7 @@ def lower_chain(
         f"warpgroup(s) of {shape.tiles.warp[0]} rows, {atom.name} on {device.name}",
         proofs=(
             *tree.proofs, carried_proof(atom), *more,
-            *(prove_linear_raster(1) if visited is None else (prove_ranges(),)),
+            *(prove_linear_raster(1) if visited is None else _ROW_ORDERS[order]()),
         ),
         chained=matched,
         scores=matched.scores,

@@ -16,7 +16,7 @@ from polygen.lower.result_work import Epilogue
 from polygen.lower.scan_work import PartStore, RowStore
 from polygen.lower.sync_work import Groups, Nothing, Placed
 from polygen.lower.synchronise import AGENTS, counter_of, sync_leaves
-from polygen.lower.work import FIRST_OF_TILE, Boxes, Locate, Move, Product
+from polygen.lower.work import FIRST_OF_TILE, Boxes, Locate, LocateRows, Move, Product
 from polygen.poly.by_chain import ChainShape, page_registers
 from polygen.poly.chain_match import VALUES, WEIGHTS, ChainMatch
 from polygen.poly.key_pages import KeyPages, PagedOperand
@@ -44,7 +44,11 @@ class ChainLeaves:
         raster, batches = self.given.schedule.raster, self.matched.values.batches
         locate = Locate("m", "n", raster.group, (1, 1), batches, None)
         found = [Leaf("locate", "locate", "threads", _READ, locate)]
-        if self.between.visited is not None:
+        visited = self.between.visited
+        if visited is not None and self.shape.varying:
+            rows = LocateRows(batches, *visited.of_rows())
+            found = [Leaf("locate", "locate_rows", "threads", _READ, rows)]
+        elif visited is not None:
             found = [Leaf("locate", "located", "threads", _READ, Nothing())]
         found += self._finds()
         found += [self._fill(name, operand) for name, operand in self.matched.operands]

@@ -63,6 +63,7 @@ from polygen.lower.work import (
     FindPages,
     Load,
     Locate,
+    LocateRows,
     Move,
     Product,
     Send,
@@ -104,6 +105,7 @@ Work: TypeAlias = (
     | Lines
     | Load
     | Locate
+    | LocateRows
     | Make
     | Meet
     | Meeting

@@ -57,6 +57,7 @@ from polygen.lower.work import (
     FindPages,
     Load,
     Locate,
+    LocateRows,
     Move,
     Product,
     Send,
@@ -195,6 +196,6 @@ _STOPPING = frozenset({
 })  # fmt: skip
 # and what touches no rows of arrays: rows of the workspace are whole words.
 _INSIDE = frozenset({
-    Clear, Combine, Convert, Exchange, Folding, Grids, Groups, HoldRow, Load, Locate, Meet, Meeting,
-    Nothing, Placed, Product, Send, Settle, Signal, Skip, Turn,
+    Clear, Combine, Convert, Exchange, Folding, Grids, Groups, HoldRow, Load, Locate, LocateRows,
+    Meet, Meeting, Nothing, Placed, Product, Send, Settle, Signal, Skip, Turn,
 })  # fmt: skip

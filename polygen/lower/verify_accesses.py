@@ -50,7 +50,7 @@ from polygen.lower.verify_overwrites import check_overwrites
 from polygen.lower.verify_pixels import check_boxes_of_pixels
 from polygen.lower.verify_promotions import check_promotions
 from polygen.lower.verify_rest import check_rest
-from polygen.lower.work import Copy, Fill, Locate, Move, Stream
+from polygen.lower.work import Copy, Fill, Locate, LocateRows, Move, Stream
 from polygen.poly.fills import PIECE_CHUNKS, filling_threads, held, rounds
 from polygen.poly.match import Along
 from polygen.poly.pointwise import Element, Pointwork
@@ -106,7 +106,8 @@ def check_accesses(plan: KernelPlan) -> None:
     groups = plan.match.groups
     batches = () if groups else plan.match.counted
     wanted = tuple(extent for _, extent in batches)
-    counted = [locate.batches for locate in plan.of(Locate)]
+    counted = [one.batches for one in plan.of(Locate)]
+    counted += [one.batches for one in plan.of(LocateRows)]
     if plan.launch.batches != wanted or any(one != batches for one in counted):
         raise VerifyError(f"the matrices are not counted along {wanted}", where=plan.entry)
     if any(locate.run != plan.tiles.run for locate in plan.of(Locate)):

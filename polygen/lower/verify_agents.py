@@ -103,7 +103,7 @@ def _check_leaf(plan: KernelPlan, leaf: Leaf, one: TileStatement) -> None:
     named = "store_pairs" if leaf.statement.startswith("terms") else named
     fits = leaf.op == does if does else leaf.op.startswith(named)
     if does == "locate":
-        fits = leaf.op in ("locate", "located")
+        fits = leaf.op in ("locate", "locate_rows", "located")
     if not fits or (isinstance(leaf.work, Groups) and leaf.work.pending):
         raise VerifyError(f"{leaf.op} is no {does or named}", where=where)
     if leaf.op.startswith("store_") and isinstance(leaf.work, Epilogue):

@@ -15,6 +15,7 @@ from polygen.lower.accesses import steps_text
 from polygen.lower.plan import KernelPlan
 from polygen.lower.scan_work import Scan
 from polygen.lower.verify_scan import check_scan, check_stores
+from polygen.lower.work import LocateRows
 from polygen.poly.key_tiles import KeyTiles
 from polygen.poly.match import Along
 
@@ -33,6 +34,9 @@ def check_scans(plan: KernelPlan, check: Check) -> None:
         VerifyError: with what differs.
     """
     check_stores(plan)
+    for rows in plan.of(LocateRows):
+        if plan.key_tiles is None or (rows.first, rows.count) != plan.key_tiles.of_rows():
+            raise VerifyError("blocks visit other tiles of keys than was proved", where=plan.entry)
     for scan in plan.of(Scan):
         check_scan(plan, scan)
         _check_reads(plan, scan, check)

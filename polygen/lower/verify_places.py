@@ -28,6 +28,7 @@ from polygen.lower.work import Boxes, Copy, Fill, Load, Locate, Move, Product, S
 from polygen.poly.by_warps import copy_parts
 from polygen.poly.register_operands import tile_extents
 from polygen.poly.tiling import RowVectors, share_of
+from polygen.schedule.model import PAIRS
 
 
 def check_places(plan: KernelPlan) -> None:
@@ -310,7 +311,8 @@ def _check_rows_of_tiles(plan: KernelPlan) -> None:
     """Of a chain a block has tiles of rows with all columns; or one, with all keys or a part."""
     launch, (rows, columns, _), part = plan.launch, plan.tiles.cta, plan.schedule.tile.part
     across = (plan.match.depths[0], part) if part else (plan.match.n, columns)
-    alone = plan.key_tiles is not None  # blocks visit as many tiles of keys as their rows want
+    # Blocks that visit as many tiles of keys as their rows want have one tile of them, or pairs.
+    alone = plan.key_tiles is not None and plan.schedule.raster.order != PAIRS
     wanted = (
         plan.match.m, rows, *across, plan.schedule.raster.group, (1, 1), 1, False,
         0 if alone else plan.device.multiprocessors * plan.schedule.min_blocks,

@@ -18,8 +18,8 @@ from polygen.lower.result_work import Exchange, Finish, Lines, Panel, Store
 from polygen.lower.sync_work import Grids, Groups, Nothing, Placed, Signal, Skip, Turn
 from polygen.lower.synchronise import counter_of, placed
 from polygen.lower.tally import Tally
-from polygen.lower.work import Combine, Fill, Move, Product, Send
-from polygen.poly.read_loops import check_loops
+from polygen.lower.work import Combine, Fill, LocateRows, Move, Product, Send
+from polygen.poly.read_loops import check_loops, check_variable
 from polygen.poly.tile_program import SyncStatement
 
 _PLAIN = ("retire", "fence", "grid")
@@ -32,8 +32,14 @@ def check_syncs(plan: KernelPlan) -> None:
         VerifyError: with what differs.
     """
     proved = plan.synchronised
+    varying = proved.program.varying
+    if (varying is None) == bool(plan.of(LocateRows)):
+        raise VerifyError("tiles of rows have another number of tiles of keys", where=plan.entry)
     for tree in plan.trees:
-        check_loops(tree, plan.place(tree.place.name).loops)
+        loops = plan.place(tree.place.name).loops
+        check_loops(tree, loops)
+        if varying is not None:
+            check_variable(loops, varying.name, varying.loop, "locate")
     if {tree.place.name for tree in plan.trees} != {place.name for place in plan.places}:
         raise VerifyError("a place runs no tree that was proved", where=plan.entry)
     wanted = [replace(one, bytes=0) for one in placed(proved, {})]

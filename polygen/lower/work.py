@@ -52,6 +52,21 @@ class Locate:
     split: int = 1  # blocks of a cluster that share the sums of the last round's tiles
 
 
+@dataclass(frozen=True, slots=True)
+class LocateRows:
+    """The next tile of rows of a persistent block, and the tiles of keys that it visits.
+
+    Attributes:
+        batches: batch dims and how many matrices there are along each, outermost first.
+        first: the first tile of keys.
+        count: how many tiles of keys from there on.
+    """
+
+    batches: tuple[tuple[str, Dim], ...]
+    first: str
+    count: str
+
+
 # --- operands ------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Copy:

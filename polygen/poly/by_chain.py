@@ -14,7 +14,8 @@
                store[i,m]         sums and states -> results
 
 Blocks are persistent: `i` counts the tiles of rows of one, `k` the tiles of keys, `s` instructions
-along what is summed, `m` those along the rows of a consumer.
+along what is summed, `m` those along the rows of a consumer. Where a mask leaves tiles of rows
+different numbers of tiles of keys, `k_tiles` is that of tile `i`: rings go on from one to the next.
 
 The second product lags a tile: it runs while the next tile is scored and weighed. So the last
 uses of rings stand where something else waits for them, so that both products are in flight.
@@ -28,7 +29,7 @@ from polygen.hardware.device import common_facts
 from polygen.poly.frames import Frames, Held
 from polygen.poly.kernel_parts import flat
 from polygen.poly.role_shape import tile_of
-from polygen.poly.tile_program import Buffer, Place, TileProgram, TileStatement
+from polygen.poly.tile_program import Buffer, Place, TileProgram, TileStatement, Varying
 from polygen.poly.tile_tree import Node, loop, steps
 from polygen.poly.tiling import Tiling
 
@@ -50,6 +51,7 @@ class ChainShape:
         row_slots: slots of the ring of rows: with two the next tile's come while this one's are
             used.
         paged: rings of what lies in pages that a table names.
+        varying: whether tiles of rows of one block have different numbers of tiles of keys.
     """
 
     tiles: Tiling
@@ -60,6 +62,7 @@ class ChainShape:
     turns: bool = False
     row_slots: int = 1
     paged: tuple[str, ...] = ()
+    varying: bool = False
 
     @property
     def consumers(self) -> int:
@@ -113,7 +116,19 @@ def by_chain(shape: ChainShape) -> TileProgram:
         ),
         releases=releases,
         turns=(("score", "commit_multiply"),) if shape.turns else (),
+        varying=varying(shape),
     )
+
+
+def varying(shape: ChainShape) -> Varying | None:
+    """The number of tiles of keys, where it is not the same for all tiles of rows.
+
+    Slots are taken again as many versions later as a ring has: with a tile of keys for each tile of
+    rows, so many tiles of rows later.
+    """
+    if not shape.varying:
+        return None
+    return Varying("k_tiles", "i", 1, 1 + max(shape.stages, shape.row_slots))
 
 
 def frames(shape: ChainShape) -> Frames:

@@ -249,6 +249,14 @@ def check_turns(order: Order, sync: Sync) -> None:
         raise VerifyError(f"counters: {sync.name} is not passed on once a wait", where=_WHERE)
     if not gives.is_injective() or not (gives.is_single_valued() and takes.is_single_valued()):
         raise VerifyError(f"counters: {sync.name} is not passed on once a wait", where=_WHERE)
+    # Passed on before it is taken, it arrives twice where a neighbour waits once.
+    held = takes.apply_range(gives.reverse())
+    passed = isl.beyond(held, order.before(sync.wait, signal))
+    if passed is not None:
+        raise VerifyError(
+            f"counters: {sync.name} is passed on before it is taken: {isl.sample_pair(passed)}",
+            where=_WHERE,
+        )
     step = order.model.next(sync.buffers[0])
     own = takes.apply_range(step).apply_range(takes.reverse())
     last, count = agents - 1, place.counts[-1]

@@ -46,10 +46,12 @@ class Synchronised:
 def derive(program: TileProgram) -> Synchronised:
     """Derive what synchronises a program.
 
+    A parameter that varies is one number here: what follows from any one is proved for all of them.
+
     Raises:
         IllegalSchedule: the schedule reverses a dependence, or nothing can order one.
     """
-    work = Derivation(program)
+    work = Derivation(replace(program, varying=None))
     hand_over(work)
     meet(work)
     tell_apart(work)

@@ -20,6 +20,7 @@ from polygen.poly.frame import Frame
 from polygen.poly.place_trees import PlaceTree, place_trees
 from polygen.poly.tile_program import Sync, SyncStatement, TileProgram, TileStatement
 from polygen.poly.tile_tree import Node
+from polygen.poly.varying import numbered, positions
 
 _PARAM, _IN, _OUT = isl.dim_type.param, isl.dim_type.in_, isl.dim_type.out
 
@@ -79,7 +80,8 @@ def read_trees(emitted: Emitted, context: isl.Set) -> Mapping[str, isl.Map]:
     Raises:
         VerifyError: a tree has a leaf that its place does not know.
     """
-    known = emitted.known
+    known, varying = emitted.known, emitted.program.varying
+    at = {} if varying is None else positions(varying, known.values())
     found: dict[str, isl.Map] = {}
     for tree in emitted.trees:
         schedule = remembered.read_schedule(tree.text)
@@ -94,7 +96,10 @@ def read_trees(emitted: Emitted, context: isl.Set) -> Mapping[str, isl.Map]:
                 raise VerifyError(
                     f"instances: {name} is no leaf of the {tree.place.name}", where="refinement"
                 )
-            found[name] = _lifted(one, leaf).intersect_params(context)
+            lifted = _lifted(one, leaf)
+            if varying is not None:
+                lifted = numbered(varying, lifted, at.get(name))
+            found[name] = lifted.intersect_params(context)
     width = max(one.dim(_OUT) for one in found.values())
     return MappingProxyType({name: _padded(one, width) for name, one in found.items()})
 

@@ -115,7 +115,7 @@ class Order(AgentOrder):
         return self._cells(sync.waits_for).intersect_domain(self.times[sync.wait].domain())
 
     def _cells(self, text: str) -> isl.Map:
-        return remembered.read_map(f"{self.model.program.prefix}{{ {text} }}")
+        return self.model.read(text)
 
     def uncovered(
         self,

@@ -19,6 +19,8 @@ from polygen.poly.legality import Proof
 from polygen.rewrite.key_range import KeyRange
 
 FIRST = "k_first"  # the first tile of keys
+COUNT = "k_tiles"  # how many from there on
+ALL = "key_tiles"  # how many there are
 PART = "part"  # which part of the keys
 # The least and the greatest key that a row of the tile has, of bounds that arrays hold.
 LOWEST, HIGHEST = "k_lowest", "k_highest"
@@ -118,6 +120,10 @@ class KeyTiles:
         found = f"{end} - ({first})" if " " in first else f"{end} - {first}"
         found = f"min({found}, {self.part})" if self.part else found
         return f"max({found}, 1)"
+
+    def of_rows(self) -> tuple[str, str]:
+        """The first tile of the block's rows and their number, as C."""
+        return self.first("b_m", ALL), self.number("b_m", ALL, FIRST)
 
     def within(self, row: str, span: int, key: str) -> str:
         """When all keys of the tile that begins at `key` are those of `span` rows from `row`."""

@@ -47,6 +47,58 @@ def check_loops(tree: PlaceTree, loops: LoopAst) -> None:
             raise VerifyError(f"{which} {claim}", where=where)
 
 
+def check_variable(loops: LoopAst, name: str, loop: str, sets: str) -> None:
+    """Check that a variable is read where it is what it is in an iteration of a loop.
+
+    Args:
+        loops: of a place.
+        name: of the variable.
+        loop: in whose iterations it is another number.
+        sets: what is called to set it.
+
+    Raises:
+        VerifyError: it is read outside of the loop, or before it is set there.
+    """
+    if isinstance(loops, For) and loops.iterator == loop:
+        around, own = (loops.first, loops.condition), loops.body
+        children = own.children if isinstance(own, Block) else (own,)
+        call = children[0]
+        set_ = isinstance(call, Call) and (call.statement, call.arguments) == (sets, (Var(loop),))
+        if set_ and not any(_reads(one, name) for one in around):
+            return
+    elif isinstance(loops, Block):
+        for child in loops.children:
+            check_variable(child, name, loop, sets)
+        return
+    elif isinstance(loops, Marked):
+        check_variable(loops.body, name, loop, sets)
+        return
+    if _reads(loops, name):
+        raise VerifyError(f"{name} is read where no {sets}({loop}) has set it", where="loops")
+
+
+def _reads(node: LoopAst | Expr | None, name: str) -> bool:
+    """Whether anything below a node reads a variable."""
+    below: tuple[LoopAst | Expr | None, ...]
+    if isinstance(node, Var):
+        return node.name == name
+    if node is None or isinstance(node, Const):
+        return False
+    if isinstance(node, Call):
+        below = node.arguments
+    elif isinstance(node, For):
+        below = (node.first, node.condition, node.body)
+    elif isinstance(node, If):
+        below = (node.condition, node.then, node.otherwise)
+    elif isinstance(node, Marked):
+        below = (node.body,)
+    elif isinstance(node, Block):
+        below = node.children
+    else:
+        below = (node.left, node.right)
+    return any(_reads(one, name) for one in below)
+
+
 @lru_cache(maxsize=64)
 def _wrong(said: str, wanted: isl.Set, known: isl.Set) -> tuple[str, isl.Set | None] | None:
     """What is wrong with the calls of a statement, and of which instances if it is about some.

@@ -13,6 +13,7 @@ which all that waits can run.
                 order, passing over those of others by skips, so that slot and parity follow from
                 the version
     order       every dependence lies on a path of trees and syncs, with the fences it needs
+    window      what is claimed is about few iterations of a loop whose numbers vary
     kept        what is in a cell is read before it is overwritten: no term of a sum is lost
     live        in one order of all leaves signals come before waits, and every tree follows it
     phases      a wait is for the signals of its own version: the phase before is over, the next
@@ -46,6 +47,7 @@ from polygen.poly.liveness import check_live
 from polygen.poly.phases import early, late
 from polygen.poly.tile_program import Sync, TileStatement
 from polygen.poly.versions import Dependence, TileModel, maps_of
+from polygen.poly.window import check_window
 
 _PARAM, _SET, _IN, _OUT = (
     isl.dim_type.param,
@@ -73,6 +75,8 @@ def refine(emitted: Emitted, *, necessary: bool = True) -> tuple[Proof, ...]:
     proof.check_arrivals()
     proof.check_counters()
     proof.check_order()
+    known = tuple(emitted.known.values())
+    check_window(proof.order, proof.needs, known)
     check_kept(proof.model)
     proof.check_carried()
     check_live(proof.order, emitted)
@@ -94,6 +98,12 @@ def refine(emitted: Emitted, *, necessary: bool = True) -> tuple[Proof, ...]:
         "a wait is for its own phase: the one before is over, the next but one not yet",
         "barriers are there before they are used, and memory as long as it is",
     ]
+    varying = emitted.program.varying
+    if varying is not None:
+        claims.append(
+            f"all that for any {varying.name} in every iteration of {varying.loop}: claims are "
+            f"about {varying.window} of them that follow each other, of any numbers"
+        )
     if emitted.program.dependent:
         claims.append("nothing touches global memory before the grids before are complete")
     if necessary:
@@ -105,7 +115,7 @@ class _Refinement:
     def __init__(self, emitted: Emitted) -> None:
         self.emitted = emitted
         self.program, self.syncs = emitted.program, emitted.syncs
-        self.model = TileModel(self.program)
+        self.model = TileModel(self.program, emitted.leaves)
         self.known = emitted.known
         self.facts = {name: LeafFacts.of(leaf) for name, leaf in self.known.items()}
         self.times = read_trees(emitted, self.model.context)
@@ -259,7 +269,7 @@ class _Refinement:
         """What one element leaves for another stays in order: by a tree, else by syncs."""
         for need in maps_of(isl.UnionMap(f"{self.program.prefix}{{ {self.emitted.carried} }}")):
             source, target = str(need.get_tuple_name(_IN)), str(need.get_tuple_name(_OUT))
-            there = need.intersect_domain(self.times[source].domain())
+            there = self.model.numbered(need).intersect_domain(self.times[source].domain())
             there = there.intersect_range(self.times[target].domain())
             wrong = isl.beyond(there, self.order.before(source, target))
             if wrong is not None:  # what is left leads from one agent to another

@@ -154,6 +154,51 @@ class TileStatement:
 
 
 @dataclass(frozen=True, slots=True)
+class Varying:
+    """A parameter of the texts that may be another number in every iteration of an outermost loop.
+
+    Attributes:
+        name: of the parameter.
+        loop: whose iterations have each a number of their own.
+        least: of all its numbers.
+        window: iterations, one after another, that all claims are about; their numbers are any.
+    """
+
+    name: str
+    loop: str
+    least: int
+    window: int
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """Parameters: the numbers of a window; those before it and behind it are as its ends."""
+        return tuple(f"{self.name}_{n}" for n in range(self.window))
+
+    @property
+    def begin(self) -> str:
+        """A parameter: the window's first iteration."""
+        return f"{self.loop}_window"
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """All that stand for the one."""
+        return (self.begin, *self.numbers)
+
+    @property
+    def context(self) -> str:
+        """What is known about these, as isl text."""
+        return " and ".join(f"{one} >= {self.least}" for one in self.numbers)
+
+    def said(self, iteration: str) -> str:
+        """That the parameter is the number of an iteration, as isl text."""
+        last, cases = self.window - 1, []
+        for n, number in enumerate(self.numbers):
+            of = "<=" if n == 0 else ">=" if n == last else "="
+            cases.append(f"({iteration} {of} {self.begin} + {n} and {self.name} = {number})")
+        return " or ".join(cases)
+
+
+@dataclass(frozen=True, slots=True)
 class TileProgram:
     """The statements of a kernel, in no synchronised order yet.
 
@@ -171,6 +216,9 @@ class TileProgram:
             one after another: no dependence asks for it, it keeps units of execution busy.
         fields: (buffer, schedule fields that a refusal through it points to).
         dependent: whether it may begin while the grids before it still run.
+        varying: a parameter that is another number in every iteration of a loop; None: all are what
+            they are for the whole kernel. Synchronisation is derived as if it were one number, and
+            proved for any.
     """
 
     parameters: tuple[str, ...]
@@ -184,6 +232,7 @@ class TileProgram:
     dependent: bool = False
     releases: tuple[tuple[str, str], ...] = ()
     turns: tuple[tuple[str, str], ...] = ()
+    varying: Varying | None = None
 
     @property
     def prefix(self) -> str:

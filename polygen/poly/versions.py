@@ -19,8 +19,9 @@ from polygen import isl, remembered
 from polygen.errors import IllegalSchedule
 from polygen.hardware.units import FenceRule, fence_between
 from polygen.poly.before import antis, flows, outputs, union_map
-from polygen.poly.tile_program import Buffer, TileProgram, TileStatement
+from polygen.poly.tile_program import Buffer, SyncStatement, TileProgram, TileStatement
 from polygen.poly.tile_tree import Node, times
+from polygen.poly.varying import numbered, numbered_context, numbered_set, positions
 
 _IN, _OUT = isl.dim_type.in_, isl.dim_type.out
 
@@ -57,9 +58,16 @@ class Dependence:
 class TileModel:
     """A tile program as isl sets and relations."""
 
-    def __init__(self, program: TileProgram, *, printed: bool = False) -> None:
+    def __init__(
+        self,
+        program: TileProgram,
+        leaves: Iterable[SyncStatement] = (),
+        *,
+        printed: bool = False,
+    ) -> None:
         """Args:
         program: the program.
+        leaves: what synchronises it, as far as texts speak of it.
         printed: whether text is made of its sets. isl may rewrite a set in place when it computes
             with it, into one that is equal and reads differently: what is printed is therefore
             read for this model alone.
@@ -67,7 +75,11 @@ class TileModel:
         self.program, self._printed = program, printed
         self._read: dict[str, isl.Map] = {}  # texts that were parsed
         self._nameless: dict[str, isl.Set] = {}
+        varying = program.varying
+        self._positions = {} if varying is None else positions(varying, program.statements, leaves)
         self.context = isl.Set(f"{program.prefix}{{ : {program.context} }}")
+        if varying is not None:
+            self.context = numbered_context(varying, self.context)
         self.domains = {s.name: self.set(s.domain) for s in program.statements}
         self.reads: dict[str, dict[str, isl.Map]] = {b.name: {} for b in program.buffers}
         self.writes: dict[str, dict[str, isl.Map]] = {b.name: {} for b in program.buffers}
@@ -82,17 +94,31 @@ class TileModel:
     def set(self, text: str) -> isl.Set:
         """A set of the program's parameters."""
         read = isl.Set if self._printed else remembered.read_set
-        return read(f"{self.program.prefix}{{ {text} }}").intersect_params(self.context)
+        found = read(f"{self.program.prefix}{{ {text} }}")
+        if self.program.varying is not None:
+            at = self._positions.get(str(found.get_tuple_name()))
+            found = numbered_set(self.program.varying, found, at)
+        return found.intersect_params(self.context)
 
     def map(self, text: str) -> isl.Map:
         """A relation of the program's parameters."""
-        whole = f"{self.program.prefix}{{ {text} }}"
         if not self._printed:
-            return remembered.read_map(whole)
+            return self.read(text)
         known = self._read.get(text)
         if known is None:
-            known = self._read[text] = isl.Map(whole)
+            known = self._read[text] = isl.Map(f"{self.program.prefix}{{ {text} }}")
         return known
+
+    def read(self, text: str) -> isl.Map:
+        """The same, not to be printed."""
+        return self.numbered(remembered.read_map(f"{self.program.prefix}{{ {text} }}"))
+
+    def numbered(self, relation: isl.Map) -> isl.Map:
+        """A relation from instances under the number that a parameter has where they are."""
+        if self.program.varying is None:
+            return relation
+        at = self._positions.get(str(relation.get_tuple_name(_IN)))
+        return numbered(self.program.varying, relation, at)
 
     def time_of(self, tree: Node) -> dict[str, isl.Map]:
         """When the program's statements run, by a tree."""

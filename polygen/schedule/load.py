@@ -25,7 +25,17 @@ from polygen.hardware import device as targets
 from polygen.hardware.atom import atom_names
 from polygen.hardware.device import Device
 from polygen.hardware.swizzle import swizzle_names
-from polygen.schedule.model import LANES, LAST, Cluster, Epilogue, Raster, Roles, Schedule, Tile
+from polygen.schedule.model import (
+    LANES,
+    LAST,
+    ORDERS,
+    Cluster,
+    Epilogue,
+    Raster,
+    Roles,
+    Schedule,
+    Tile,
+)
 from polygen.schedule.tables import structured, unstructured
 
 FORMAT = 1
@@ -37,6 +47,7 @@ _CHOICES: dict[str, Callable[[], tuple[str, ...]]] = {
     "loops.k": lambda: ("forward", "backward"),
     "pipeline.copies": lambda: ("whole", "spread"),
     "raster.along": lambda: ("m", "n"),
+    "raster.order": lambda: ORDERS,
     "smem.swizzle": lambda: ("auto", *swizzle_names()),
     "epilogue.through": lambda: ("smem", "registers", "tma", "lines"),
     "epilogue.rows": lambda: ("after", "tile"),
@@ -59,7 +70,7 @@ _OMITTED: dict[type, tuple[str, ...]] = {
     Roles: ("computes",),
     Tile: ("pixels", "part", "joined"),
     Cluster: ("share", "columns"),
-    Raster: ("run",),
+    Raster: ("run", "order"),
     Epilogue: ("rows", "row_warps", "row_words"),
     Schedule: ("launch", "exchange", "functions"),
 }
@@ -120,8 +131,8 @@ def dumps(schedule: Schedule) -> str:
 
     It has every field, but `launch`, `exchange`, `functions`, `epilogue.rows`,
     `epilogue.row_warps`, `epilogue.row_words`, `roles.computes`, `cluster.share`,
-    `cluster.columns`, `raster.run`, `tile.pixels`, `tile.joined` and `tile.part` only where they
-    are not the default.
+    `cluster.columns`, `raster.run`, `raster.order`, `tile.pixels`, `tile.joined` and `tile.part`
+    only where they are not the default.
     """
     table = unstructured(schedule, _OMITTED)
     text = tomli_w.dumps({"format": FORMAT, **table})

@@ -132,6 +132,9 @@ class Cluster:
         return self.share == LAST
 
 
+MATRIX, LONGEST, PAIRS = ORDERS = ("matrix", "longest", "pairs")
+
+
 @dataclass(frozen=True, slots=True)
 class Raster:
     """The order in which thread blocks visit output tiles."""
@@ -140,6 +143,10 @@ class Raster:
     group: int = 8  # tiles per group along it
     # Tiles of one row of them that a persistent block takes one after another.
     run: int = 1
+    # of a chain whose rows have ranges of keys: "matrix" after matrix; "longest": the same, but
+    # tiles of the last matrices together, those of most keys first; "pairs": persistent blocks,
+    # which take pairs of as many keys each, and then tiles of the last matrices
+    order: str = MATRIX
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from polygen.hardware import device as targets
 from polygen.hardware.atom import Atom
 from polygen.schedule.lanes import lane_problems, meant_for_warps
 from polygen.schedule.load import value_problems
-from polygen.schedule.model import Schedule, leaves
+from polygen.schedule.model import MATRIX, Schedule, leaves
 
 
 def check_structure(schedule: Schedule, atom: Atom, where: str) -> None:
@@ -69,6 +69,11 @@ def check_structure(schedule: Schedule, atom: Atom, where: str) -> None:
         problems.append(
             f'functions = "{schedule.functions}" without a chain of products: it is about scores. '
             "Leave it out"
+        )
+    if schedule.raster.order != MATRIX:
+        problems.append(
+            f'raster.order = "{schedule.raster.order}" without a chain of products whose rows have '
+            "ranges of keys: tiles of all others take as long as each other. Leave it out"
         )
     problems += _role_problems(schedule, facts["cluster_blocks_most"])
     problems += _shared_sum_problems(schedule, atom.n)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import polygen as pg
@@ -14,7 +15,16 @@ from polygen.errors import (
     UnsupportedProgram,
 )
 from polygen.hardware.device import device
-from polygen.schedule.model import CtaTile, Epilogue, Pipeline, Roles, Schedule, Tile, WarpTile
+from polygen.schedule.model import (
+    CtaTile,
+    Epilogue,
+    Pipeline,
+    Raster,
+    Roles,
+    Schedule,
+    Tile,
+    WarpTile,
+)
 
 SIGNATURE = ("bf16[B,S,64]", "bf16[B,T,64]", "bf16[B,T,64]")
 
@@ -230,6 +240,8 @@ def _schedule(
         (_schedule(part=192), "tile.part"),
         (_schedule(pixels=(8, 16)), "tile.pixels"),
         (_schedule(epilogue=Epilogue("tma")), "epilogue.through"),
+        (_schedule(raster=Raster("m", 1, order="longest")), "raster.order"),
+        (_schedule(raster=Raster("m", 1, order="pairs")), "raster.order"),
     ],
 )
 def test_schedules_of_other_kernels(schedule, field) -> None:
@@ -237,6 +249,26 @@ def test_schedules_of_other_kernels(schedule, field) -> None:
         pg.fuse(softmax).compile(*SIGNATURE, arch="sm_90a", schedule=schedule)
         return
     assert field in _refused(softmax, error=ScheduleError, schedule=schedule)
+
+
+def _causal(q, k, v):
+    s = q @ k.mT
+    i, j = pg.indices(s)[-2:]
+    return pg.softmax(pg.where(i >= j, s, -np.inf)) @ v
+
+
+def _ragged(q, k, v, end):
+    s = q @ k.mT
+    return pg.softmax(pg.where(pg.indices(s)[-1] < end[:, None], s, -np.inf)) @ v
+
+
+def test_orders_that_persistent_blocks_do_not_go_through() -> None:
+    pairs = Raster("m", 1, order="pairs")
+    text = _refused(_causal, error=ScheduleError, schedule=_schedule(part=256, raster=pairs))
+    assert "raster.order beside parts" in text and '"longest", or tile.part = 0' in text
+    signature = (*SIGNATURE, "s32[S]")
+    text = _refused(_ragged, *signature, error=ScheduleError, schedule=_schedule(raster=pairs))
+    assert "raster.order beside bounds" in text and '"longest"' in text
 
 
 def test_what_does_not_fit() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from chain_samples import few_rows
 import polygen as pg
 from polygen.frontend.evaluate import reference
 from polygen.hardware.device import device
+from polygen.schedule.model import ORDERS, Epilogue, Raster
 
 pytestmark = pytest.mark.gpu
 cupy = pytest.importorskip("cupy")
@@ -71,6 +74,36 @@ def test_causal_masks_and_log_sums() -> None:
 
     arrays = _given(5, (2, 700, 64), (2, 700, 64), (2, 700, 64))
     _run(function, ("bf16[B,S,64]", "bf16[B,S,64]", "bf16[B,S,64]"), arrays)
+
+
+@pytest.mark.parametrize("matrices", [3, 40, 300])
+def test_orders_of_rows_change_no_bit(matrices: int) -> None:
+    """Blocks of one tile of rows, tiles of the last matrices together, persistent blocks."""
+
+    def function(q, k, v):
+        s = (q @ k.mT) * 0.125
+        i, j = pg.indices(s)[-2:]
+        return pg.softmax(pg.where(i >= j, s, -np.inf)) @ v
+
+    arrays = _given(matrices, *((matrices, 700, 64),) * 3)
+    signature = ("bf16[B,S,64]", "bf16[B,S,64]", "bf16[B,S,64]")
+    found = []
+    for order in ORDERS:
+        schedule = replace(
+            few_rows(),
+            raster=Raster("m", 1, order=order),
+            epilogue=Epilogue("registers", prefetch=2),
+        )
+        found += _run(function, signature, arrays, schedule=schedule)
+    assert all((one == found[0]).all() for one in found)
+
+
+def test_soft_caps() -> None:
+    def function(q, k, v):
+        return pg.softmax(pg.tanh((q @ k.mT) * 0.125 / 5.0) * 5.0) @ v
+
+    arrays = _given(9, (2, 700, 64), (2, 900, 64), (2, 900, 64))
+    _run(function, ("bf16[B,S,64]", "bf16[B,T,64]", "bf16[B,T,64]"), arrays)
 
 
 def test_heads_in_rows_and_groups_of_heads() -> None:

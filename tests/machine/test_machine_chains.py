@@ -113,6 +113,51 @@ def test_equal_large_and_absent_scores() -> None:
     _run(softmax, signature, [q, k, v])
 
 
+@pytest.mark.parametrize("size", [0.3, 4.0])
+def test_soft_caps_below_and_far_beyond(size: float) -> None:
+    """Tangents that become exponents: as precise as the weights, wherever scores are."""
+
+    def capped(q, k, v):
+        s = pg.tanh((q @ k.mT) * 0.125 / 5.0) * 5.0
+        return pg.softmax(s) @ v, pg.logsumexp(s, axis=-1)
+
+    q, k, v = arrays = _arrays(11, (1, 70, 64), (1, 200, 64), (1, 200, 64))
+    arrays = [(q * bf16(size)).astype(bf16), (k * bf16(size)).astype(bf16), v]
+    signature = ("bf16[B,S,64]", "bf16[B,T,64]", "bf16[B,T,64]")
+    kernel = pg.fuse(capped).compile(*signature, arch="sm_90a")
+    assert "tanh_of_score(score, 0.025f)" in kernel.source
+    found, wanted = _run(capped, signature, arrays)
+    assert np.abs(found[1] - wanted[1]).max() < 5 * 2.0**-20
+
+
+def test_under_a_soft_cap_rows_do_not_depend_on_others() -> None:
+    """Tangents of a tile without a large score are shorter, with the same bits."""
+
+    def capped(q, k, v):
+        return pg.softmax(pg.tanh((q @ k.mT) * 0.125 / 5.0) * 5.0) @ v
+
+    q, k, v = _arrays(12, (70, 64), (200, 64), (200, 64))
+    q = (q * bf16(0.3)).astype(bf16)
+    signature = ("bf16[S,64]", "bf16[T,64]", "bf16[T,64]")
+    kernel = pg.fuse(capped).compile(*signature, arch="sm_90a")
+    small = kernel.emulation(q, k, v)
+    q[5] = (q[5] * bf16(50)).astype(bf16)
+    mixed = kernel.emulation(q, k, v)
+    assert small.report.findings == mixed.report.findings == ()
+    same = (small.results == mixed.results).all(axis=-1)
+    assert not same[5] and same[np.arange(70) != 5].all()
+    assert mixed.report.instructions > small.report.instructions + 500
+
+
+def test_scores_that_are_no_exponents_have_the_precise_tangent() -> None:
+    arrays = _arrays(7, (70, 64), (64, 96), (96, 64))
+    arrays[1] = (arrays[1] * bf16(0.1)).astype(bf16)
+    signature = ("bf16[M,64]", "bf16[64,R]", "bf16[R,64]")
+    function = lambda x, a, b: pg.tanh(x @ a) @ b  # noqa: E731
+    assert "fast_tanh(" in pg.fuse(function).compile(*signature, arch="sm_90a").source
+    _run(function, signature, arrays)
+
+
 def test_no_folds_between() -> None:
     arrays = _arrays(7, (70, 64), (64, 96), (96, 64))
     arrays[1] = (arrays[1] * bf16(0.1)).astype(bf16)

@@ -15,6 +15,7 @@ from polygen.emit.leaf import (  # noqa: F401 - importing registers
     lines,
     load_threads,
     locate,
+    locate_rows,
     make_chunks,
     make_fragments,
     mbarrier,

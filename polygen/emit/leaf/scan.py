@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from polygen.emit.ctext import definition, pointwise
-from polygen.emit.exponentials import by_powers_of_two
+from polygen.emit.ctext import definition
 from polygen.emit.folds import combined, exchanged, identities
 from polygen.emit.leaf.scan_correction import correction_lines
 from polygen.emit.leaf.score_reads import arguments, by_row, pair_reads
+from polygen.emit.leaf.score_terms import called, functions, near, terms_lines, unmasked, within
 from polygen.emit.leaf.store_pairs import pairs_record
 from polygen.emit.leaf.table import Text, filled, leaf
 from polygen.emit.leaves import extent_names, pair_of_sums, plus, size_name
-from polygen.emit.names import c_name
 from polygen.frontend.monoids import MONOIDS
 from polygen.lower.carried import carried
 from polygen.lower.plan import KernelPlan, Leaf
@@ -30,24 +29,6 @@ _TURNS = 2
 _UNROLL = "#pragma unroll"
 
 
-# --- what is computed of one score ---------------------------------------------------------------
-def _called(name: str) -> str:
-    return f"{name}_out"
-
-
-def terms_lines(
-    scan: Scan, terms: Terms, *, masked: bool = True
-) -> tuple[list[str], tuple[str, ...]]:
-    """The statements on one score, and the helper files they need."""
-    names = dict(terms.given) | {name: name for name, _ in terms.coordinates}
-    names |= {r.name: c_name(r.tensor.name) if r.kind == "scalar" else r.name for r in terms.reads}
-    outputs = {name: _called(name) for name in terms.results}
-    statements = terms.statements if masked or not terms.unmasked else terms.unmasked
-    if scan.fast:
-        statements = by_powers_of_two(statements)
-    return pointwise(statements, names, outputs, scan.fast, short=scan.short)
-
-
 def scan_helpers(plan: KernelPlan) -> list[str]:
     """Helper files that scans call."""
     found: list[str] = []
@@ -55,6 +36,7 @@ def scan_helpers(plan: KernelPlan) -> list[str]:
         for terms in (scan.advance, scan.weigh):
             if terms is not None:
                 found += terms_lines(scan, terms)[1]
+                found += terms_lines(scan, terms, masked=False, small=bool(near(scan, terms)))[1]
         found += correction_lines(scan)[2]
         found += [name for state in scan.states for name in _combine(state.monoid)[2]]
     return found
@@ -86,28 +68,6 @@ def scan_reads(plan: KernelPlan) -> list[Read]:
     return [read for terms in parts if terms is not None for read in terms.reads]
 
 
-def _function(name: str, scan: Scan, terms: Terms) -> list[str]:
-    """A function of one score, declared in front of its leaf."""
-    parameters = [f"float {name}" for _, name in terms.given]
-    parameters += [f"float {read.name}" for read in terms.reads if read.kind != "scalar"]
-    parameters += [f"float {name}" for name, _ in terms.coordinates]
-    parameters += [f"float& {_called(name)}" for name in terms.results]
-    found = []
-    for masked in (True, *((False,) if terms.unmasked else ())):
-        called = name if masked else _unmasked(name)
-        found += [
-            f"auto {called} = [&]({', '.join(parameters)}) __attribute__((always_inline)) {{",
-            *(f"  {line}" for line in terms_lines(scan, terms, masked=masked)[0]),
-            "};",
-        ]
-    return found
-
-
-def _unmasked(function: str) -> str:
-    """The function where no key of a tile is masked."""
-    return f"{function}_unmasked"
-
-
 def _elements(
     plan: KernelPlan,
     scan: Scan,
@@ -126,9 +86,9 @@ def _elements(
         beyond: what results are behind the last key.
         use: lines that use an element's results.
     """
-    results, atom = [_called(name) for name in terms.results], plan.atom
+    results, atom = [called(name) for name in terms.results], plan.atom
 
-    def body(edge: bool) -> list[str]:
+    def body(edge: bool, small: bool = False) -> list[str]:
         lines = [_UNROLL, f"for (int n = 0; n < {plan.tiles.cta[2] // atom.n}; ++n) {{"]
         for element, (_, offset) in enumerate(atom.c.of_thread):
             if element % 2 == 0:
@@ -137,8 +97,9 @@ def _elements(
                     *(f"    {line}" for line in pair_reads(atom, terms, element, edge)),
                 ]
             given = ", ".join([*arguments(atom, terms, element), *results])
-            called = _unmasked(function) if terms.unmasked and not edge else function
-            lines += ["    {", f"      float {', '.join(results)};", f"      {called}({given});"]
+            own = unmasked(function) if terms.unmasked and not edge else function
+            own = within(own) if small else own
+            lines += ["    {", f"      float {', '.join(results)};", f"      {own}({given});"]
             if edge:
                 place = plus(f"first_key + n * {atom.n}", offset)
                 outside = " ".join(
@@ -151,12 +112,42 @@ def _elements(
         return [*lines, "}"]
 
     inside = f" && {scan.inside}" if scan.inside and terms.unmasked else ""
+    limit, lines = near(scan, terms), [f"if (whole{inside}) {{"]
+    if limit:
+        lines += [
+            *(_in(line) for line in _largest(plan)),
+            f"  if (__all_sync(0xffffffffu, largest <= {limit})) {{",
+            *(_in(_in(line)) for line in body(False, small=True)),
+            "  } else {",
+            *(_in(_in(line)) for line in body(False)),
+            "  }",
+        ]
+    else:
+        lines += [_in(line) for line in body(False)]
     return [
-        f"if (whole{inside}) {{",
-        *(_in(line) for line in body(False)),
+        *lines,
         "} else {",
         *(_in(line) for line in body(True)),
         "}",
+    ]
+
+
+def _largest(plan: KernelPlan) -> list[str]:
+    """The largest size of a thread's scores: of each element of a group first, so that they wait
+    less for each other.
+    """
+    count = len(plan.atom.c.of_thread)
+    each = (f"  sizes[{n}] = fmaxf(sizes[{n}], fabsf(scores[m][n][{n}]));" for n in range(count))
+    largest = "sizes[0]"
+    for n in range(1, count):
+        largest = f"fmaxf({largest}, sizes[{n}])"
+    return [
+        f"float sizes[{count}] = {{}};",
+        _UNROLL,
+        f"for (int n = 0; n < {plan.tiles.cta[2] // plan.atom.n}; ++n) {{",
+        *each,
+        "}",
+        f"const float largest = {largest};",
     ]
 
 
@@ -200,7 +191,7 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
     terms, state = scan.advance, scan.reference
     assert terms is not None and state is not None
     (nothing,) = identities(state.monoid)
-    x, register, lanes = _called(terms.results[0]), state.register, plan.atom.c.same_rows
+    x, register, lanes = called(terms.results[0]), state.register, plan.atom.c.same_rows
     correction, names, _ = correction_lines(scan)
 
     def use(element: int) -> list[str]:
@@ -232,7 +223,7 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
     ]
     declared = [
         f"float {register}[{plan.tiles.atoms[0]}][2], correction[{plan.tiles.atoms[0]}][2];",
-        *_function("term_of_reference", scan, terms),
+        *functions("term_of_reference", scan, terms),
     ]
     comment = (
         f"{one.statement}[i,k]: {state.value} with the keys of the tile, and what sums under the "
@@ -246,7 +237,7 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
     terms = scan.weigh
     reference = scan.reference
     beyond = ["0.0f"] * len(terms.results)
-    value_of = {name.removesuffix("_kept"): _called(name) for name in terms.results}
+    value_of = {name.removesuffix("_kept"): called(name) for name in terms.results}
     for state in scan.summed:
         at = next(
             n for n, name in enumerate(terms.results) if name.removesuffix("_kept") == state.term
@@ -295,7 +286,7 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
         ),
     ]
     declared = [f"float {s.register}[{plan.tiles.atoms[0]}][2];" for s in scan.summed]
-    declared += _function("terms_of_score", scan, terms)
+    declared += functions("terms_of_score", scan, terms)
     under = f" under {reference.value}" if reference is not None else ""
     return _text(
         lines, f"{one.statement}[i,k]: what is multiplied{under}, and states of rows", declared

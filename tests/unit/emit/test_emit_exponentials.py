@@ -6,7 +6,14 @@ import math
 
 import numpy as np
 
-from polygen.emit.exponentials import by_powers_of_two
+from polygen.emit.exponentials import (
+    become_exponents,
+    by_powers_of_two,
+    tangent_of,
+    with_factors_met,
+    with_short_tangents,
+    within_limits,
+)
 from polygen.frontend.dtypes import F32
 from polygen.frontend.functions import TABLE
 from polygen.poly.pointwise import Compute
@@ -47,3 +54,73 @@ def test_what_others_read_stays() -> None:
     assert "a" in {s.result for s in found}
     known = {"x": 0.3, "m": 0.7}
     assert math.isclose(_value(found, known, "f"), _value(given, known, "f"), rel_tol=1e-14)
+
+
+def test_products_by_numbers_are_one() -> None:
+    given = _made(("a", "mul", "x", 0.088), ("b", "div", "a", 30.0), ("c", "mul", 2.0, "b"))
+    (found,) = with_factors_met(given, ("c",))
+    assert (found.result, found.function, found.args[0]) == ("c", "mul", "x")
+    assert math.isclose(_value([found], {"x": 7.0}, "c"), _value(given, {"x": 7.0}, "c"))
+
+
+def test_products_that_others_read_or_that_f32_does_not_hold_stay() -> None:
+    given = _made(("a", "mul", "x", 0.5), ("b", "mul", "a", 3.0))
+    assert with_factors_met(given, ("a", "b")) == given
+    for number in (1e-30, 0.0):
+        given = _made(("a", "mul", "x", 1e-30), ("b", "mul", "a", number))
+        assert with_factors_met(given, ("b",)) == given
+    given = _made(("a", "mul", "x", "y"), ("b", "mul", "a", 3.0))
+    assert with_factors_met(given, ("b",)) == given
+
+
+def test_tangents_of_scores_have_forms_with_an_absolute_bound() -> None:
+    given = _made(
+        ("a", "mul", "x", 0.5), ("b", "div", "a", 5.0), ("t", "tanh", "b"), ("s", "mul", "t", 30.0)
+    )
+    found = with_short_tangents(with_factors_met(given, ("s",)), "x", "s")
+    assert [one.function for one in found] == ["tanh_of_score", "mul"]
+    assert found[0].args == ("x", 0.1) and tangent_of(found, "x") == 0.1
+    small = within_limits(found)
+    assert [one.function for one in small] == ["tanh_within", "mul"]
+    for x in (-50.0, -0.3, 0.0, 2.0):
+        wanted = _value(given, {"x": x}, "s")
+        for made in (found, small):
+            assert math.isclose(_value(made, {"x": x}, "s"), wanted, rel_tol=1e-14, abs_tol=1e-14)
+
+
+def test_tangents_of_sums_take_powers_of_two() -> None:
+    """Which of them are small does not follow from the scores."""
+    given = _made(("a", "add", "x", 0.1), ("t", "tanh", "a"), ("s", "mul", "t", 30.0))
+    found = with_short_tangents(given, "x", "s")
+    assert [one.function for one in found] == ["add", "mul", "tanh_of_power", "mul"]
+    assert tangent_of(found, "x") is None and within_limits(found) == found
+    for x in (-50.0, -0.3, 0.0, 2.0):
+        wanted = _value(given, {"x": x}, "s")
+        assert math.isclose(_value(found, {"x": x}, "s"), wanted, rel_tol=1e-14, abs_tol=1e-14)
+
+
+def test_scales_whose_powers_f32_does_not_hold_take_powers_of_two() -> None:
+    given = _made(("a", "mul", "x", 1e-7), ("t", "tanh", "a"))
+    found = with_short_tangents(given, "x", "t")
+    assert [one.function for one in found] == ["mul", "mul", "tanh_of_power"]
+
+
+def test_a_product_that_others_read_stays_in_front_of_its_tangent() -> None:
+    given = _made(("a", "mul", "x", 0.1), ("t", "tanh", "a"), ("s", "add", "t", "a"))
+    found = with_short_tangents(given, "x", "s")
+    assert [one.function for one in found] == ["mul", "mul", "tanh_of_power", "add"]
+
+
+def test_tangents_of_another_use_stay() -> None:
+    """Where they are multiplied by each other, or chosen by, small ones have to be precise."""
+    for last in (("s", "mul", "t", "t"), ("s", "div", 1.0, "t"), ("s", "where", "t", "x", 0.0)):
+        given = _made(("t", "tanh", "x"), last)
+        assert with_short_tangents(given, "x", "s") == given
+
+
+def test_what_becomes_an_exponent() -> None:
+    weights = (("d", "sub", "x", "m"), ("c", "mul", "d", 2.0), ("e", "exp", "c"))
+    assert become_exponents(_made(*weights), "x", ("e",))
+    assert not become_exponents(_made(*weights), "x", ("e", "c"))
+    assert not become_exponents(_made(*weights, ("g", "mul", "e", "x")), "x", ("g",))
+    assert not become_exponents(_made(("e", "sigmoid", "x")), "x", ("e",))

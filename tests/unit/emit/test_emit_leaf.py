@@ -7,6 +7,7 @@ import paged_samples
 import pytest
 from chain_samples import few_rows
 from matrix import UNUSUAL, case, roles, small, tiled
+from plan_samples import sample
 from rest_samples import form, low_rank, signature
 
 import polygen as pg
@@ -181,7 +182,7 @@ def plans():
     found |= {"beside": beside_plan(), "rows": rows_plan(), "scaled": scaled_plan()}
     found |= {"rest": rest_plan(), "paged": paged_plan()}
     found |= {name: covering_plan(*given) for name, given in COVERING.items()}
-    found["near"] = near_plan()
+    found |= {"near": near_plan(), "in pairs": sample("chain in pairs")}
     return found | {name: folding(schedule) for name, schedule in FOLDS.items()}
 
 
@@ -195,7 +196,7 @@ def test_no_leaf_is_in_the_table_for_nothing(plans):
     [
         *KERNELS, *COMPUTED, *COVERING, *FOLDS,
         "staged", "chain", "parts", "beside", "rows", "scaled", "rest", "paged",
-        "near",
+        "near", "in pairs",
     ],
 )  # fmt: skip
 def test_a_leaf_names_the_iterators_that_it_reads(plans, name):

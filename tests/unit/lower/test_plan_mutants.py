@@ -44,6 +44,8 @@ EQUIVALENT = {
     ("Scan", "fast"): "functions in their full forms, for results of 16 bits",
     ("FoldPart", "turns"): "which of a place's registers takes a term: all are combined, and begin "
     "with what changes nothing; where the order matters it is checked",
+    ("Terms", "coordinates"): "helpers have their parameters, and calls what they pass, in another "
+    "order; which coordinate has which name is checked",
     ("Epilogue", "fixed_column"): "what is the same in every pass is read again",
 }
 
@@ -57,17 +59,14 @@ def plan(name: str) -> KernelPlan:
 
 
 SAMPLES = (
-    "chain", "masked chain", "padded chain", "paged chain", "chain in parts", "rows", "held rows",
-    "followed", "copied", "made",
+    "chain", "masked chain", "padded chain", "paged chain", "chain in parts", "chain in pairs",
+    "rows", "held rows", "followed", "copied", "made",
 )  # fmt: skip
 QUICK = ("small warps", "small roles", "lanes", "copied", "made")
+# Of these one in so many is tried in the fast tests.
 FEW = (
-    "masked chain",
-    "paged chain",
-    "chain in parts",
-    "held rows",
-    "followed",
-)  # of which one in so many is
+    "masked chain", "paged chain", "chain in parts", "chain in pairs", "held rows", "followed",
+)  # fmt: skip
 EVERY = 24
 SLOW = ("small cluster", "warps", "roles", "shared", "threads", "exchanged", *SAMPLES[:-2])
 CASES = [

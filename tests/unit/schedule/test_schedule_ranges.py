@@ -191,6 +191,12 @@ CASES: dict[str, list[tuple[Schedule, dict[str, Any], bool]]] = {
     "raster.along": [(W, {"raster__along": a}, a in "mn") for a in ("m", "n", "k")],
     # Of products that go on with sums more (tests/machine/test_machine_rest.py).
     "raster.run": [(one, {"raster__run": n}, n == 1) for one in (W, R) for n in (0, 1, 2)],
+    # Of chains more (tests/machine/test_machine_row_order.py).
+    "raster.order": [
+        (one, {"raster__order": order}, order == "matrix")
+        for one in (W, R)
+        for order in ("matrix", "longest", "pairs", "k")
+    ],
     "raster.group": [(W, {"raster__group": n}, n > 0) for n in (0, 1, 1000)],
     "smem.swizzle": [
         (W, {"smem__swizzle": name}, legal)
