@@ -20,7 +20,8 @@ import numpy as np
 from polygen.brief import Brief
 from polygen.errors import ArgumentError, PolygenError, echo
 from polygen.hardware.device import device
-from polygen.machine import Finding, Launch, TensorMap, run
+from polygen.machine import Finding, Launch, Struct, TensorMap, run
+from polygen.machine.run import arrays_of
 from polygen.runtime import sandbox
 from polygen.runtime.outside import compile_text
 
@@ -215,19 +216,13 @@ def _text(source: str | Path) -> tuple[str, str]:
 
 def _arrays(launch: Launch) -> list[Array]:
     """The arrays of a launch, as `Report.arrays` has them."""
-    found: list[Array] = []
-    for one in launch.arguments:
-        for piece in one if isinstance(one, tuple) else (one,):
-            if isinstance(piece, TensorMap):
-                found.append(piece.memory)
-            elif isinstance(piece, np.ndarray):
-                if not piece.ndim:
-                    raise ArgumentError(
-                        "an array without axes is no array and no number",
-                        where="launch",
-                        nearest="Pass array[()] for a number, array.reshape(1) for a pointer",
-                    )
-                found.append(piece)
+    found = arrays_of(launch)
+    if any(not array.ndim for array in found):
+        raise ArgumentError(
+            "an array without axes is no array and no number",
+            where="launch",
+            nearest="Pass array[()] for a number, array.reshape(1) for a pointer",
+        )
     return found
 
 
@@ -282,6 +277,9 @@ def _packed(launch: Launch) -> tuple[Any, ...]:
             return "map", place(value.array), rest, whole
         if isinstance(value, np.ndarray):
             return "array", place(value)
+        if isinstance(value, Struct):
+            targets = [(at, place(one), start) for at, one, start in value.targets("launch")]
+            return "struct", value.data, targets
         if isinstance(value, tuple):
             return "tuple", [packed(piece) for piece in value]
         return "value", value
@@ -305,6 +303,8 @@ def _unpacked(given: tuple[Any, ...]) -> Launch:
             return TensorMap(array(one[1]), box, swizzle, nan_fill, kind, whole, every)
         if one[0] == "array":
             return array(one[1])
+        if one[0] == "struct":
+            return Struct(one[1], {at: (array(to), start) for at, to, start in one[2]})
         return tuple(map(value, one[1])) if one[0] == "tuple" else one[1]
 
     return Launch(grid, block, shared_bytes, tuple(map(value, arguments)), entry)

@@ -2,7 +2,8 @@
 
 1. Variables of the module and arrays get buffers in global memory; arrays of the same elements
    share one.
-2. Scalars and structs become bytes of the parameters, pointers the addresses of their buffers.
+2. Scalars and structs become bytes of the parameters, pointers, alone or in structs, the addresses
+   of their buffers.
 3. A tensor map is an image that tells its number (`tensormap.image`): among the parameters, or in
    global memory behind a pointer.
 """
@@ -17,6 +18,7 @@ import numpy as np
 
 from polygen.errors import LaunchError
 from polygen.machine import tensormap
+from polygen.machine.arguments import Struct
 from polygen.machine.blocks import Program
 from polygen.machine.memory import BASE, Buffer, GlobalMemory
 from polygen.machine.module import Module, Variable, type_bytes
@@ -35,7 +37,7 @@ def _scalar(value: Any, kind: str, size: int, where: str) -> bytes:
         raise LaunchError(
             f"a {type(value).__name__} for a struct of {size} bytes",
             where=where,
-            nearest="Pass bytes",
+            nearest="Pass bytes, or a Struct where it has pointers",
         )
     if isinstance(value, np.generic):
         if value.itemsize != size:
@@ -112,6 +114,12 @@ def place_arguments(module: Module, program: Program, arguments: tuple[Any, ...]
             if size != 8:
                 raise LaunchError(f"an array for a parameter of {size} bytes", where=where)
             data += (BASE + reserve(where, value).offset).to_bytes(8, "little")
+        elif isinstance(value, Struct):
+            struct = bytearray(_scalar(value.data, one.kind, size, where))
+            for offset, array, start in value.targets(where):
+                place = BASE + reserve(where, array).offset + start
+                struct[offset : offset + 8] = place.to_bytes(8, "little")
+            data += bytes(struct)
         else:
             data += _scalar(value, one.kind, size, where)
     memory.build()

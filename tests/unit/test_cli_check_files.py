@@ -446,7 +446,8 @@ def test_the_block_may_be_that_of_the_launch_bounds(tmp_path, capsys):
         ("mine.h", "Put it beside the file"),
     ],
 )
-def test_a_header_that_is_missing_names_its_package(tmp_path, header, words):
+def test_a_header_that_is_missing_names_its_package(tmp_path, header, words, monkeypatch):
+    monkeypatch.setattr(toolkit, "nvcc", lambda: None)
     path = Path(written(tmp_path, "k.cu", f"#include <{header}>\n"))
     with pytest.raises(CompileError, match=f"there is no header <{header}>") as caught:
         compile_ptx(path, "sm_80")
