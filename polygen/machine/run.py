@@ -39,6 +39,7 @@ from polygen.machine.state import Options, Placed, local_bytes, place_shared, sh
 from polygen.machine.stores import GlobalStores
 from polygen.machine.translate import Translation
 from polygen.machine.waves import Task, cut, run_waves
+from polygen.machine.wide import narrowed
 
 MOST_GRID = (2**31 - 1, 2**16 - 1, 2**16 - 1)
 MOST_BLOCKS = 1 << 22
@@ -213,7 +214,9 @@ def run(
     if key not in _TRANSLATIONS:
         names = frozenset(one.name for one in module.variables)
         with _readable():
-            _TRANSLATIONS[key] = Translation(analyse(flattened(kernel, module.functions), names))
+            _TRANSLATIONS[key] = Translation(
+                analyse(narrowed(flattened(kernel, module.functions)), names)
+            )
     program = _TRANSLATIONS[key].program
     kernel = program.kernel
     symbols, first, end = place_shared(program, module.variables, launch.shared_bytes)

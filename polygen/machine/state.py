@@ -152,6 +152,7 @@ class Machine:
         self.everyone = Lanes(geometry, np.arange(geometry.total), bool(geometry.exists.all()))
         self.registers = self._storage(stored)
         self.unwritten: dict[str, Any] = {}  # by register, flags per thread: see `unwritten`
+        self.unwritten_loads: list[tuple[str, int]] = []  # what is found when they matter, where
         self.instructions = 0
         self.special = Specials(self).value
 

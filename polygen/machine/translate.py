@@ -8,6 +8,7 @@ variant for all threads uses whole register arrays; the other one gathers and sc
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -134,13 +135,19 @@ def _namespace() -> dict[str, object]:
 class Translation:
     """The translated blocks of one kernel; blocks are translated when they first run."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, follow_loads: bool = False) -> None:
+        """`follow_loads`: what they find in shared memory is, see `unwritten`."""
         self.program = program
         self.names = _namespace()
         self.watched = accumulators.watched(program.kernel)
-        self.doubt = unwritten.doubtful(program)
+        self.doubt = unwritten.doubtful(program, follow_loads)
         self.whole: dict[int, BlockFunction] = {}
         self.part: dict[int, BlockFunction] = {}
+
+    @functools.cached_property
+    def following(self) -> Translation:
+        """The same kernel, with loads from shared memory followed."""
+        return Translation(self.program, True)
 
     def block(self, number: int, everyone: bool) -> BlockFunction:
         """The function of a block, for all threads or for some."""

@@ -68,6 +68,7 @@ class Writer:
         self.counter = 0
         self.accesses: dict[Any, Any] | None = None  # to registers of wgmma: see `accumulators`
         self.followed: set[str] | None = None  # registers of the block: see `unwritten`
+        self.recheck = False  # whether any of them may have flags since the last look
 
     # --- text --------------------------------------------------------------------------------
     def emit(self, line: str) -> None:
