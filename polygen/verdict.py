@@ -20,7 +20,7 @@ import numpy as np
 from polygen.brief import Brief
 from polygen.errors import ArgumentError, PolygenError, echo
 from polygen.hardware.device import device
-from polygen.machine import Finding, Launch, Struct, TensorMap, run
+from polygen.machine import Finding, Launch, Struct, Surface, TensorMap, Texture, run
 from polygen.machine.run import arrays_of
 from polygen.runtime import sandbox
 from polygen.runtime.outside import compile_text
@@ -278,8 +278,11 @@ def _packed(launch: Launch) -> tuple[Any, ...]:
         if isinstance(value, np.ndarray):
             return "array", place(value)
         if isinstance(value, Struct):
-            targets = [(at, place(one), start) for at, one, start in value.targets("launch")]
+            targets = [(at, packed(one), start) for at, one, start in value.targets("launch")]
             return "struct", value.data, targets
+        if isinstance(value, Texture | Surface):
+            names = [one.name for one in dataclasses.fields(value) if one.name != "array"]
+            return type(value).__name__, place(value.array), {n: getattr(value, n) for n in names}
         if isinstance(value, tuple):
             return "tuple", [packed(piece) for piece in value]
         return "value", value
@@ -304,7 +307,11 @@ def _unpacked(given: tuple[Any, ...]) -> Launch:
         if one[0] == "array":
             return array(one[1])
         if one[0] == "struct":
-            return Struct(one[1], {at: (array(to), start) for at, to, start in one[2]})
+            found = [(at, value(to), start) for at, to, start in one[2]]
+            return Struct(one[1], {at: (to, start) if start else to for at, to, start in found})
+        if one[0] in ("Texture", "Surface"):
+            image = Texture if one[0] == "Texture" else Surface
+            return image(array(one[1]), **one[2])
         return tuple(map(value, one[1])) if one[0] == "tuple" else one[1]
 
     return Launch(grid, block, shared_bytes, tuple(map(value, arguments)), entry)

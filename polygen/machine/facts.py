@@ -46,7 +46,7 @@ class Facts:
 def facts(kernel: Kernel) -> Facts:
     """Look at every instruction once."""
     code = kernel.instructions
-    stores = (_element_bytes(one.parts) for one in code if one.parts[0] == "st")
+    stores = (_element_bytes(one.parts) for one in code if one.parts[0] in ("st", "sust"))
     return Facts(
         _granule(kernel),
         min(stores, default=8),

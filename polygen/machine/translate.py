@@ -28,6 +28,7 @@ from polygen.machine import (
     exchange,
     grids,
     hopper,
+    image_code,
     mbarrier,
     memory,
     mma,
@@ -38,6 +39,7 @@ from polygen.machine import (
     rounding,
     select,
     small_parts,
+    texture,
     transfer,
     unwritten,
     warp,
@@ -54,6 +56,7 @@ FAMILIES = (
     compute,
     convert,
     hopper,
+    image_code,
     move,
     select,
     small_parts,
@@ -88,9 +91,8 @@ def guarded(
     return merged
 
 
-_TEXTURES = "textures and surfaces are not modelled"
 _NOT_MODELLED = {
-    **dict.fromkeys(("tex", "tld4", "txq", "suld", "sust", "sured", "suq", "istypep"), _TEXTURES),
+    **dict.fromkeys(("sured", "istypep"), "of textures and surfaces this is not modelled"),
     "tcgen05": "tensor memory is not modelled",
     "tensormap": "tensor maps are described to the machine and cannot be changed",
     "alloca": "the stack has no size that is known before",
@@ -120,6 +122,7 @@ def _namespace() -> dict[str, object]:
         wgmma=wgmma,
         wmma=wmma,
         registers=registers,
+        texture=texture,
     )
     names.update(grids=grids)
     names.update(order=order, remote=remote, accumulators=accumulators, unwritten=unwritten)
