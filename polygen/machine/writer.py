@@ -144,8 +144,8 @@ class Writer:
         if special.is_special(operand):
             return self._special(operand, dtype)
         number = immediate(operand, dtype)
-        if number is not None:
-            return self.constant(number)
+        if number is not None:  # an array without axes: NumPy takes it faster than a scalar
+            return self.constant(np.asarray(number))
         base, offset = address(operand)
         if base not in self.program.symbols:
             raise self.unknown(base)
@@ -193,7 +193,8 @@ class Writer:
             size = type_bytes(self.kernel.registers[base])
             name = self.read(base, f"u{size}")
             if offset:
-                name = self.fresh(f"{name} + {self.constant(_wrap(offset, f'u{size}'))}")
+                wrapped = np.asarray(_wrap(offset, f"u{size}"))
+                name = self.fresh(f"{name} + {self.constant(wrapped)}")
             return name
         if not base:
             return self.constant(_wrap(offset, "u8"))
