@@ -17,7 +17,7 @@ def _place(w: Writer, one: Instruction, operand: str) -> tuple[str, tuple[str, .
         raise w.refuse(
             one,
             why="only handles in registers are modelled, with their sampler",
-            nearest="cudaTextureObject_t and cudaSurfaceObject_t",
+            nearest="A cudaTextureObject_t or cudaSurfaceObject_t",
         )
     return w.read(parts[0], "u8"), items(parts[1])
 
