@@ -230,9 +230,11 @@ class CompileError(PolygenError):
 
     Attributes:
         log: the whole compiler log; may be empty.
+        host: whether it may be for code of the host in the source, which nvcc takes.
     """
 
     log: str = ""
+    host: bool = False
 
 
 class PressureError(CompileError):

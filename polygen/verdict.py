@@ -20,7 +20,8 @@ import numpy as np
 from polygen.brief import Brief
 from polygen.errors import ArgumentError, PolygenError, echo
 from polygen.hardware.device import device
-from polygen.machine import Finding, Launch, TensorMap, run
+from polygen.machine import Finding, Launch, Struct, Surface, TensorMap, Texture, run
+from polygen.machine.run import arrays_of
 from polygen.runtime import sandbox
 from polygen.runtime.outside import compile_text
 
@@ -215,19 +216,13 @@ def _text(source: str | Path) -> tuple[str, str]:
 
 def _arrays(launch: Launch) -> list[Array]:
     """The arrays of a launch, as `Report.arrays` has them."""
-    found: list[Array] = []
-    for one in launch.arguments:
-        for piece in one if isinstance(one, tuple) else (one,):
-            if isinstance(piece, TensorMap):
-                found.append(piece.memory)
-            elif isinstance(piece, np.ndarray):
-                if not piece.ndim:
-                    raise ArgumentError(
-                        "an array without axes is no array and no number",
-                        where="launch",
-                        nearest="Pass array[()] for a number, array.reshape(1) for a pointer",
-                    )
-                found.append(piece)
+    found = arrays_of(launch)
+    if any(not array.ndim for array in found):
+        raise ArgumentError(
+            "an array without axes is no array and no number",
+            where="launch",
+            nearest="Pass array[()] for a number, array.reshape(1) for a pointer",
+        )
     return found
 
 
@@ -282,6 +277,12 @@ def _packed(launch: Launch) -> tuple[Any, ...]:
             return "map", place(value.array), rest, whole
         if isinstance(value, np.ndarray):
             return "array", place(value)
+        if isinstance(value, Struct):
+            targets = [(at, packed(one), start) for at, one, start in value.targets("launch")]
+            return "struct", value.data, targets
+        if isinstance(value, Texture | Surface):
+            names = [one.name for one in dataclasses.fields(value) if one.name != "array"]
+            return type(value).__name__, place(value.array), {n: getattr(value, n) for n in names}
         if isinstance(value, tuple):
             return "tuple", [packed(piece) for piece in value]
         return "value", value
@@ -305,6 +306,12 @@ def _unpacked(given: tuple[Any, ...]) -> Launch:
             return TensorMap(array(one[1]), box, swizzle, nan_fill, kind, whole, every)
         if one[0] == "array":
             return array(one[1])
+        if one[0] == "struct":
+            found = [(at, value(to), start) for at, to, start in one[2]]
+            return Struct(one[1], {at: (to, start) if start else to for at, to, start in found})
+        if one[0] in ("Texture", "Surface"):
+            image = Texture if one[0] == "Texture" else Surface
+            return image(array(one[1]), **one[2])
         return tuple(map(value, one[1])) if one[0] == "tuple" else one[1]
 
     return Launch(grid, block, shared_bytes, tuple(map(value, arguments)), entry)

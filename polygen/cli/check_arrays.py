@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from polygen.cli.check_launch import (
-    DTYPES,
+from polygen.cli.check_arguments import (
     ArrayArgument,
-    LaunchFile,
     MapArgument,
     ScalarArgument,
     StructArgument,
+    SurfaceArgument,
+    TextureArgument,
 )
+from polygen.cli.check_launch import DTYPES, LaunchFile
 from polygen.errors import LaunchFileError
-from polygen.machine import Finding, TensorMap
+from polygen.machine import Finding, Surface, TensorMap, Texture
 from polygen.verdict import differences
 
 Array = np.ndarray[Any, Any]
@@ -67,12 +69,20 @@ def arguments(launch: LaunchFile, path: Path) -> tuple[tuple[Any, ...], list[Arr
                 made[number] = TensorMap(
                     array, one.box, one.swizzle, one.nan_fill, kind, every=one.every
                 )
+        elif isinstance(one, TextureArgument | SurfaceArgument) and made[number] is not None:
+            made[number] = _image(one, made[number])
         expected.append(
             _file(one.expect, source, where, path.parent, problems) if one.expect else None
         )
     if problems:
         raise LaunchFileError(str(path), problems)
     return tuple(made), expected
+
+
+def _image(one: TextureArgument | SurfaceArgument, array: Array) -> Texture | Surface:
+    own = {field.name for field in fields(one)} - {field.name for field in fields(ArrayArgument)}
+    kind = Texture if isinstance(one, TextureArgument) else Surface
+    return kind(array, **{name: getattr(one, name) for name in own})
 
 
 def _scalar(one: ScalarArgument, where: str, problems: list[str]) -> Any:

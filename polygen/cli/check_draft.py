@@ -1,7 +1,7 @@
 """A launch file to begin with, from what a kernel's PTX says of itself.
 
 1. A parameter of 128 bytes is a tensor map; one of 8 bytes whose value becomes an address is an
-   array; the others are numbers.
+   array, one that is a handle a texture or surface; the others are numbers.
 2. An array's dtype is that of the first access through it; one that is only stored to begins as
    NaN, or zeros. What is computed from a parameter is followed through the text.
 3. Block and dynamic shared memory are those of the launch bounds and declarations, where they say;
@@ -91,6 +91,9 @@ def _argument(kernel: Kernel, parameter: Variable) -> list[str]:
             'kind = "tensor-map"', 'dtype = "f16"', f"shape = [{', '.join(['128'] * rank)}]",
             f"box = [{box}]", "swizzle = 128",
         ]  # fmt: skip
+    images = [one for one in kernel.instructions if _handles(one, reached)]
+    if images and parameter.size in (0, 8):
+        return _image(images[0])
     uses = [one for one in kernel.instructions if _through(one, reached)]
     if parameter.kind in ("u64", "b64", "s64") and uses:
         dtype = _dtype(kernel, uses)
@@ -103,6 +106,40 @@ def _argument(kernel: Kernel, parameter: Variable) -> list[str]:
     if parameter.kind not in _SCALARS or bytes_ != type_bytes(parameter.kind):
         return ['kind = "struct"', f"size = {bytes_}"]
     return ['kind = "scalar"', f'dtype = "{_SCALARS[parameter.kind]}"', f"value = {NUMBER}"]
+
+
+_READS, _SURFACES = ("tex", "tld4"), ("suld", "sust")
+_SHAPES = {"1d": [1024], "2d": [32, 32], "3d": [16, 16, 16], "a1d": [4, 256], "a2d": [4, 32, 32],
+           "cube": [6, 32, 32]}  # fmt: skip
+_TEXELS = {"b8": "u8", "b16": "u16", "b32": "u32", "b64": "u32"}
+
+
+def _handles(one: Instruction, reached: set[str]) -> bool:
+    """Whether an instruction reads or writes an image whose handle is reached."""
+    return one.parts[0] in (*_READS, *_SURFACES) and any(
+        operand.startswith("[") and _base(operand) in reached for operand in one.operands
+    )
+
+
+def _image(one: Instruction) -> list[str]:
+    """A texture or surface as an instruction uses it."""
+    form = next((part for part in one.parts if part in _SHAPES), "2d")
+    reads = one.parts[0] in _READS
+    channels = 1
+    if not reads:
+        vectors = {"v2": 2, "v4": 4}
+        channels = max((vectors.get(part, 1) for part in one.parts), default=1)
+        channels *= 2 if one.parts[-2] == "b64" else 1
+    kind = one.parts[-2] if reads else next((p for p in one.parts if p in _TEXELS), "b32")
+    shape = _SHAPES[form] + [channels] * (channels > 1)
+    lines = [f'kind = "{"texture" if reads else "surface"}"']
+    lines.append(
+        f'dtype = "{kind if reads and kind in ("u32", "s32") else _TEXELS.get(kind, "f32")}"'
+    )
+    lines.append(f"shape = {shape}")
+    lines += [f"channels = {channels}"] * (channels > 1)
+    lines += ["layered = true"] * (form in ("a1d", "a2d")) + ["cube = true"] * (form == "cube")
+    return lines
 
 
 def _reached(kernel: Kernel, name: str) -> set[str]:

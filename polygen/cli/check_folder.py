@@ -23,12 +23,12 @@ from polygen.cli import check_draft
 from polygen.cli.check_arrays import arguments
 from polygen.cli.check_launch import LaunchFile, load_launch, read_launch, sides
 from polygen.cli.output import print_json
-from polygen.errors import MachineFault, PolygenError, UsageError
+from polygen.errors import CompileError, MachineFault, PolygenError, UsageError
 from polygen.hardware.device import device
 from polygen.machine import Launch
 from polygen.machine.parse import parse
-from polygen.runtime import sandbox
-from polygen.runtime.outside import compile_ptx
+from polygen.runtime import sandbox, toolkit
+from polygen.runtime.outside import by_nvcc, compile_text, read_text
 from polygen.verdict import Verdict, judge
 
 MEMORY = 4 << 30
@@ -100,8 +100,7 @@ def _of_file(folder: Path, path: Path, options: argparse.Namespace) -> Iterator[
     try:
         given = load_launch(beside) if beside.exists() else None
         arch = device(options.arch or (given.arch if given else "") or "sm_90a").compile_target
-        job = str(path), arch, given is None
-        said, _ = sandbox.ask(f"{__name__}:read", job, seconds=options.seconds, memory=MEMORY)
+        said = _read(path, arch, given is None, options.seconds)
     except sandbox.Stopped as stopped:
         yield row("", "stopped" if stopped.limit else "failed", str(stopped), False)
         return
@@ -132,6 +131,25 @@ def _of_file(folder: Path, path: Path, options: argparse.Namespace) -> Iterator[
         yield row(kernel, *_told(verdict), given is None)
 
 
+def _read(path: Path, arch: str, drafted: bool, seconds: float) -> dict[str, Any]:
+    """What `read` says of a file; a whole program is compiled by nvcc first, where there is one.
+
+    Raises:
+        PolygenError: nvcc rejects it.
+        Stopped: a limit was met.
+    """
+    job = str(path), arch, drafted, ""
+    said, _ = sandbox.ask(f"{__name__}:read", job, seconds=seconds, memory=MEMORY)
+    nvcc = toolkit.nvcc()
+    if "log" not in said or nvcc is None:
+        return said
+    refused = CompileError(said["error"])
+    refused.log = said["log"]
+    job = str(path), arch, drafted, by_nvcc(nvcc, path, arch, refused, max(seconds, 60.0))
+    said, _ = sandbox.ask(f"{__name__}:read", job, seconds=seconds, memory=MEMORY)
+    return said
+
+
 def _launch(launch: LaunchFile, values: tuple[Any, ...]) -> Launch:
     grid, block = sides(launch.grid), sides(launch.block)
     return Launch(grid, block, launch.shared_bytes, values, launch.entry or None)
@@ -148,17 +166,26 @@ def _told(verdict: Verdict) -> tuple[str, str]:
 
 
 # --- in the process ------------------------------------------------------------------------------
-def read(job: tuple[str, str, bool]) -> sandbox.Answer:
-    """Compile and parse a file, and draft launches of its kernels; called in the sandbox."""
-    path, arch, drafted = Path(job[0]), job[1], job[2]
+def read(job: tuple[str, str, bool, str]) -> sandbox.Answer:
+    """Compile and parse a file, and draft launches of its kernels; called in the sandbox.
+
+    The last of the job is the PTX where there is some already.
+    """
+    path, arch, drafted, text = Path(job[0]), *job[1:]
     try:
-        text = compile_ptx(path, arch) if path.suffix == ".cu" else path.read_text("utf-8")
+        if path.suffix == ".cu":
+            text = text or compile_text(read_text(path), path, arch)
+        else:
+            text = path.read_text("utf-8")
         module = parse(text)
         kernels = module.kernels.values()
         drafts = {one.name: check_draft.draft(module, one) for one in kernels if drafted}
         blocks = {one.name: check_draft.block(one) for one in kernels}
     except MachineFault as error:
         return {"error": str(error), "outcome": "failed"}, ()
+    except CompileError as error:
+        program = {"log": error.log} if error.host else {}
+        return {"error": str(error), "outcome": "refused", **program}, ()
     except (PolygenError, OSError, UnicodeDecodeError) as error:
         return {"error": str(error), "outcome": "refused"}, ()
     blocks[""] = next(iter(blocks.values()))

@@ -20,91 +20,20 @@ from typing import Any
 import cattrs
 from cattrs.errors import AttributeValidationNote, ForbiddenExtraKeysError
 
+from polygen.cli.check_arguments import (
+    KINDS,
+    Argument,
+    ArrayArgument,
+    MapArgument,
+    ScalarArgument,
+    StructArgument,
+)
 from polygen.errors import LaunchFileError, UnknownTarget
 from polygen.hardware import device as targets
 from polygen.machine.tensormap import SWIZZLES
 
 FORMAT = 1
 COMPLETIONS = ("late", "early", "random")
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayArgument:
-    """A pointer: an array in global memory.
-
-    Attributes:
-        dtype: of its elements.
-        shape: elements per axis, row-major.
-        fill: "random-integers", "zeros", "nan", "iota", or an ``.npy`` file beside the TOML.
-        seed: of random integers.
-        low: smallest random integer.
-        high: largest random integer.
-        expect: an ``.npy`` file that the array must equal after the run; "" for no comparison.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    fill: str = "random-integers"
-    seed: int = 0
-    low: int = -4
-    high: int = 4
-    expect: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ScalarArgument:
-    """A number by value."""
-
-    dtype: str
-    value: float | int
-
-
-@dataclass(frozen=True, slots=True)
-class StructArgument:
-    """A struct by value.
-
-    Attributes:
-        size: bytes.
-        fill: "zeros", or an ``.npy`` file of so many bytes, of any dtype, beside the TOML.
-    """
-
-    size: int
-    fill: str = "zeros"
-
-
-@dataclass(frozen=True, slots=True)
-class MapArgument:
-    """A ``CUtensorMap`` by value: of an array argument, or of an array of its own.
-
-    Attributes:
-        box: elements per axis, outermost first.
-        of: which ``[[argument]]`` holds the tensor, counted from 0; -1: this table describes it.
-        swizzle: 0, 32, 64 or 128 bytes.
-        nan_fill: elements outside read as NaN instead of zero.
-        every: per axis, elements of the tensor from one element of a box to the next; (): 1.
-    """
-
-    box: tuple[int, ...]
-    of: int = -1
-    swizzle: int = 0
-    nan_fill: bool = False
-    every: tuple[int, ...] = ()
-    dtype: str = ""
-    shape: tuple[int, ...] = ()
-    fill: str = "random-integers"
-    seed: int = 0
-    low: int = -4
-    high: int = 4
-    expect: str = ""
-
-
-Argument = ArrayArgument | ScalarArgument | StructArgument | MapArgument
-KINDS: dict[str, type[Argument]] = {
-    "array": ArrayArgument,
-    "scalar": ScalarArgument,
-    "struct": StructArgument,
-    "tensor-map": MapArgument,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,8 +165,8 @@ def _argument_problems(
         problems += _array_problems(where, one)
     elif one.dtype or one.shape:
         problems.append(f"{where}.of: the array is argument {one.of}; dtype and shape are its own")
-    elif one.of >= len(arguments) or not isinstance(arguments[one.of], ArrayArgument):
-        legal = [str(n) for n, a in enumerate(arguments) if isinstance(a, ArrayArgument)]
+    elif one.of >= len(arguments) or type(arguments[one.of]) is not ArrayArgument:
+        legal = [str(n) for n, a in enumerate(arguments) if type(a) is ArrayArgument]
         problems.append(
             f"{where}.of: argument {one.of} is no array. Legal: {', '.join(legal) or 'none'}"
         )

@@ -173,9 +173,13 @@ def dot_four(a: Array, b: Array, c: Array, a_signed: bool, b_signed: bool) -> Ar
 
 
 # --- floating point --------------------------------------------------------------------------
+# NumPy takes arrays without axes faster than scalars.
+_ZERO, _LEAST_NORMAL = np.array(0.0, "f4"), np.array(1.1754944e-38, "f4")
+
+
 def flush(a: Array) -> Array:
     """``.ftz``: subnormal values become zeros of the same sign."""
-    tiny = np.abs(a) < np.float32(1.1754944e-38)
+    tiny = np.abs(a) < _LEAST_NORMAL
     return np.where(tiny, np.copysign(np.float32(0), a), a) if np.count_nonzero(tiny) else a
 
 
@@ -187,13 +191,15 @@ def clamp_unit(a: Array) -> Array:
 def lesser(a: Array, b: Array, nan: bool) -> Array:
     """``min``, or ``min.NaN``: -0 is less than 0, as the PTX manual has it."""
     found = np.minimum(a, b) if nan else np.fmin(a, b)
-    return np.where((found == 0) & (a == b), -(-a - b), found)
+    zero = found == _ZERO
+    return np.where(zero & (a == b), -(-a - b), found) if np.count_nonzero(zero) else found
 
 
 def greater(a: Array, b: Array, nan: bool) -> Array:
     """``max``, or ``max.NaN``: 0 is greater than -0."""
     found = np.maximum(a, b) if nan else np.fmax(a, b)
-    return np.where((found == 0) & (a == b), a + b, found)
+    zero = found == _ZERO
+    return np.where(zero & (a == b), a + b, found) if np.count_nonzero(zero) else found
 
 
 def ordered(a: Array, b: Array) -> Array:

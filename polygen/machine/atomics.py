@@ -108,17 +108,7 @@ def atomic(
             mine = address[good], b[good], c[good]
             found = atomic(machine, some, *mine, *rest, space, whole, position)
         return spread(lanes.count, good, found)
-    if space == "shared" and machine.shadow is not None:
-        machine.shadow.read(lanes, at, kind.itemsize, position)
-        machine.shadow.write(lanes, at, kind.itemsize, position)
-    if space == "global":
-        grids.check(machine, lanes, at, kind.itemsize, position, writes=True)
-    if space == "global" and machine.stores is not None:
-        machine.stores.update(at, kind.itemsize)
-    if machine.order is not None:
-        facts = machine.program.facts
-        kinds = position in facts.acquires, position in facts.releases
-        machine.order.update(lanes, space, at, *kinds, position)
+    _note(machine, lanes, at, kind.itemsize, space, position)
     data, index = memory.view(kind), at // kind.itemsize
     old = np.empty(lanes.count, kind)
     for chosen in _turns(index):
@@ -130,3 +120,63 @@ def atomic(
         else:
             data[here] = UPDATES[operation](before, b[chosen])
     return (old,)
+
+
+def exchange_pairs(
+    machine: Machine,
+    lanes: Lanes,
+    address: Any,
+    low: Any,
+    high: Any,
+    other_low: Any,
+    other_high: Any,
+    operation: str,
+    space: str,
+    position: int,
+) -> tuple[Vector, ...]:
+    """``atom`` of 128 bits: ``exch`` stores the value, ``cas`` the other where it finds the value.
+
+    Returns:
+        The low and high halves that each lane found.
+    """
+    address = full(lanes, address)
+    given = [full(lanes, one) for one in (low, high, other_low, other_high)]
+    result = np.zeros((2, lanes.count), "u8")
+    parts = split(lanes, address) if space == "generic" else [(space, slice(None), address)]
+    for inner, places, inside in parts:
+        some = lanes if inner == space else lanes.pick(places)
+        locate, memory = machine.spaces[inner]
+        at, good = locate(machine, some, inside, 16, position)
+        chosen = np.arange(lanes.count)[places]
+        if good is not None:
+            some, at, chosen = some.pick(good), at[good], chosen[good]
+        if not len(at):
+            continue
+        _note(machine, some, at, 16, inner, position)
+        data, index = memory.view("u8").reshape(-1, 2), at // 16
+        value, other = np.stack(given[:2], 1)[chosen], np.stack(given[2:], 1)[chosen]
+        for turn in _turns(index):
+            here = index[turn]
+            before = data[here]
+            result[:, chosen[turn]] = before.T
+            if operation == "cas":
+                same = (before == value[turn]).all(1)[:, None]
+                data[here] = np.where(same, other[turn], before)
+            else:
+                data[here] = value[turn]
+    return tuple(result)
+
+
+def _note(machine: Machine, lanes: Lanes, at: Vector, size: int, space: str, position: int) -> None:
+    """What watches memory learns of atomics."""
+    if space == "shared" and machine.shadow is not None:
+        machine.shadow.read(lanes, at, size, position)
+        machine.shadow.write(lanes, at, size, position)
+    if space == "global":
+        grids.check(machine, lanes, at, size, position, writes=True)
+    if space == "global" and machine.stores is not None:
+        machine.stores.update(at, size)
+    if machine.order is not None:
+        facts = machine.program.facts
+        kinds = position in facts.acquires, position in facts.releases
+        machine.order.update(lanes, space, at, *kinds, position)

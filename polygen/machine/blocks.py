@@ -29,6 +29,7 @@ _NO_RESULT = frozenset(
         "exit",
         "trap",
         "st",
+        "sust",
         "red",
         "bar",
         "barrier",

@@ -46,7 +46,7 @@ class Facts:
 def facts(kernel: Kernel) -> Facts:
     """Look at every instruction once."""
     code = kernel.instructions
-    stores = (_element_bytes(one.parts) for one in code if one.parts[0] == "st")
+    stores = (_element_bytes(one.parts) for one in code if one.parts[0] in ("st", "sust"))
     return Facts(
         _granule(kernel),
         min(stores, default=8),
@@ -94,6 +94,8 @@ def _granule(kernel: Kernel) -> int:
 
 def _element_bytes(parts: tuple[str, ...]) -> int:
     """Bytes of the element type in an opcode, which is its last part but for some vectors."""
+    if parts[-1] == "b128":  # of atomics, which go by pairs of registers: see `wide`
+        return 16
     return type_bytes(next((part for part in reversed(parts) if part in DTYPES), "b8")) or 1
 
 

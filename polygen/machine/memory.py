@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polygen.errors import LaunchError
-from polygen.machine import grids
+from polygen.machine import grids, unwritten
 from polygen.machine.data import as_bytes, gather, scatter, spread
 from polygen.machine.lanes import Lanes, Vector, full
 from polygen.machine.special import RESERVED
@@ -257,7 +257,9 @@ def load(
         )
         return spread(lanes.count, good, some)
     if space == "shared" and machine.shadow is not None:
-        machine.shadow.read(lanes, at, size, position)
+        never = machine.shadow.read(lanes, at, size, position)
+        if never is not None:
+            unwritten.loaded(machine, lanes, *never, position)
     elif space == "global":
         grids.check(machine, lanes, at, size, position, writes=False)
         if machine.stores is not None:

@@ -2,7 +2,8 @@
 
 1. Variables of the module and arrays get buffers in global memory; arrays of the same elements
    share one.
-2. Scalars and structs become bytes of the parameters, pointers the addresses of their buffers.
+2. Scalars and structs become bytes of the parameters, pointers, alone or in structs, the addresses
+   of their buffers.
 3. A tensor map is an image that tells its number (`tensormap.image`): among the parameters, or in
    global memory behind a pointer.
 """
@@ -16,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from polygen.errors import LaunchError
-from polygen.machine import tensormap
+from polygen.machine import images, tensormap
+from polygen.machine.arguments import Struct, memory_of
 from polygen.machine.blocks import Program
 from polygen.machine.memory import BASE, Buffer, GlobalMemory
 from polygen.machine.module import Module, Variable, type_bytes
@@ -35,7 +37,7 @@ def _scalar(value: Any, kind: str, size: int, where: str) -> bytes:
         raise LaunchError(
             f"a {type(value).__name__} for a struct of {size} bytes",
             where=where,
-            nearest="Pass bytes",
+            nearest="Pass bytes, or a Struct where it has pointers",
         )
     if isinstance(value, np.generic):
         if value.itemsize != size:
@@ -77,6 +79,7 @@ def place_arguments(module: Module, program: Program, arguments: tuple[Any, ...]
         symbols[WORKSPACE] = BASE + buffer.offset
     data, offsets = b"", {}
     maps: list[tensormap.PlacedMap] = []
+    placed_images: list[images.PlacedImage] = []
     known: dict[Hashable, Buffer] = {}
 
     def reserve(where: str, array: np.ndarray[Any, Any]) -> Buffer:
@@ -87,6 +90,14 @@ def place_arguments(module: Module, program: Program, arguments: tuple[Any, ...]
         form = {"shape": array.shape, "strides": array.strides, "dtype": array.dtype}
         buffers.append(replace(found, **form))
         return found
+
+    def address(where: str, target: Any) -> int:
+        """Of an array, or the handle of an image."""
+        buffer = reserve(where, memory_of(target))
+        if isinstance(target, np.ndarray):
+            return BASE + buffer.offset
+        placed_images.append(images.place(where, target, buffer.offset))
+        return images.HANDLE + len(placed_images) - 1
 
     for number, (one, value) in enumerate(zip(kernel.parameters, arguments, strict=True)):
         where = f"argument {number} ({one.name})"
@@ -108,16 +119,23 @@ def place_arguments(module: Module, program: Program, arguments: tuple[Any, ...]
             if size != len(image):
                 raise LaunchError(f"a tensor map for a parameter of {size} bytes", where=where)
             data += image
-        elif isinstance(value, np.ndarray):
+        elif isinstance(value, np.ndarray | images.Texture | images.Surface):
             if size != 8:
-                raise LaunchError(f"an array for a parameter of {size} bytes", where=where)
-            data += (BASE + reserve(where, value).offset).to_bytes(8, "little")
+                kind = "an array" if isinstance(value, np.ndarray) else "a handle"
+                raise LaunchError(f"{kind} for a parameter of {size} bytes", where=where)
+            data += address(where, value).to_bytes(8, "little")
+        elif isinstance(value, Struct):
+            struct = bytearray(_scalar(value.data, one.kind, size, where))
+            for offset, target, start in value.targets(where):
+                inside = address(where, target) + start
+                struct[offset : offset + 8] = inside.to_bytes(8, "little")
+            data += bytes(struct)
         else:
             data += _scalar(value, one.kind, size, where)
     memory.build()
     for variable, held in fixed:
         for place, symbol in variable.addresses:
-            address = symbols.get(symbol, 0).to_bytes(8, "little")  # of a function: 0
+            word = symbols.get(symbol, 0).to_bytes(8, "little")  # of a function: 0
             at = held.offset + place
-            memory.bytes[at : at + 8] = np.frombuffer(address, np.uint8)
-    return Placed(memory, tuple(buffers), symbols, offsets, data, tuple(maps))
+            memory.bytes[at : at + 8] = np.frombuffer(word, np.uint8)
+    return Placed(memory, tuple(buffers), symbols, offsets, data, tuple(maps), tuple(placed_images))

@@ -24,6 +24,7 @@ from polygen.machine.lane_clocks import ACTOR, ACTORS
 from polygen.machine.lanes import Geometry, Lanes, Vector
 from polygen.machine.report import Findings
 from polygen.machine.special import RESERVED
+from polygen.machine.unwritten import Again, may_load_shared
 
 NEVER = np.int64(1 << 62)  # the write record of a cell nobody wrote
 FLIGHT = np.int64(1 << 61)  # added to the record of a copy that has not landed
@@ -46,6 +47,7 @@ class Shadow(Clocks):
         """`more` and `fences` are for the clocks."""
         super().__init__(geometry, more, fences)
         self.granule, self.findings, self.atomic = granule, findings, atomic
+        self.followed: frozenset[int] = frozenset()  # loads whose values are: see `unwritten`
         self.shift = granule.bit_length() - 1
         self.bytes = shared_bytes
         cells = len(geometry.ctas) * shared_bytes // granule
@@ -70,28 +72,36 @@ class Shadow(Clocks):
             return first[:, None]
         return first[:, None] + np.arange(count)
 
-    def read(self, lanes: Lanes, at: Vector, size: int, position: int) -> None:
-        """Check and record reads of `size` bytes at absolute byte positions, one per lane."""
+    def read(self, lanes: Lanes, at: Vector, size: int, position: int) -> tuple[Vector, str] | None:
+        """Check and record reads of `size` bytes at absolute byte positions, one per lane.
+
+        Returns:
+            Of a load that is followed: which of its cells, one row per lane, nothing has written,
+            and the sentence about them; None when there are none.
+        """
         if not lanes.count:
-            return
+            return None
+        never = None
         warps, (rows, count) = self.rows(lanes), self.cell_rows(at, size)
         last = self.written_in.reshape(-1, count).take(rows, 0)
         if last.max() > self.behind and not (last <= self.met[warps][:, None]).all():
-            self._check_writes(lanes, self.cells(at, size), warps, position)
+            never = self._check_writes(lanes, self.cells(at, size), warps, position)
         columns = self.column_of if lanes.everyone else self.column[warps]
         now = self.stamps(lanes), position, warps, columns, rows, count, self.epoch
         if self.reads.put_off(*now):
             self.reads.settled(self.met)
         fill(self.read_in, rows, count, self.epoch)
+        return never
 
-    def _check_writes(self, lanes: Lanes, cells: Vector, warps: Vector, position: int) -> None:
+    def _check_writes(
+        self, lanes: Lanes, cells: Vector, warps: Vector, position: int
+    ) -> tuple[Vector, str] | None:
         """Check that the writes of cells are ordered before what lanes read now."""
         last = self.written[cells]
         wrong = last > self.seen(warps, last)
         wrong = self.single.excuse(wrong, lanes.index, last)
         wrong |= self.beside(last, self.mark(lanes, position))
-        if wrong.any():
-            self._report_read(lanes, cells, wrong, position)
+        return self._report_read(lanes, cells, wrong, position) if wrong.any() else None
 
     def write(
         self,
@@ -309,18 +319,24 @@ class Shadow(Clocks):
             entry[3] += 1
         return [(lane, place, record, count) for lane, place, record, count in found.values()]
 
-    def _report_read(self, lanes: Lanes, cells: Vector, wrong: Vector, position: int) -> None:
+    def _report_read(
+        self, lanes: Lanes, cells: Vector, wrong: Vector, position: int
+    ) -> tuple[Vector, str] | None:
         last = self.written[cells]
         never = wrong & (last >= NEVER)
+        followed = None
         if never.any():
             lane, place = np.argwhere(never)[0]
-            self.findings.add(
-                "uninitialised-shared-read",
-                f"{lanes.name(lane)} reads shared byte {self.offset(int(cells[lane, place]))}, "
-                "which nothing has written",
-                position,
-                count=int(never.any(1).sum()),
-            )
+            where = self.offset(int(cells[lane, place]))
+            sentence = f"{lanes.name(lane)} reads shared byte {where}, which nothing has written"
+            if position in self.followed:
+                followed = never, sentence
+            elif may_load_shared(self.findings.kernel.instructions[position]):
+                raise Again(loads=True)
+            else:
+                self.findings.add(
+                    "uninitialised-shared-read", sentence, position, count=int(never.any(1).sum())
+                )
         for lane, place, record, count in self._pairs(wrong & ~never, last):
             other = record & CODE
             flying = record >= FLIGHT
@@ -338,6 +354,7 @@ class Shadow(Clocks):
                 other,
                 count,
             )
+        return followed
 
     def _report_write(self, lanes: Lanes, cells: Vector, wrong: Vector, position: int) -> None:
         records = self.written[cells]

@@ -17,8 +17,11 @@ import numpy as np
 
 Array = Any  # a NumPy vector, or a NumPy scalar when the value is uniform
 
+_NONE = np.array(0.0)
+_SHORT = 4096  # a vector so long takes less time whole than at chosen places
 _SINGLE, _DOUBLE, _WORD = np.dtype("f4"), np.dtype("f8"), np.dtype("u8")
-_DROPPED, _HALF = np.uint64(0x1FFFFFFF), np.uint64(0x10000000)  # bits of a float64 below a float32
+# Bits of a float64 below a float32; NumPy takes arrays without axes faster than scalars.
+_DROPPED, _HALF = np.array(0x1FFFFFFF, _WORD), np.array(0x10000000, _WORD)
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
@@ -34,14 +37,22 @@ def fused(a: Array, b: Array, c: Array) -> Array:
     total = product + c
     tie = (total.view(_WORD) & _DROPPED) == _HALF
     if np.count_nonzero(tie):  # the part float64 dropped decides which way the tie goes
-        total = np.array(total, ndmin=1)
-        places = np.flatnonzero(tie)
-        some = total[places]
-        _, error = two_sum(*(_at(one, places) for one in (product, c)))
-        if not error.any():
-            return (total if np.ndim(tie) else total[0]).astype(_SINGLE)
+        if total.size > _SHORT:
+            return _fused_at(product, c, total, np.flatnonzero(tie))
+        rest = total - product  # as `two_sum`, whose sum is known
+        error = (product - (total - rest)) + (c - rest)
+        tie = tie & (error != _NONE)
+        if np.count_nonzero(tie):
+            total = np.where(tie, np.nextafter(total, np.copysign(np.inf, error)), total)
+    return total.astype(_SINGLE)
+
+
+def _fused_at(product: Array, c: Array, total: Array, places: Array) -> Array:
+    """The same, with the sums at some places alone corrected."""
+    some = total[places]
+    _, error = two_sum(_at(product, places), _at(c, places))
+    if error.any():
         total[places] = np.where(error != 0, np.nextafter(some, np.copysign(np.inf, error)), some)
-        total = total if np.ndim(tie) else total[0]
     return total.astype(_SINGLE)
 
 

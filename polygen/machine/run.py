@@ -23,6 +23,7 @@ import numpy as np
 from polygen.errors import LaunchError, PtxError, told
 from polygen.hardware.device import common_facts, devices
 from polygen.machine import alignment
+from polygen.machine.arguments import arrays_in
 from polygen.machine.blocks import analyse
 from polygen.machine.calls import flattened
 from polygen.machine.grids import Behind, Grids
@@ -36,9 +37,9 @@ from polygen.machine.report import Report
 from polygen.machine.special import RESERVED, cooperates
 from polygen.machine.state import Options, Placed, local_bytes, place_shared, shadow_bytes
 from polygen.machine.stores import GlobalStores
-from polygen.machine.tensormap import TensorMap
 from polygen.machine.translate import Translation
 from polygen.machine.waves import Task, cut, run_waves
+from polygen.machine.wide import narrowed
 
 MOST_GRID = (2**31 - 1, 2**16 - 1, 2**16 - 1)
 MOST_BLOCKS = 1 << 22
@@ -55,9 +56,9 @@ class Launch:
         shared_bytes: dynamic shared memory.
         arguments: in parameter order: a NumPy array of any rank for a pointer (copied in; strides
             kept), a Python or NumPy scalar by value, `bytes` for a struct by value, a `TensorMap`
-            for a ``CUtensorMap`` or a pointer to one, a tuple of them for a pointer to several. An
-            array given twice, or with its axes in another order, is one buffer, and so is the
-            whole of a map of a part.
+            for a ``CUtensorMap`` or a pointer to one, a tuple of them for a pointer to several, a
+            `Struct` for what has pointers inside. An array given twice, or with its axes in another
+            order, is one buffer, and so is the whole of a map of a part.
         entry: kernel name; None when the PTX has one kernel.
     """
 
@@ -69,10 +70,8 @@ class Launch:
 
 
 def arrays_of(launch: Launch) -> list[np.ndarray[Any, Any]]:
-    """The arrays among a launch's arguments, those of tensor maps too, as a report has them."""
-    pieces = [p for one in launch.arguments for p in (one if isinstance(one, tuple) else (one,))]
-    memory = (piece.memory if isinstance(piece, TensorMap) else piece for piece in pieces)
-    return [one for one in memory if isinstance(one, np.ndarray)]
+    """The arrays of a launch, as a report has them: see `arrays_in`."""
+    return arrays_in(launch.arguments)
 
 
 @functools.cache
@@ -215,7 +214,9 @@ def run(
     if key not in _TRANSLATIONS:
         names = frozenset(one.name for one in module.variables)
         with _readable():
-            _TRANSLATIONS[key] = Translation(analyse(flattened(kernel, module.functions), names))
+            _TRANSLATIONS[key] = Translation(
+                analyse(narrowed(flattened(kernel, module.functions)), names)
+            )
     program = _TRANSLATIONS[key].program
     kernel = program.kernel
     symbols, first, end = place_shared(program, module.variables, launch.shared_bytes)

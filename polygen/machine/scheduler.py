@@ -51,6 +51,7 @@ class Scheduler:
         self.steps = 0
         if machine.shadow is not None:
             machine.unwritten = dict.fromkeys(translation.doubt.registers, unwritten.EVERYWHERE)
+            machine.shadow.followed = translation.doubt.loads
 
     def run(self) -> None:
         """Execute until every thread has left.

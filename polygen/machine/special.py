@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import weakref
 from collections.abc import Callable
@@ -56,6 +57,7 @@ def cooperates(mentioned: frozenset[str]) -> bool:
     return not mentioned.isdisjoint(("%envreg1", "%envreg2"))
 
 
+@functools.lru_cache(64)
 def uses_reserved(mentioned: frozenset[str]) -> bool:
     """Whether a kernel asks where the reserved bytes of shared memory are."""
     return any(name.startswith("%reserved_smem") for name in mentioned)

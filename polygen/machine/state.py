@@ -16,6 +16,7 @@ from polygen.machine.bulk import Bulk
 from polygen.machine.cluster import Clusters
 from polygen.machine.footprint import Footprint
 from polygen.machine.grids import Grids
+from polygen.machine.images import PlacedImage
 from polygen.machine.lanes import Geometry, Lanes, Vector
 from polygen.machine.mbarrier import Mbarriers
 from polygen.machine.memory import (
@@ -84,6 +85,7 @@ class Placed:
     offsets: dict[str, int]  # of the parameters among their bytes
     data: bytes  # the parameters
     maps: tuple[PlacedMap, ...]  # by the numbers in their images (`tensormap.image`)
+    images: tuple[PlacedImage, ...] = ()  # by the numbers in their handles
     alignment: Alignment = field(default_factory=lambda: Alignment(-1, 1))
     stores: GlobalStores | None = None
     grids: Grids | None = None
@@ -116,6 +118,7 @@ class Machine:
         """`stored`: the registers that get storage; None: all that need it."""
         self.program, self.geometry, self.findings = program, geometry, findings
         self.memory, self.tensor_maps = placed.memory, placed.maps
+        self.images = placed.images
         self.alignment = placed.alignment
         self.stores = placed.stores if options.checks else None
         self.grids, self.footprint = placed.grids, placed.footprint
@@ -152,6 +155,7 @@ class Machine:
         self.everyone = Lanes(geometry, np.arange(geometry.total), bool(geometry.exists.all()))
         self.registers = self._storage(stored)
         self.unwritten: dict[str, Any] = {}  # by register, flags per thread: see `unwritten`
+        self.unwritten_loads: list[tuple[str, int]] = []  # what is found when they matter, where
         self.instructions = 0
         self.special = Specials(self).value
 

@@ -28,17 +28,10 @@ from polygen.machine.lane_clocks import ACTOR, ACTORS
 from polygen.machine.lanes import Lanes, Vector
 from polygen.machine.memory import Buffer
 from polygen.machine.races import Shadow
+from polygen.machine.unwritten import Again
 
 if TYPE_CHECKING:
     from polygen.machine.state import Machine
-
-
-class Again(Exception):
-    """The launch has to begin again, with some buffers watched for loads."""
-
-    def __init__(self, buffers: frozenset[int]) -> None:
-        super().__init__(f"buffers {sorted(buffers)}")
-        self.buffers = buffers
 
 
 class _Records:

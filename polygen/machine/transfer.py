@@ -102,6 +102,9 @@ _ATOMS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 @opcode("atom", "red")
 def atomic(w: Writer, one: Instruction) -> None:
     """Atomic updates."""
+    if one.parts[-1] == "b128":
+        _exchange_pairs(w, one)
+        return
     parts = [part for part in one.parts if part not in ("v2", "v4", "v8")]
     kinds = [part for part in parts[1:] if part in DTYPES]
     operation = next((part for part in parts[1:] if part in _ATOMS), "")
@@ -126,6 +129,19 @@ def atomic(w: Writer, one: Instruction) -> None:
         tail = f", {name!r}, {dtype!r}, {space!r}, {whole}, {w.position}"
         arrays = [at, w.read(value, dtype), w.read(other, dtype)]
         w.call("atomic", arrays, tail, (targets[place],) if returns else (), dtype)
+
+
+def _exchange_pairs(w: Writer, one: Instruction) -> None:
+    """``atom.exch.b128`` and ``atom.cas.b128``, on pairs of registers: see `wide`."""
+    operation = next((part for part in one.parts if part in ("exch", "cas")), "")
+    _known(w, one, {operation, "acq_rel"})
+    target, place, *values = one.operands
+    if not operation or len(values) != (2 if operation == "cas" else 1):
+        raise w.refuse(one)
+    arrays = [w.address(place), *(w.read(half, "u8") for text in values for half in items(text))]
+    arrays += arrays[1:] if operation == "exch" else []
+    tail = f", {operation!r}, {_space(one)!r}, {w.position}"
+    w.call("exchange_pairs", arrays, tail, items(target), "u8")
 
 
 @opcode("fence", "membar")

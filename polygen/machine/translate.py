@@ -8,6 +8,7 @@ variant for all threads uses whole register arrays; the other one gathers and sc
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,6 +28,7 @@ from polygen.machine import (
     exchange,
     grids,
     hopper,
+    image_code,
     mbarrier,
     memory,
     mma,
@@ -37,6 +39,7 @@ from polygen.machine import (
     rounding,
     select,
     small_parts,
+    texture,
     transfer,
     unwritten,
     warp,
@@ -53,6 +56,7 @@ FAMILIES = (
     compute,
     convert,
     hopper,
+    image_code,
     move,
     select,
     small_parts,
@@ -87,9 +91,8 @@ def guarded(
     return merged
 
 
-_TEXTURES = "textures and surfaces are not modelled"
 _NOT_MODELLED = {
-    **dict.fromkeys(("tex", "tld4", "txq", "suld", "sust", "sured", "suq", "istypep"), _TEXTURES),
+    **dict.fromkeys(("sured", "istypep"), "of textures and surfaces this is not modelled"),
     "tcgen05": "tensor memory is not modelled",
     "tensormap": "tensor maps are described to the machine and cannot be changed",
     "alloca": "the stack has no size that is known before",
@@ -119,6 +122,7 @@ def _namespace() -> dict[str, object]:
         wgmma=wgmma,
         wmma=wmma,
         registers=registers,
+        texture=texture,
     )
     names.update(grids=grids)
     names.update(order=order, remote=remote, accumulators=accumulators, unwritten=unwritten)
@@ -134,13 +138,19 @@ def _namespace() -> dict[str, object]:
 class Translation:
     """The translated blocks of one kernel; blocks are translated when they first run."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, follow_loads: bool = False) -> None:
+        """`follow_loads`: what they find in shared memory is, see `unwritten`."""
         self.program = program
         self.names = _namespace()
         self.watched = accumulators.watched(program.kernel)
-        self.doubt = unwritten.doubtful(program)
+        self.doubt = unwritten.doubtful(program, follow_loads)
         self.whole: dict[int, BlockFunction] = {}
         self.part: dict[int, BlockFunction] = {}
+
+    @functools.cached_property
+    def following(self) -> Translation:
+        """The same kernel, with loads from shared memory followed."""
+        return Translation(self.program, True)
 
     def block(self, number: int, everyone: bool) -> BlockFunction:
         """The function of a block, for all threads or for some."""

@@ -168,12 +168,13 @@ def _two(
 
 @opcode("vote")
 def vote(w: Writer, one: Instruction) -> None:
-    """``vote.sync``."""
-    if one.parts[1] != "sync":
+    """``vote.sync``; assemblers take the mode in front of ``.sync`` too, as CUB has it."""
+    mode, sync = sorted(one.parts[1:3], key="sync".__eq__) if len(one.parts) == 4 else ("", "")
+    if sync != "sync" or mode not in ("all", "any", "uni", "ballot"):
         raise w.refuse(one)
-    dtype = "u4" if one.parts[2] == "ballot" else "?"
+    dtype = "u4" if mode == "ballot" else "?"
     arrays = [w.read(one.operands[1], "?"), w.read(one.operands[2], "u4")]
-    w.call("vote", arrays, f", {one.parts[2]!r}, {w.position}", (one.operands[0],), dtype)
+    w.call("vote", arrays, f", {mode!r}, {w.position}", (one.operands[0],), dtype)
 
 
 @opcode("activemask")

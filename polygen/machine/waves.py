@@ -29,8 +29,8 @@ from polygen.machine.profile import Profiler
 from polygen.machine.report import Findings, Stop
 from polygen.machine.scheduler import Scheduler
 from polygen.machine.state import Machine, Options, Placed
-from polygen.machine.stores import Again
 from polygen.machine.translate import Translation
+from polygen.machine.unwritten import Again
 
 WAVE_THREADS = 8192  # threads per wave: large enough to amortise, small enough for the cache
 SHADOW_LIMIT = 128 << 20  # bytes of race-detection state per wave
@@ -157,7 +157,14 @@ def run_waves(
         try:
             return _sum(task, placed, _one_by_one(task, placed), progress)
         except Again as again:
-            watched = again.buffers
+            task, watched = _again(task, watched, again)
+
+
+def _again(task: Task, watched: frozenset[int], again: Again) -> tuple[Task, frozenset[int]]:
+    """The launch and the buffers to watch, when it begins again."""
+    if again.loads:
+        task = replace(task, translation=task.translation.following)
+    return task, watched | again.buffers
 
 
 def _sum(
@@ -276,7 +283,7 @@ def _serve(task: Task, place: Place, mine: range, out: Connection) -> None:
                     break  # the launch ends there, or before
             break
         except Again as again:
-            watched = again.buffers
+            task, watched = _again(task, watched, again)
     for one in outcomes:
         out.send(one)
 

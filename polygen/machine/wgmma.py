@@ -7,7 +7,9 @@
    - MN-major, swizzled (S bytes of MN per k): ``m/E LBO + (m%E) 2 + k/8 SBO + k%8 S``, E = S / 2;
    - MN-major, plain: ``m/8 SBO + (m%8) 2 + k/8 LBO + k%8 16``;
 
-   and the swizzle XORs chunk bits of the *absolute* address with its row bits.
+   and the swizzle XORs chunk bits of the *absolute* address with its row bits, as the copy engine
+   does: a matrix may begin in the middle of a pattern. The base offset is for patterns that
+   themselves begin late: so many rows of 128 bytes are taken off the row bits.
 2. Thread t of the warpgroup holds D rows ``16 (t/32) + t%32/4 + 8 (r/2%2)`` and columns
    ``8 (r/4) + 2 (t%4) + r%2`` for its accumulator r; A in registers follows mma.sync, 16 rows per
    warp.
@@ -106,12 +108,13 @@ def _pattern(rows: int, k_bytes: int, span: int, lbo: int, sbo: int, transposed:
 
 @lru_cache(4096)
 def _addresses(
-    start: int, rows: int, span: int, lbo: int, sbo: int, transposed: bool
+    start: int, rows: int, span: int, lbo: int, sbo: int, base: int, transposed: bool
 ) -> tuple[Vector, int, int]:
     """Shared bytes of an operand's chunks in its CTA, the first and the last of them."""
     at = start + _pattern(rows, 32, span, lbo, sbo, transposed)
     if span:
-        at = swizzled(at, span)
+        late = base << 7
+        at = swizzled(at - late, span) + late
     return at, int(at.min()), int(at.max())
 
 
@@ -126,16 +129,15 @@ def _described(
 ) -> Vector:
     """Shared bytes, in their CTA, of the chunks that warpgroup `number` of `lanes` describes."""
     start, span = (word & 0x3FFF) << 4, SPANS[word >> 62]
-    machine.alignment.need(start, span * 8, position)
     lbo, sbo, base = (word >> 16 & 0x3FFF) << 4, (word >> 32 & 0x3FFF) << 4, word >> 49 & 7
-    if span and (start >> 7 & (span // 16 - 1)) != base:
+    if span and base and start % (span * 8) == 0:
         machine.findings.add(
             "bad-descriptor",
-            f"start address {start} is not at the beginning of a swizzle pattern of "
-            f"{span * 8} bytes and the base offset is {base}",
+            f"start address {start} is a multiple of {span * 8}, so the matrix begins with a "
+            f"pattern, and the base offset is {base}",
             position,
         )
-    at, first, last = _addresses(start, rows, span, lbo, sbo, transposed)
+    at, first, last = _addresses(start, rows, span, lbo, sbo, base, transposed)
     if first < machine.shared_first or last + 16 > machine.shared_end:
         machine.findings.add(
             "out-of-bounds-shared",

@@ -68,6 +68,7 @@ class Writer:
         self.counter = 0
         self.accesses: dict[Any, Any] | None = None  # to registers of wgmma: see `accumulators`
         self.followed: set[str] | None = None  # registers of the block: see `unwritten`
+        self.recheck = False  # whether any of them may have flags since the last look
 
     # --- text --------------------------------------------------------------------------------
     def emit(self, line: str) -> None:
@@ -143,8 +144,8 @@ class Writer:
         if special.is_special(operand):
             return self._special(operand, dtype)
         number = immediate(operand, dtype)
-        if number is not None:
-            return self.constant(number)
+        if number is not None:  # an array without axes: NumPy takes it faster than a scalar
+            return self.constant(np.asarray(number))
         base, offset = address(operand)
         if base not in self.program.symbols:
             raise self.unknown(base)
@@ -192,7 +193,8 @@ class Writer:
             size = type_bytes(self.kernel.registers[base])
             name = self.read(base, f"u{size}")
             if offset:
-                name = self.fresh(f"{name} + {self.constant(_wrap(offset, f'u{size}'))}")
+                wrapped = np.asarray(_wrap(offset, f"u{size}"))
+                name = self.fresh(f"{name} + {self.constant(wrapped)}")
             return name
         if not base:
             return self.constant(_wrap(offset, "u8"))

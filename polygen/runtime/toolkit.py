@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -50,6 +51,15 @@ def libraries() -> tuple[Path, ...]:
         bundle = Path(place) / "_core" / "include" / "cupy" / "_cccl"
         found += [bundle / part for part in ("libcudacxx", "cub", "thrust")]
     return tuple(folder for folder in found if folder.is_dir())
+
+
+def nvcc() -> Path | None:
+    """The compiler of whole programs; None: there is none, or no compiler of the host for it."""
+    if shutil.which("g++") is None and shutil.which("clang++") is None:
+        return None
+    found = [folder / "nvcc" for folder in existing("bin") if (folder / "nvcc").is_file()]
+    named = shutil.which("nvcc")
+    return found[0] if found else Path(named) if named else None
 
 
 def _packages() -> list[Path]:

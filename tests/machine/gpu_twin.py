@@ -6,17 +6,21 @@ What the GPU returned can be recorded in small files, and compared later where t
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from polygen.machine import Launch, Report, TensorMap, run
+from polygen.machine import Launch, Report, Surface, TensorMap, Texture, run
+from polygen.machine.arguments import memory_of
 from polygen.machine.parse import parse, type_bytes
+from polygen.machine.run import arrays_of
 
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 MAP_TYPES = {
@@ -72,6 +76,58 @@ def _encode(one: TensorMap, pointer: int) -> np.ndarray:
     return np.frombuffer(ctypes.string_at(address, 128), "V128")
 
 
+class _Image:
+    """A texture or surface object, with the array behind it."""
+
+    LAYERED, SURFACE, CUBE, GATHER = 1, 2, 4, 8  # cudaArray*
+    ADDRESSING: ClassVar = {"wrap": 0, "clamp": 1, "mirror": 2, "border": 3}  # cudaAddressMode*
+
+    def __init__(self, cupy: Any, image: Texture | Surface, ptx: str) -> None:
+        texture, runtime = cupy.cuda.texture, cupy.cuda.runtime
+        array, channels = np.ascontiguousarray(image.array), image.channels
+        bits = [8 * array.itemsize] * channels + [0] * (4 - channels)
+        kinds = {"i": 0, "u": 1, "f": 2}  # cudaChannelFormatKind*
+        channel = texture.ChannelFormatDescriptor(*bits, kinds[array.dtype.kind])
+        shape = array.shape[:-1] if channels > 1 else array.shape
+        self.rows = (*shape[:-1], shape[-1] * channels)
+        self.array, self.linear = array, len(shape) == 1 and re.search(r"tex\.1d\.\S+\.s32\s", ptx)
+        if self.linear:
+            self.memory = cupy.asarray(array)
+            held = texture.ResourceDescriptor(
+                runtime.cudaResourceTypeLinear, arr=self.memory, chDesc=channel,
+                sizeInBytes=array.nbytes,
+            )  # fmt: skip
+        else:
+            cube = isinstance(image, Texture) and image.cube
+            flags = self.LAYERED * image.layered + self.CUBE * cube
+            flags += self.SURFACE * isinstance(image, Surface) + self.GATHER * ("tld4" in ptx)
+            sides = list(shape[::-1])
+            if image.layered and len(shape) == 2:
+                sides = [shape[1], 0, shape[0]]
+            self.memory = texture.CUDAarray(channel, *sides, *[0] * (3 - len(sides)), flags)
+            self.memory.copy_from(array.reshape(self.rows))
+            held = texture.ResourceDescriptor(runtime.cudaResourceTypeArray, cuArr=self.memory)
+        if isinstance(image, Surface):
+            self.object = texture.SurfaceObject(held)
+            return
+        self.object = texture.TextureObject(held, texture.TextureDescriptor(
+            (self.ADDRESSING[image.addressing],) * 3, image.filter == "linear",
+            int(image.as_floats), normalizedCoords=int(image.normalised),
+        ))  # fmt: skip
+
+    @property
+    def handle(self) -> np.uint64:
+        return np.uint64(self.object.ptr)
+
+    def after(self) -> np.ndarray:
+        """The array as the launch has left it."""
+        if self.linear:
+            return self.memory.get()
+        found = np.zeros(self.rows, self.array.dtype)
+        self.memory.copy_to(found)
+        return found.reshape(self.array.shape)
+
+
 def run_on_gpu(cupy: Any, ptx: str, launch: Launch) -> tuple[np.ndarray, ...]:
     """Launch on the current GPU; the arrays after the run, as `Report.arrays` has them."""
     kernels = parse(ptx).kernels
@@ -81,8 +137,14 @@ def run_on_gpu(cupy: Any, ptx: str, launch: Launch) -> tuple[np.ndarray, ...]:
     function = module.get_function(kernel.name)
     cupy.cuda.driver.funcSetAttribute(function.ptr, MAX_DYNAMIC_SHARED, launch.shared_bytes)
     held: dict[int, tuple[Any, np.ndarray]] = {}
+    images: dict[int, _Image] = {}
     arguments, order = [], []
     for parameter, value in zip(kernel.parameters, launch.arguments, strict=True):
+        if isinstance(value, Texture | Surface):
+            images[len(order)] = _Image(cupy, value, ptx)
+            arguments.append(images[len(order)].handle)
+            order.append(0)
+            continue
         array = value.memory if isinstance(value, TensorMap) else value
         if isinstance(array, np.ndarray):
             if id(array) not in held:
@@ -110,7 +172,10 @@ def run_on_gpu(cupy: Any, ptx: str, launch: Launch) -> tuple[np.ndarray, ...]:
     function(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes)
     cupy.cuda.runtime.deviceSynchronize()
     result = []
-    for key in order:
+    for place, key in enumerate(order):
+        if place in images:
+            result.append(images[place].after())
+            continue
         memory, array = held[key]
         raw = np.zeros(_image(array).nbytes, np.uint8)
         memory.copy_to_host(ctypes.c_void_p(raw.ctypes.data), raw.nbytes)
@@ -207,8 +272,7 @@ class Note:
 
 def given(launch: Launch) -> tuple[np.ndarray, ...]:
     """The arrays of a launch before it, as `Report.arrays` has them after it."""
-    arrays = (one.memory if isinstance(one, TensorMap) else one for one in launch.arguments)
-    return tuple(array.copy() for array in arrays if isinstance(array, np.ndarray))
+    return tuple(array.copy() for array in arrays_of(launch))
 
 
 def digest(launch: Launch) -> str:
@@ -221,7 +285,10 @@ def digest(launch: Launch) -> str:
             text.update(repr(one.every).encode() if one.every else b"")
             if one.whole is not None:
                 text.update(f"{one.start} {one.array.shape} {one.array.strides}".encode())
-        array = one.memory if isinstance(one, TensorMap) else one
+        if isinstance(one, Texture | Surface):
+            rest = [getattr(one, field.name) for field in dataclasses.fields(one)[1:]]
+            text.update(f"{type(one).__name__} {rest}".encode())
+        array = memory_of(one)
         if isinstance(array, np.ndarray):
             text.update(f"{array.dtype} {array.shape} {array.strides}".encode())
             text.update(_bits(array))

@@ -165,8 +165,11 @@ def test_less_alignment_than_it_needs_is_told(source, compile_ptx, align):
         "__shared__ volatile unsigned first[4]; if (threadIdx.x == 0) first[1] = 5; extern __shared__",
     )
     assert front != text
-    moved, _ = execute(compile_ptx(front, "sm_90a"), 128, 128, 520)
-    assert {one.code for one in moved.findings} & {"misaligned", "bad-descriptor"}
+    moved, exact = execute(compile_ptx(front, "sm_90a"), 128, 128, 520)
+    if align < 128:
+        assert "misaligned" in {one.code for one in moved.findings}
+    else:  # the copy engine and wgmma go by absolute addresses, the results by those in the array
+        assert moved.ok and not exact
 
 
 def test_wait_that_only_peeks(source, compile_ptx):

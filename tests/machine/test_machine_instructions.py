@@ -351,9 +351,11 @@ def test_shuffle(compile_ptx, mode, b, c, wanted):
     np.testing.assert_array_equal(got.reshape(-1, 32), wanted(BITS[0].reshape(-1, 32)))
 
 
-def test_votes_and_reductions(compile_ptx):
+@pytest.mark.parametrize("form", ["vote.sync.ballot", "vote.ballot.sync"])
+def test_votes_and_reductions(compile_ptx, form):
     rows = SMALL[0].reshape(-1, 32)
     text = "{.reg .pred p; setp.gt.u32 p, %1, 20; vote.sync.ballot.b32 %0, p, 0xffffffff;}"
+    text = text.replace("vote.sync.ballot", form)
     bits = ((rows > 20).astype(np.uint64) << np.arange(32, dtype=np.uint64)).sum(1)
     np.testing.assert_array_equal(
         execute(compile_ptx, text, *SMALL).reshape(-1, 32), np.repeat(bits[:, None], 32, 1)

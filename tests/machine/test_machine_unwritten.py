@@ -62,6 +62,58 @@ SILENT = {
 }  # fmt: skip
 
 
+# Half of shared memory is written, and %r7 holds what a lane finds there.
+LOAD = "mov.u32 %r6, s; mad.lo.u32 %r6, %r1, 4, %r6; @%p1 st.shared.u32 [%r6], %r1; ld.shared.u32 %r7, [%r6];"
+PAIR = "mov.u32 %r6, s; mad.lo.u32 %r6, %r1, 4, %r6; and.b32 %r6, %r6, -8; setp.eq.u32 %p6, %r1, 4; @%p6 st.shared.u32 [%r6], %r1; setp.lt.u32 %p7, %r1, 4; mov.u32 %r3, 5; @%p7 st.shared.v2.u32 [%r6], {%r3, %r3}; bar.warp.sync -1; ld.shared.v2.u32 {%r7, %r8}, [%r6];"
+FOUND_IN_SHARED = {
+    "stored": "st.global.u32 [%rd2], %r7;",
+    "stored in shared memory": "st.shared.u32 [%r6], %r7;",
+    "exchanged": "shfl.sync.bfly.b32 %r2, %r7, 1, 31, -1;",
+    "computed with, then stored": "add.u32 %r2, %r7, 1;" + STORE,
+    "a branch": "setp.eq.u32 %p4, %r7, 0; @%p4 bra over; mov.u32 %r2, 1; over:",
+    "a comparison that an and lets through": "setp.gt.u32 %p4, %r7, 3; and.pred %p4, %p4, %p2; selp.b32 %r2, 1, 2, %p4;" + STORE,
+    "a comparison that an or lets through": "setp.gt.u32 %p4, %r7, 3; or.pred %p4, %p1, %p4; selp.b32 %r2, 1, 2, %p4;" + STORE,
+    "a comparison with an and": "setp.gt.and.u32 %p4, %r7, 3, %p2; selp.b32 %r2, 1, 2, %p4;" + STORE,
+}  # fmt: skip
+SILENT_IN_SHARED = {
+    "read, and no more": "",
+    "computed with": "add.u32 %r2, %r7, 1;",
+    "stored where it was written": "@%p1 st.global.u32 [%rd2], %r7;",
+    "the operand that selp does not take": "selp.b32 %r2, %r7, %r1, %p1;" + STORE,
+    "a comparison that an and decides": "setp.gt.u32 %p4, %r7, 3; and.pred %p4, %p4, %p1; selp.b32 %r2, 1, 2, %p4;" + STORE,
+    "a comparison that an or decides": "setp.gt.u32 %p4, %r7, 3; or.pred %p4, %p2, %p4; selp.b32 %r2, 1, 2, %p4;" + STORE,
+    "a comparison with an and of another": "setp.gt.and.u32 %p4, %r7, 3, %p1; selp.b32 %r2, 1, 2, %p4;" + STORE,
+    "a comparison with an or of another": "setp.gt.or.u32 %p4, %r7, 3, !%p1; selp.b32 %r2, 1, 2, %p4;" + STORE,
+    "written later": "mov.u32 %r7, 1; st.global.u32 [%rd2], %r7;",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", FOUND_IN_SHARED)
+def test_what_was_found_in_shared_memory_is_followed(what):
+    assert codes(LOAD + FOUND_IN_SHARED[what]) == {"uninitialised-shared-read"}
+
+
+@pytest.mark.parametrize("what", SILENT_IN_SHARED)
+def test_what_was_found_in_shared_memory_may_not_matter(what):
+    assert codes(LOAD + SILENT_IN_SHARED[what]) == set()
+
+
+@pytest.mark.parametrize("name, found", [("%r7", 26), ("%r8", 28)])
+def test_each_element_of_a_vector_is_followed_by_itself(name, found):
+    arrays = np.arange(32, dtype=np.uint32), np.zeros(32, np.uint32)
+    text = PTX.replace("BODY", PAIR + f"st.global.u32 [%rd2], {name};")
+    (finding,) = run(text, Launch((1, 1, 1), (32, 1, 1), 0, arrays)).findings
+    assert finding.code == "uninitialised-shared-read" and finding.count == found
+
+
+def test_what_was_found_is_told_at_the_load():
+    arrays = np.arange(32, dtype=np.uint32), np.zeros(32, np.uint32)
+    text = PTX.replace("BODY", LOAD + "add.u32 %r2, %r7, 1;" + STORE)
+    (finding,) = run(text, Launch((1, 1, 1), (32, 1, 1), 0, arrays)).findings
+    assert "thread 16 of block (0, 0, 0) reads shared byte 64, which nothing" in finding.sentence
+    assert "ld.shared.u32 %r7" in finding.where and finding.count == 16
+
+
 def codes(body: str, completion: str = "late", checks: bool = True) -> set[str]:
     arrays = np.arange(32, dtype=np.uint32), np.zeros(32, np.uint32)
     launch = Launch((1, 1, 1), (32, 1, 1), 0, arrays)

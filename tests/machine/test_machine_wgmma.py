@@ -58,8 +58,10 @@ def swizzle(address: int, span: int) -> int:
     return address
 
 
-def place(image: np.ndarray, at: int, matrix: np.ndarray, major: str, span: int) -> tuple[int, int]:
-    """Write a (rows, k) operand; returns (LBO, SBO) in bytes."""
+def place(
+    image: np.ndarray, at: int, matrix: np.ndarray, major: str, span: int, base: int = 0
+) -> tuple[int, int]:
+    """Write a (rows, k) operand, patterns begin `base` x 128 bytes late; (LBO, SBO) in bytes."""
     rows, k = matrix.shape
     size = matrix.itemsize
     if major == "k":
@@ -79,7 +81,7 @@ def place(image: np.ndarray, at: int, matrix: np.ndarray, major: str, span: int)
                 byte = r // panel * lbo + j // 8 * sbo + j % 8 * span + r % panel * size
             else:
                 byte = j // 8 * lbo + r // 8 * sbo + j % 8 * 16 + r % 8 * size
-            byte = swizzle(at + byte, span)
+            byte = swizzle(at + byte - 128 * base, span) + 128 * base
             image[byte : byte + size] = np.frombuffer(matrix[r, j].tobytes(), np.uint8)
     return lbo, sbo
 
@@ -89,8 +91,11 @@ def descriptor(at: int, lbo: int, sbo: int, span: int) -> int:
 
 
 def execute(compile_ptx, n, kinds, *, a_major="k", b_major="k", a_span=128, b_span=128, registers_a=False,
-            signs=(1, 1), keep=1, start=0, data=None):  # fmt: skip
-    """Run one product of small integers, or of `data`: a, b, and what its elements may be off by."""
+            signs=(1, 1), keep=1, start=0, data=None, begins=0, base=0):  # fmt: skip
+    """Run one product of small integers, or of `data`: a, b, and what its elements may be off by.
+
+    The operands begin `begins` x 128 bytes behind a pattern's start, and have a base offset.
+    """
     d_kind, a_kind, b_kind = kinds.split(".")
     size = np.dtype(TYPES[a_kind]).itemsize
     k = 32 // size
@@ -101,8 +106,9 @@ def execute(compile_ptx, n, kinds, *, a_major="k", b_major="k", a_span=128, b_sp
     if data is not None:
         a, b, error = data
     image = np.zeros(TOTAL, np.uint8)
-    da = descriptor(A_AT, *place(image, A_AT, a, a_major, a_span), a_span)
-    db = descriptor(B_AT, *place(image, B_AT, b, b_major, b_span), b_span)
+    a_at, b_at = A_AT + 128 * begins, B_AT + 128 * begins
+    da = descriptor(a_at, *place(image, a_at, a, a_major, a_span, base), a_span) | base << 49
+    db = descriptor(b_at, *place(image, b_at, b, b_major, b_span, base), b_span) | base << 49
     per = 4 // size
     t, v, w = (
         np.arange(128)[:, None, None],
@@ -223,6 +229,24 @@ def test_majors(compile_ptx, a_major, b_major, span):
             b_span=span,
         )
     )
+
+
+@pytest.mark.parametrize("span, begins", [(128, 1), (128, 4), (128, 7), (64, 1), (64, 3), (32, 1)])
+@pytest.mark.parametrize("major", ["k", "m"])
+def test_starts_within_a_pattern(compile_ptx, span, begins, major):
+    """Chunks are exchanged by absolute addresses, as the copy engine does it: the base offset is 0.
+
+    Only where the patterns themselves begin late does it say so.
+    """
+    form = {"a_major": major, "b_major": major, "a_span": span, "b_span": span, "begins": begins}
+    check(*execute(compile_ptx, 128, "f32.f16.f16", **form))
+    check(*execute(compile_ptx, 128, "f32.f16.f16", **form, base=begins))
+
+
+def test_a_base_offset_of_patterns_that_begin_in_time(compile_ptx):
+    report, *_ = execute(compile_ptx, 16, "f32.f16.f16", base=3)
+    assert {one.code for one in report.findings} == {"bad-descriptor"}
+    assert "begins with a pattern, and the base offset is 3" in report.findings[0].sentence
 
 
 @pytest.mark.parametrize("kinds", ["f32.bf16.bf16", "f32.tf32.tf32", "f32.e4m3.e4m3", "s32.s8.s8"])

@@ -446,7 +446,8 @@ def test_the_block_may_be_that_of_the_launch_bounds(tmp_path, capsys):
         ("mine.h", "Put it beside the file"),
     ],
 )
-def test_a_header_that_is_missing_names_its_package(tmp_path, header, words):
+def test_a_header_that_is_missing_names_its_package(tmp_path, header, words, monkeypatch):
+    monkeypatch.setattr(toolkit, "nvcc", lambda: None)
     path = Path(written(tmp_path, "k.cu", f"#include <{header}>\n"))
     with pytest.raises(CompileError, match=f"there is no header <{header}>") as caught:
         compile_ptx(path, "sm_80")
@@ -500,3 +501,56 @@ def test_an_error_is_json_where_json_was_asked_for(capsys):
     assert json.loads(capsys.readouterr().out)["error"]["kind"] == "LaunchFileError"
     assert main(["check", CU, "none.toml", "--format", "sarif"]) == 2
     assert capsys.readouterr().out == ""
+
+
+IMAGES = """extern "C" __global__ void k(cudaTextureObject_t from, cudaSurfaceObject_t to, float* out) {
+  const int x = threadIdx.x % 8, y = threadIdx.x / 8;
+  out[threadIdx.x] = tex2D<float>(from, x + 0.5f, y + 0.5f);
+  surf2Dwrite(4 * x + y, to, 4 * x, y);
+}"""
+TEXTURE = """
+[[argument]]
+kind = "texture"
+dtype = "f32"
+shape = [4, 8]
+fill = "iota"
+filter = "linear"
+"""
+SURFACE = """
+[[argument]]
+kind = "surface"
+dtype = "s32"
+shape = [4, 8]
+fill = "zeros"
+expect = "to.npy"
+"""
+
+
+def test_textures_and_surfaces(tmp_path, capsys):
+    file = written(tmp_path, "k.cu", IMAGES)
+    out = ARRAY.replace('"s32"', '"f32"') + 'expect = "out.npy"\n'
+    launch = written(tmp_path, "k.toml", ONE + TEXTURE + SURFACE + out)
+    np.save(tmp_path / "out.npy", np.arange(32, dtype=np.float32))
+    to = (4 * np.arange(8) + np.arange(4)[:, None]).astype(np.int32)
+    np.save(tmp_path / "to.npy", to)
+    assert main(["check", file, launch, "--arch", "sm_80"]) == 0
+    assert "2 array(s) equal" in capsys.readouterr().out
+    np.save(tmp_path / "to.npy", to + 1)
+    assert main(["check", file, launch, "--arch", "sm_80"]) == 1
+    written(tmp_path, "k.toml", ONE + TEXTURE.replace("linear", "cubic") + SURFACE + out)
+    assert main(["check", file, launch, "--arch", "sm_80"]) == 2
+    assert "filter 'cubic'" in capsys.readouterr().err
+    written(tmp_path, "k.toml", ONE + TEXTURE.replace("filter", "filters") + SURFACE + out)
+    assert main(["check", file, launch, "--arch", "sm_80"]) == 2
+    assert "unknown key. Nearest legal: 'filter'" in capsys.readouterr().err
+
+
+def test_a_draft_has_textures_and_surfaces(tmp_path, capsys):
+    file = written(tmp_path, "k.cu", IMAGES)
+    assert main(["check", file, "--arch", "sm_80"]) == 0
+    text = capsys.readouterr().out
+    launch = load_launch(Path(written(tmp_path, "k.toml", text)))
+    kinds = [type(one).__name__ for one in launch.arguments]
+    assert kinds == ["TextureArgument", "SurfaceArgument", "ArrayArgument"]
+    assert launch.arguments[0].dtype == "f32" and launch.arguments[1].dtype == "u32"
+    assert main(["check", file, str(tmp_path / "k.toml")]) in (0, 1)

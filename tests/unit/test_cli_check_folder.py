@@ -14,6 +14,7 @@ from polygen.cli.check_arrays import arguments
 from polygen.cli.check_launch import load_launch
 from polygen.errors import LaunchFileError, MachineFault
 from polygen.machine import Launch, arithmetic, run
+from polygen.runtime import toolkit
 from polygen.verdict import Reason, Verdict
 
 KERNELS = Path(__file__).parents[1] / "machine" / "kernels"
@@ -46,7 +47,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_kernel_gets_a_line(folder, capsys):
+def test_every_kernel_gets_a_line(folder, capsys, monkeypatch):
+    monkeypatch.setattr(toolkit, "nvcc", lambda: None)
     words = ["check", str(folder), "--arch", "sm_80", "--seconds", "900", "--workers", "2"]
     assert main(words) == 1
     *lines, total = capsys.readouterr().out.splitlines()
