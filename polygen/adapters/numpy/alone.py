@@ -62,13 +62,11 @@ def learn(order: Sequence[Node], gained: frozenset[int] | None) -> None:
                 _counts.pop((id(place[0]), place[1], one), None)
 
 
-def run(one: Operation, args: Sequence[Any]) -> Any:
-    """The backend's array of an operation, computed as the graph of it alone would.
+_APART = ((), (0,), (0, 1), (0, 1, 2))  # slots of operands that are not the same
 
-    Args:
-        one: the operation.
-        args: nodes whose values are there, and Python's numbers.
-    """
+
+def _shared(args: Sequence[Any]) -> tuple[tuple[int, ...], list[Any]]:
+    """Slots of operands, one for an array that is several of them; and their values."""
     slots: list[int] = []
     values: list[Any] = []
     for number, arg in enumerate(args):
@@ -76,8 +74,24 @@ def run(one: Operation, args: Sequence[Any]) -> Any:
         slots.append(len(values) if twin is None else slots[twin])
         if twin is None:
             values.append(arg.value if type(arg) is Node else arg)
+    return tuple(slots), values
+
+
+def run(one: Operation, args: Sequence[Any]) -> Any:
+    """The backend's array of an operation, computed as the graph of it alone would.
+
+    Args:
+        one: the operation.
+        args: nodes whose values are there, and Python's numbers.
+    """
+    values: list[Any] = [arg.value if type(arg) is Node else arg for arg in args]
+    slots: tuple[int, ...] = _APART[len(args)]
+    if len(args) > 1:
+        first = args[0]
+        if len(args) > 2 or (first is args[1] and type(first) is Node):
+            slots, values = _shared(args)
     backend = active()
-    key = (one, tuple(slots), backend)
+    key = (one, slots, backend)
     way = _ways.get(key)
     if way is None:
         if len(_ways) >= _MOST:

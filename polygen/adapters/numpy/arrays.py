@@ -23,13 +23,16 @@ class Array:
         node: the value, there or pending.
         fixed: whether it is a single number that NumPy would give as a scalar: it never changes,
             ``x += 1`` makes another one.
+        part: of which array of the backend it is the view at which index, and that view: ``a[i] += x``
+            ends with ``a[i] = a[i]``.
     """
 
-    __slots__ = ("__weakref__", "fixed", "node")
+    __slots__ = ("__weakref__", "fixed", "node", "part")
     __array_priority__ = 1000.0
 
     def __init__(self, node: Node, fixed: bool = False) -> None:
         self.node, self.fixed = node, fixed
+        self.part: tuple[Any, Any, Any] | None = None
 
     # --- what is known without a value ------------------------------------------------------------
     @property

@@ -97,20 +97,25 @@ class CuPy(Backend):
         self._kernels = Kernels()
 
     def fuse(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """By `cupy.fuse`; what that cannot do runs as it is."""
-        fused, ways = self.module.fuse(kernel_name="polygen_numpy")(function), [0]
+        """By `cupy.fuse`; what that cannot do runs as it is.
+
+        The first time decides. Its arrays have the types and the numbers of axes of all that
+        follow, so that its kernel is the one that they need, too.
+        """
+        fused = self.module.fuse(kernel_name="polygen_numpy")(function)
+        way: Callable[..., Any] | None = None
 
         def run(*arrays: Any) -> Any:
-            if ways[0] < 2:
-                try:
-                    found = fused(*arrays)
-                    ways[0] = 1
-                    return found
-                except Exception:
-                    if ways[0]:
-                        raise
-                    ways[0] = 2  # the first time decides
-            return function(*arrays)
+            nonlocal way
+            if way is not None:
+                return way(*arrays)
+            try:
+                found = fused(*arrays)
+            except Exception:
+                way = function
+                return function(*arrays)
+            way = _kernel_of(fused)
+            return found
 
         return run
 
@@ -207,6 +212,19 @@ def _keeps_last(fold: Operation) -> bool:
     return fold.axis is not None and last not in axes
 
 
+def _kernel_of(fused: Any) -> Callable[..., Any]:
+    """The one kernel that `cupy.fuse` has made: finding it anew in every call takes as long as
+    two of the operations that it saves; the function itself where CuPy keeps it elsewhere."""
+    made = getattr(fused, "_memo", None)
+    if not isinstance(made, dict) or len(made) != 1 or getattr(fused, "new_fusion", None):
+        return fused  # type: ignore[no-any-return]
+    (entry,) = made.values()
+    if not isinstance(entry, tuple) or len(entry) != 2 or not callable(entry[0]):
+        return fused  # type: ignore[no-any-return]
+    kernel, options = entry
+    return functools.partial(kernel, **options) if options else kernel  # type: ignore[no-any-return]
+
+
 def steps_of(array: Any) -> list[int]:
     """Strides in elements."""
     return [stride // array.itemsize for stride in array.strides]
@@ -215,10 +233,18 @@ def steps_of(array: Any) -> list[int]:
 NUMPY = Backend()
 
 
+_latest: tuple[Any, Any] = (None, None)  # settings, and their backend
+
+
 def active() -> Any:
     """The backend in force."""
-    given = current().backend
-    return _present() if given is None else given
+    global _latest
+    settings = current()
+    known, backend = _latest
+    if known is not settings:
+        backend = _present() if settings.backend is None else settings.backend
+        _latest = settings, backend
+    return backend
 
 
 @functools.cache

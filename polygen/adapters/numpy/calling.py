@@ -85,13 +85,14 @@ def kept(one: Operation, args: tuple[Any, ...], depth: int) -> Array:
         depth: operations that are pending on the way to them.
     """
     place = here()
-    if depth >= _DEEPEST:
+    if not depth:
+        if place is not None and is_alone(place, one):
+            return Array(Node(one.form, None, (), 0, run(one, args), None), one.fixed)
+    elif depth >= _DEEPEST:
         for arg in args:
             if type(arg) is Node:
                 value_of(arg)
         depth = 0
-    elif not depth and place is not None and is_alone(place, one):
-        return Array(Node(one.form, None, (), 0, run(one, args), None), one.fixed)
     return Array(noted(one, args, depth, place), one.fixed)
 
 
@@ -120,12 +121,32 @@ def made(operand: Any) -> Array | None:
     return None
 
 
+_AS_THEY_ARE = frozenset([int, float, bool, str, type(None), type(Ellipsis)])
+
+
+_NUMBERS = frozenset([int, type(None)])
+_PARTS = frozenset([int, type(None), type(Ellipsis)])
+
+
+def is_basic(key: Any) -> bool:
+    """Whether an index gives a view, and always the same one: truth values and arrays do not."""
+    for part in key if type(key) is tuple else (key,):
+        kind = type(part)
+        if kind is slice:
+            for number in (part.start, part.stop, part.step):
+                if type(number) not in _NUMBERS:
+                    return False
+        elif kind not in _PARTS:
+            return False
+    return True
+
+
 def unwrapped(argument: Any) -> Any:
     """An argument with the backend's arrays for lazy ones, in lists and dictionaries too."""
     kind = type(argument)
     if kind is Array:
         return value_of(argument.node)
-    if kind is int or kind is float:
+    if kind in _AS_THEY_ARE:
         return argument
     if kind is list or kind is tuple:
         return kind([unwrapped(part) for part in argument])
@@ -151,7 +172,8 @@ def wrapped(result: Any, *, fixed: bool = True) -> Any:
     """
     module = active().module
     if isinstance(result, module.ndarray):
-        return Array(known(result), fixed and not result.shape and module is not np)
+        node = known(result)
+        return Array(node, fixed and not node.form[0] and module is not np)
     if isinstance(result, tuple):
         parts = [wrapped(part) for part in result]
         return type(result)(*parts) if hasattr(result, "_fields") else tuple(parts)
@@ -229,10 +251,12 @@ def element(value: Any, key: Any) -> Any:
 
     With an ellipsis it is an array, as in NumPy.
     """
-    number = Ellipsis not in key if isinstance(key, tuple) else key is not Ellipsis
-    found = wrapped(value, fixed=number)
-    if type(found) is Array and found.fixed and getattr(value, "base", None) is not None:
-        found.node.borrow(value)
+    found = wrapped(value)
+    if type(found) is Array and found.fixed:
+        if Ellipsis in key if isinstance(key, tuple) else key is Ellipsis:
+            found.fixed = False
+        elif getattr(value, "base", None) is not None:
+            found.node.borrow(value)
     return found
 
 
@@ -243,5 +267,5 @@ def product(first: Any, second: Any) -> Any:
         found = recorded("matmul", (first, second)) if lazily else None
         if found is not None:
             return found
-        return wrapped(active().module.matmul(value_of(first.node), value_of(second.node)))
+        return wrapped(value_of(first.node) @ value_of(second.node))
     return immediately("matmul", active().module.matmul, (first, second), {})
