@@ -23,7 +23,7 @@ class Array:
         node: the value, there or pending.
         fixed: whether it is a single number that NumPy would give as a scalar: it never changes,
             ``x += 1`` makes another one.
-        part: of which array of the backend it is the view at which index, and that view: ``a[i] += x``
+        part: an array of the backend, an index, and the view there, which this is: ``a[i] += x``
             ends with ``a[i] = a[i]``.
     """
 

@@ -214,7 +214,8 @@ def _keeps_last(fold: Operation) -> bool:
 
 def _kernel_of(fused: Any) -> Callable[..., Any]:
     """The one kernel that `cupy.fuse` has made: finding it anew in every call takes as long as
-    two of the operations that it saves; the function itself where CuPy keeps it elsewhere."""
+    two of the operations that it saves; the function itself where CuPy keeps it elsewhere.
+    """
     made = getattr(fused, "_memo", None)
     if not isinstance(made, dict) or len(made) != 1 or getattr(fused, "new_fusion", None):
         return fused  # type: ignore[no-any-return]
@@ -222,7 +223,7 @@ def _kernel_of(fused: Any) -> Callable[..., Any]:
     if not isinstance(entry, tuple) or len(entry) != 2 or not callable(entry[0]):
         return fused  # type: ignore[no-any-return]
     kernel, options = entry
-    return functools.partial(kernel, **options) if options else kernel  # type: ignore[no-any-return]
+    return functools.partial(kernel, **options) if options else kernel
 
 
 def steps_of(array: Any) -> list[int]:

@@ -263,9 +263,11 @@ def element(value: Any, key: Any) -> Any:
 def product(first: Any, second: Any) -> Any:
     """``first @ second``: recorded where kernels may have it, else the library's at once."""
     if type(first) is Array and type(second) is Array:
-        lazily = multiplied(first.node.form[1], current())
-        found = recorded("matmul", (first, second)) if lazily else None
-        if found is not None:
-            return found
-        return wrapped(value_of(first.node) @ value_of(second.node))
+        one, other = first.node, second.node
+        kind = one.form[1]
+        if kind.char != "d" and multiplied(kind, current()):
+            found = recorded("matmul", (first, second))
+            if found is not None:
+                return found
+        return wrapped(value_of(one) @ value_of(other))
     return immediately("matmul", active().module.matmul, (first, second), {})

@@ -107,9 +107,9 @@ def _is_apart(order: Sequence[Node], target: Any, backend: Any) -> bool:
         for arg in one.args:
             if type(arg) is not Node or arg.value is None or arg.value is target:
                 continue
-            if not are_apart(arg.value, target, backend):
-                if not is_same(arg.value, target, backend):
-                    return False
+            value = arg.value
+            if not (are_apart(value, target, backend) or is_same(value, target, backend)):
+                return False
     return True
 
 

@@ -176,12 +176,12 @@ def _fold(name: str) -> Callable[..., Any]:
     def method(
         self: Array, axis: Any = None, *args: Any, keepdims: Any = False, **rest: Any
     ) -> Any:
-        if not args and not rest and (axis is None or type(axis) is int):
-            if keepdims is False or keepdims is True:
-                node = self.node
-                one = KNOWN.get((name, node.form, axis, keepdims))
-                if one is not None:
-                    return kept(one, (node,), node.depth)
+        plain = type(keepdims) is bool and (axis is None or type(axis) is int)
+        if plain and not args and not rest:
+            node = self.node
+            one = KNOWN.get((name, node.form, axis, keepdims))
+            if one is not None:
+                return kept(one, (node,), node.depth)
         if args:
             more = ("dtype", "out") if name in _WITH_TYPE else ("out",)
             rest = dict(zip(more, args, strict=False)) | rest

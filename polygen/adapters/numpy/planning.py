@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import methodcaller
 from typing import Any
 
 from polygen.adapters.numpy.operations import Operation, Shape, apply
@@ -230,8 +231,10 @@ def _single(member: Member, step: Step, backend: Any) -> Callable[..., Any]:
     itself = one.kind == "pointwise" and one.name not in ("astype", "store")
     if itself and member.reads == step.reads:
         return getattr(module, one.name)  # type: ignore[no-any-return]
-    alone = backend.alone(one) if one.kind == "fold" else None
-    if alone is not None:
-        return alone  # type: ignore[no-any-return]
+    if one.kind == "fold":
+        alone = backend.alone(one)
+        if alone is not None:
+            return alone  # type: ignore[no-any-return]
+        return methodcaller(one.name, axis=one.axis, keepdims=one.keepdims)
     places = [step.reads.index(slot) for slot in member.reads]
     return lambda *operands: apply(module, one, [operands[place] for place in places], direct=True)

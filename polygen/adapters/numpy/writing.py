@@ -129,9 +129,8 @@ def write(self: Array, key: Any, new: Any) -> None:
         key = unwrapped(key)
     elif type(new) is Array:
         node, part = new.node, new.part
-        if part is not None and node.value is part[2] and self.node.value is part[0]:
-            if part[1] is key:
-                return
+        if part is not None and _is_part(part, self.node.value, key, node.value):
+            return
         if node.value is None:
             value = value_of(self.node)
             if store(value if key is Ellipsis else value[key], node):
@@ -142,3 +141,8 @@ def write(self: Array, key: Any, new: Any) -> None:
         if memory_of(new) is memory_of(target) and is_same(target[key], new, active()):
             return
     before_writing(self)[key] = new
+
+
+def _is_part(part: tuple[Any, Any, Any], value: Any, key: Any, new: Any) -> bool:
+    """Whether what is to be written to elements of an array are these elements themselves."""
+    return part[0] is value and part[1] is key and part[2] is new
