@@ -28,6 +28,8 @@ from polygen.runtime.cupy_import import import_cupy
 # Of a block of CuPy's kernels of folds: threads, its results side by side, and how many elements
 # cost less than another launch.
 _THREADS, _SHARED, _SHORT = 512, 32, 8192
+# Parts of the rows of a matrix that are summed by themselves: a power of two that divides them.
+_MOST_PARTS, _LEAST_PARTS = 64, 4
 
 
 class Backend:
@@ -150,19 +152,31 @@ class CuPy(Backend):
         return int(self.module.cuda.Device().attributes["MultiProcessorCount"])
 
     def alone(self, fold: Operation) -> Callable[[Any], Any] | None:
-        """Sums over the rows of a matrix with few columns are products with a vector of ones."""
+        """Sums over the rows of a matrix with few columns, which CuPy has too few blocks for.
+
+        Those of float64 are products with a vector of ones. Those of float32 are sums of parts of
+        the rows, and sums of these: a product of float32 may be one of fewer bits on a tensor core.
+        """
         whole, kind = fold.shapes[0], fold.loop[0]
         few = fold.name in ("sum", "mean") and len(whole) == 2 and fold.axis == 0
         if not few or kind not in (np.float32, np.float64) or self._is_busy(fold):
             return None
+        rows, columns = whole
         ones: list[Any] = []
+        parts = math.gcd(rows, _MOST_PARTS)
+        if kind == np.float32 and parts < _LEAST_PARTS:
+            return None
+
+        def total(operand: Any) -> Any:
+            if kind == np.float32:
+                return operand.reshape(parts, rows // parts, columns).sum(axis=1).sum(axis=0)
+            if not ones:
+                ones.append(self.module.ones(rows, kind))
+            return self.module.matmul(ones[0], operand)
 
         def run(operand: Any) -> Any:
-            if not ones:
-                ones.append(self.module.ones(whole[0], kind))
-            total = self.module.matmul(ones[0], operand)
-            total = total / whole[0] if fold.name == "mean" else total
-            return total.reshape(fold.shape)
+            found = total(operand)
+            return (found / rows if fold.name == "mean" else found).reshape(fold.shape)
 
         return run
 

@@ -175,7 +175,7 @@ def test_folds_that_leave_the_gpu_idle_are_not_fused(like_cupy):
 
 @pytest.mark.parametrize("name", ["sum", "mean", "std", "var"])
 @pytest.mark.parametrize("keepdims", [False, True])
-def test_sums_over_rows_of_few_columns_are_products(like_cupy, name, keepdims, monkeypatch):
+def test_sums_over_rows_of_few_columns_of_doubles_are_products(like_cupy, name, keepdims):
     like_cupy.multiprocessors, calls = 100, []
     like_cupy.matmul = lambda *args: calls.append(args) or numpy.matmul(*args)
     plain = numpy.arange(40000.0).reshape(10000, 4) % 7
@@ -185,7 +185,29 @@ def test_sums_over_rows_of_few_columns_are_products(like_cupy, name, keepdims, m
         wanted = getattr(one, name)(axis=0, keepdims=keepdims)
         assert found.shape == wanted.shape and found.dtype == wanted.dtype
         numpy.testing.assert_allclose(found.get(), wanted, rtol=1e-6)
-    assert len(calls) == 2 * (2 if name in ("std", "var") else 1)
+    assert [one.dtype for one, _ in calls] == [numpy.float64] * (2 if name in ("std", "var") else 1)
+
+
+@pytest.mark.parametrize(("rows", "parts"), [(8192, 64), (10000, 16), (10002, 0)])
+def test_sums_over_rows_of_single_precision_are_sums_of_parts(rows, parts):
+    """Products of float32 may be of fewer bits, and of values that are too small for them."""
+    backend = CuPy(cupy)
+    backend._multiprocessors = lambda: 100
+    one = operation(("sum", ((rows, 4), numpy.dtype("float32")), 0, False))
+    run = backend.alone(one)
+    assert (run is None) == (parts == 0)
+    if run is None:
+        return
+    shapes = []
+
+    class Watched(numpy.ndarray):
+        def sum(self, axis):
+            shapes.append(self.shape)
+            return super().sum(axis=axis)
+
+    tiny = numpy.full((rows, 4), 2.0**-40, numpy.float32)
+    assert (run(tiny.view(Watched)) == rows * 2.0**-40).all()
+    assert shapes == [(parts, rows // parts, 4), (parts, 4)]
 
 
 def test_vectors_down_the_rows_do_not_lead_kernels_astray():
