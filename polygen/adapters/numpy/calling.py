@@ -71,7 +71,7 @@ def recorded(name: str, operands: Sequence[Any], options: tuple[Any, ...] = ()) 
         for place, arg in enumerate(args):
             if type(arg) is not Node:
                 args[place] = read_as(arg, one.types[place])
-        if None in args:
+        if any(arg is None for arg in args):
             return None
     return kept(one, tuple(args), depth)
 
@@ -97,15 +97,19 @@ def kept(one: Operation, args: tuple[Any, ...], depth: int) -> Array:
 
 
 def read_as(number: Any, kind: Any) -> Any:
-    """A number as an operation reads it that reads `kind`, a class of NumPy's; None: it cannot."""
+    """A number as an operation reads it that reads `kind`, a class of NumPy's; None: it cannot.
+
+    It keeps that type wherever it goes: what stands for a number of Python in a kernel that CuPy
+    fuses takes the first type that it could be converted to, half precision for ``0.9``.
+    """
     own = type(number)
     if kind is np.float64 and own is float:
-        return number
+        return kind(number)
     key = (kind, own, number or repr(number))  # zeros are equal, and have signs
     found = _read.get(key)
     if found is None:
         try:
-            found = kind(number).item()
+            found = kind(number)
         except (OverflowError, ValueError):
             return None
         if len(_read) >= _MOST_READ:

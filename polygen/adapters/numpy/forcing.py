@@ -237,7 +237,7 @@ def _found(
     if with_products:
         _plans.put(structure, _BY_NUMBERS)
         structure = (*structure, current())
-        whole = (structure, tuple(one for one in values if not hasattr(one, "shape")))
+        whole = (structure, tuple(_numbers_of(order, key, values).values()))
         planned = _plans.get(whole)
         if planned is not None:
             return planned
@@ -267,12 +267,24 @@ def _planned(
     wanted = frozenset(first + place for place in kept)
     groups = []
     if structure is not None:
-        numbers = tuple(value for value in values if not hasattr(value, "shape"))
+        numbers = _numbers_of(order, key, values)
         seen = _numbers.get(structure) or _numbers.put(structure, set())
-        seen.add(numbers)
+        seen.add(tuple(numbers.values()))
         if len(seen) <= _MOST_NUMBERS:  # numbers that change are no constants of kernels
-            groups = taken(members, wanted, values, backend, current())
+            groups = taken(members, wanted, values, numbers, backend, current())
     return plan(members, wanted, groups, backend)
+
+
+def _numbers_of(order: list[Node], key: list[Any], values: list[Any]) -> dict[int, Any]:
+    """The numbers that a graph reads, by slot."""
+    found, at = {}, 0
+    for node in order:
+        at += 1
+        for arg in node.args:
+            if type(arg) is not Node:
+                found[key[at]] = values[key[at]]
+            at += 1
+    return found
 
 
 def _execute(

@@ -14,6 +14,7 @@ import pytest
 import polygen.adapters.numpy as np
 from polygen.adapters.numpy import forcing
 from polygen.adapters.numpy.backends import CuPy, steps_of
+from polygen.adapters.numpy.calling import read_as
 from polygen.adapters.numpy.namespace import Holder
 from polygen.adapters.numpy.operations import FOLDS, POINTWISE, apply, operation
 from polygen.adapters.numpy.planning import Member, plan
@@ -59,15 +60,38 @@ def test_pointwise_functions_fuse_with_numpys_types(name):
         found, _ = traced(lambda *args: apply(cupy, one, list(args)),  # noqa: B023
                           *(made_up(*form) for form in forms))  # fmt: skip
         assert found == [one.dtype], f"{name} of {kinds}"
-        if count == 2:  # and with a number of Python in the place of the second
+        if count == 2:  # and with a number in the place of the second
             for number in (2, 2.0):
                 mixed = operation((name, forms[0], type(number)))
                 if mixed is not None:
-                    given = mixed.loop[1].type(number).item()
+                    kernels = []
                     found, _ = traced(lambda *args: apply(cupy, mixed, list(args)),  # noqa: B023
-                                      made_up(*forms[0]), given)  # fmt: skip
+                                      made_up(*forms[0]), read_as(number, mixed.types[1]),
+                                      seen=kernels)  # fmt: skip
                     assert found == [mixed.dtype], f"{name} of {kinds[0]} and {number}"
+                    given = [parameter.dtype for parameter in kernels[0].in_params]
+                    assert given == [kinds[0], mixed.loop[1]]
+                    if numpy.float16 not in (kinds[0], *mixed.loop, mixed.dtype):
+                        assert "float16" not in kernels[0].operation, "nothing is rounded to it"
     assert seen
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_numbers_of_python_keep_the_type_in_which_they_are_read(kind):
+    """CuPy's fusion takes one for the narrowest type there is: 0.9 and 1e-9 for half precision."""
+    backend, functions, ran = CuPy(cupy), [], []
+    backend.fuse = lambda function: functions.append(function) or (lambda *args: ran.append(args))
+    form = (SHAPE, numpy.dtype(kind))
+    ops = [operation(("multiply", form, float)), operation(("greater", form, float)),
+           operation(("where", (SHAPE, numpy.dtype(bool)), form, float))]  # fmt: skip
+    members = [Member(4, ops[0], (0, 1)), Member(5, ops[1], (4, 2)), Member(6, ops[2], (5, 4, 3))]
+    plan(members, frozenset({6}), [], backend)
+    seen, one = [], numpy.dtype(kind).type
+    assert all(read_as(number, one) == one(number) for number in (0.9, 1e-9, 1e9))
+    numbers = [read_as(number, one) for number in (0.9, 1e-9, 1e9)]
+    found, _ = traced(functions[0], made_up(*form), *numbers, seen=seen)
+    assert found == [kind] and "float16" not in seen[0].operation
+    assert [parameter.dtype for parameter in seen[0].in_params] == [kind] * 4
 
 
 @pytest.mark.parametrize("name", sorted(FOLDS))
