@@ -30,6 +30,7 @@ from polygen.runtime.cupy_import import import_cupy
 _THREADS, _SHARED, _SHORT = 512, 32, 8192
 # Parts of the rows of a matrix that are summed by themselves: a power of two that divides them.
 _MOST_PARTS, _LEAST_PARTS = 64, 4
+_LARGE = 1 << 22  # elements whose reading by few blocks takes longer than another launch
 
 
 class Backend:
@@ -154,8 +155,9 @@ class CuPy(Backend):
     def alone(self, fold: Operation) -> Callable[[Any], Any] | None:
         """Sums over the rows of a matrix with few columns, which CuPy has too few blocks for.
 
-        Those of float64 are products with a vector of ones. Those of float32 are sums of parts of
-        the rows, and sums of these: a product of float32 may be one of fewer bits on a tensor core.
+        Those of float64 are products with a vector of ones. Large ones of float32 are sums of parts
+        of the rows, and sums of these: a product of float32 may be one of fewer bits on a tensor
+        core. What is small costs less than another launch.
         """
         whole, kind = fold.shapes[0], fold.loop[0]
         few = fold.name in ("sum", "mean") and len(whole) == 2 and fold.axis == 0
@@ -164,7 +166,7 @@ class CuPy(Backend):
         rows, columns = whole
         ones: list[Any] = []
         parts = math.gcd(rows, _MOST_PARTS)
-        if kind == np.float32 and parts < _LEAST_PARTS:
+        if kind == np.float32 and (parts < _LEAST_PARTS or rows * columns < _LARGE):
             return None
 
         def total(operand: Any) -> Any:

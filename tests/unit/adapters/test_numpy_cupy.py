@@ -212,12 +212,14 @@ def test_sums_over_rows_of_few_columns_of_doubles_are_products(like_cupy, name, 
     assert [one.dtype for one, _ in calls] == [numpy.float64] * (2 if name in ("std", "var") else 1)
 
 
-@pytest.mark.parametrize(("rows", "parts"), [(8192, 64), (10000, 16), (10002, 0)])
-def test_sums_over_rows_of_single_precision_are_sums_of_parts(rows, parts):
+@pytest.mark.parametrize(
+    ("rows", "columns", "parts"), [(1 << 17, 32, 64), (270000, 16, 16), (270002, 16, 0), (99, 4, 0)]
+)
+def test_large_sums_over_rows_of_single_precision_are_sums_of_parts(rows, columns, parts):
     """Products of float32 may be of fewer bits, and of values that are too small for them."""
     backend = CuPy(cupy)
     backend._multiprocessors = lambda: 100
-    one = operation(("sum", ((rows, 4), numpy.dtype("float32")), 0, False))
+    one = operation(("sum", ((rows, columns), numpy.dtype("float32")), 0, False))
     run = backend.alone(one)
     assert (run is None) == (parts == 0)
     if run is None:
@@ -229,9 +231,9 @@ def test_sums_over_rows_of_single_precision_are_sums_of_parts(rows, parts):
             shapes.append(self.shape)
             return super().sum(axis=axis)
 
-    tiny = numpy.full((rows, 4), 2.0**-40, numpy.float32)
+    tiny = numpy.full((rows, columns), 2.0**-40, numpy.float32)
     assert (run(tiny.view(Watched)) == rows * 2.0**-40).all()
-    assert shapes == [(parts, rows // parts, 4), (parts, 4)]
+    assert shapes == [(parts, rows // parts, columns), (parts, columns)]
 
 
 def test_vectors_down_the_rows_do_not_lead_kernels_astray():
