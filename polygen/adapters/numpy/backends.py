@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -37,6 +38,13 @@ class Backend:
     """NumPy: operations one by one; programs by their meaning, in float64, rounded at the end."""
 
     module: Any = np
+    times: bool = False  # whether plans are timed
+
+    def timed(self, function: Callable[[], Any]) -> float | None:
+        """Seconds that a function takes, with all that it asks the device for; None: unknown."""
+        began = time.perf_counter()
+        function()
+        return time.perf_counter() - began
 
     def fuse(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function of pointwise operations, and perhaps a fold of them, as one kernel."""
@@ -95,9 +103,23 @@ class CuPy(Backend):
     # What `cupy.fuse` has, with the types that NumPy's functions have; `mean` is a sum, divided.
     _FUSED = frozenset(["sum", "prod", "max", "min", "mean"])
 
+    times = True
+
     def __init__(self, module: Any) -> None:
         self.module = module
         self._kernels = Kernels()
+
+    def timed(self, function: Callable[[], Any]) -> float | None:
+        """Of an idle device; while a stream is captured nothing waits, and nothing is timed."""
+        stream = self.module.cuda.get_current_stream()
+        if stream.is_capturing():
+            function()
+            return None
+        stream.synchronize()
+        began = time.perf_counter()
+        function()
+        stream.synchronize()
+        return time.perf_counter() - began
 
     def fuse(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """By `cupy.fuse`; what that cannot do runs as it is.

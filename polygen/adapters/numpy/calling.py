@@ -10,7 +10,7 @@ import numpy as np
 from polygen.adapters.numpy.alone import is_alone, run
 from polygen.adapters.numpy.arrays import Array
 from polygen.adapters.numpy.backends import NUMPY, active
-from polygen.adapters.numpy.forcing import prepare_write, value_of
+from polygen.adapters.numpy.forcing import prepare_write, read, value_of
 from polygen.adapters.numpy.nodes import Node, here, known, noted
 from polygen.adapters.numpy.operations import KNOWN, Operation, operation
 from polygen.adapters.numpy.products import multiplied
@@ -273,5 +273,5 @@ def product(first: Any, second: Any) -> Any:
             found = recorded("matmul", (first, second))
             if found is not None:
                 return found
-        return wrapped(value_of(one) @ value_of(other))
+        return wrapped(read(one) @ read(other))
     return immediately("matmul", active().module.matmul, (first, second), {})

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from polygen.adapters.numpy.operations import KNOWN, apply, form_of, operation
 from polygen.adapters.numpy.planning import Member, Step, plan
 from polygen.adapters.numpy.products import taken
 from polygen.adapters.numpy.settings import current
+from polygen.adapters.numpy.trials import APART, JOINED, Trial, worthwhile
 from polygen.runtime.recent import Recent
 
 _MOST_PLANS = 4096
@@ -44,10 +46,27 @@ class Counts:
 
 
 counts = Counts()
-# Steps, and what they gain, as `alone.learn` takes it.
-_Plan = tuple[list[Step], frozenset[int] | None]
-_plans: Recent[Any, _Plan] = Recent(_MOST_PLANS)
-_BY_NUMBERS: _Plan = ([], None)  # of a structure whose plans depend on its numbers and on settings
+
+
+@dataclass(slots=True)
+class Plan:
+    """How a graph runs.
+
+    Attributes:
+        steps: one after the other.
+        gained: what they gain, as `alone.learn` takes it.
+        apart: each operation by itself, while it is not known which is faster.
+        trial: that finds out; None: it is known.
+    """
+
+    steps: list[Step]
+    gained: frozenset[int] | None
+    apart: list[Step] | None = None
+    trial: Trial | None = None
+
+
+_plans: Recent[Any, Plan] = Recent(_MOST_PLANS)
+_BY_NUMBERS = Plan([], None)  # of a structure whose plans depend on its numbers and on settings
 _numbers: Recent[Any, set[tuple[Any, ...]]] = Recent(_MOST_PLANS)
 
 
@@ -218,11 +237,13 @@ def _run(root: Node, unkept: Node | None = None) -> None:
     planned = _plans.get(structure)
     if planned is None or planned is _BY_NUMBERS:
         planned = _found(structure, order, key, values, kept, planned is None)
-    steps, gained = planned
-    alone.learn(order, gained)
+    alone.learn(order, planned.gained)
     first = len(values)
     values.extend([None] * len(order))
-    _execute(steps, values, order, first, backend)
+    if planned.trial is None:
+        _execute(planned.steps, values, order, first, backend)
+    else:
+        _try(planned, values, order, first, backend)
     for place in kept:
         order[place].settle(values[first + place])
 
@@ -230,7 +251,7 @@ def _run(root: Node, unkept: Node | None = None) -> None:
 def _found(
     structure: Any, order: list[Node], key: list[Any], values: list[Any], kept: list[int],
     new: bool,
-) -> _Plan:  # fmt: skip
+) -> Plan:  # fmt: skip
     """The plan of a structure that is new, or whose plan depends on its numbers too."""
     backend, whole = structure[-1], structure
     with_products = not new or any(node.operation.kind == "product" for node in order)  # type: ignore[union-attr]
@@ -242,7 +263,13 @@ def _found(
         if planned is not None:
             return planned
     steps = _planned(order, key, values, kept, backend, structure if with_products else None)
-    return _plans.put(whole, (steps, _gained(steps, len(values))))
+    found = Plan(steps, _gained(steps, len(values)))
+    members = [member for step in steps for member in step.members]
+    if found.gained is not None and not with_products and backend.times and worthwhile(members):
+        members.sort(key=attrgetter("slot"))
+        wanted = frozenset(len(values) + place for place in kept)
+        found.apart, found.trial = plan(members, wanted, (), backend, apart=True), Trial()
+    return _plans.put(whole, found)
 
 
 def _gained(steps: Sequence[Step], first: int) -> frozenset[int] | None:
@@ -285,6 +312,28 @@ def _numbers_of(order: list[Node], key: list[Any], values: list[Any]) -> dict[in
                 found[key[at]] = values[key[at]]
             at += 1
     return found
+
+
+def _try(planned: Plan, values: list[Any], order: list[Node], first: int, backend: Any) -> None:
+    """Run a plan in one of two ways, and keep what takes less of them when that is known."""
+    trial, apart = planned.trial, planned.apart
+    assert trial is not None and apart is not None
+    given = tuple(values)
+
+    def joined() -> None:
+        _collected(order[-1])  # what finding the plan takes
+        values[:] = given
+        _execute(planned.steps, values, order, first, backend)
+
+    def by_itself() -> None:
+        values[:] = given
+        _execute(apart, values, order, first, backend)
+
+    trial.run({JOINED: joined, APART: by_itself}, backend.timed)
+    if trial.winner:
+        if trial.winner == APART:
+            planned.steps, planned.gained = apart, None
+        planned.trial = planned.apart = None
 
 
 def _execute(

@@ -127,14 +127,21 @@ def _in_place(operate: Callable[[Array, Any], Any], name: str) -> Callable[[Arra
 
 # --- indices, views -------------------------------------------------------------------------------
 def _item(self: Array, key: Any) -> Any:
-    value = value_of(self.node)
+    node = self.node
+    value = node.value if node.value is not None and not node.borrowed else value_of(node)
     if not is_basic(key):
         key = unwrapped(key)
         return element(value[key], key)
     view = value[key]
-    found = element(view, key)
-    if type(found) is Array:
-        found.part = (value, key, view)
+    shape = view.shape
+    if not shape:
+        found = element(view, key)
+        if type(found) is not Array:
+            return found
+    else:
+        form = form_of(shape, node.form[1])
+        found = Array(Node(form, None, (), 0, view, None))
+    found.part = (value, key, view)
     return found
 
 

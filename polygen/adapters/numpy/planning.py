@@ -65,8 +65,9 @@ class Taken:
 
 
 def plan(
-    members: Sequence[Member], kept: frozenset[int], taken: Sequence[Taken], backend: Any
-) -> list[Step]:
+    members: Sequence[Member], kept: frozenset[int], taken: Sequence[Taken], backend: Any,
+    *, apart: bool = False,
+) -> list[Step]:  # fmt: skip
     """The steps of a graph.
 
     Args:
@@ -74,10 +75,14 @@ def plan(
         kept: slots whose values are wanted.
         taken: groups that are kernels.
         backend: for which the steps are.
+        apart: whether each operation is a step of its own; then there are no groups.
     """
     graph = _Graph(members, kept, taken)
-    cuts = [part for one in graph.kernels() for part in _parts(one)]
-    steps = [Step(part) for part in _with_folds(cuts, graph, backend)]
+    if apart:
+        steps = [Step((member,)) for member in members]
+    else:
+        cuts = [part for one in graph.kernels() for part in _parts(one)]
+        steps = [Step(part) for part in _with_folds(cuts, graph, backend)]
     for step in steps:
         group = graph.groups.get(step.members[0].slot)
         if group is not None:

@@ -23,7 +23,7 @@ from polygen.adapters.numpy.calling import (
     unwrapped,
     wrapped,
 )
-from polygen.adapters.numpy.forcing import store, value_of
+from polygen.adapters.numpy.forcing import read, store, value_of
 from polygen.adapters.numpy.memory import are_apart, is_same, memory_of
 from polygen.adapters.numpy.nodes import known
 
@@ -57,7 +57,7 @@ def update(self: Array, name: str, operate: Callable[[Array, Any], Any], other: 
         other: the operand.
     """
     if name != "matmul" and not _is_alone(self) and not _waits(other):
-        plain = unwrapped(other)
+        plain = read(other.node) if type(other) is Array else unwrapped(other)
         target = before_writing(self)
         if plain is target or are_apart(plain, target, active()):
             getattr(active().module, name)(target, plain, out=target)

@@ -163,6 +163,7 @@ def like_cupy():
 
     module.fuse = fuse
     backend = CuPy(module)
+    backend.times = False
     backend._multiprocessors = lambda: module.multiprocessors
     module.multiprocessors = 0
     backend.address = lambda value: value.__array_interface__["data"][0]
@@ -193,7 +194,7 @@ def test_folds_that_leave_the_gpu_idle_are_not_fused(like_cupy):
         found, wanted = (a * 2 + 1).sum(axis=axis), (plain * 2 + 1).sum(axis=axis)
         numpy.testing.assert_allclose(found.get(), wanted)
         assert like_cupy.fused == ["polygen_numpy"]
-        folded = len(forcing._plans.values()[-1][0])
+        folded = len(forcing._plans.values()[-1].steps)
         assert folded == 2 - length, "the fold is in the kernel, or a step of its own"
 
 
@@ -276,3 +277,42 @@ def test_odd_strides_are_copied_for_kernels(like_cupy):
     for name, view in views.items():
         assert (active()._plain(view) is view) == (name in ("T", "part"))
         assert steps_of(view) == [stride // 2 for stride in view.strides]
+
+
+@pytest.mark.parametrize("capturing", [False, True])
+def test_nothing_waits_and_nothing_is_timed_in_a_capture(capturing):
+    happened = []
+    stream = types.SimpleNamespace(
+        is_capturing=lambda: capturing, synchronize=lambda: happened.append("wait")
+    )
+    cuda = types.SimpleNamespace(get_current_stream=lambda: stream)
+    backend = CuPy(types.SimpleNamespace(cuda=cuda))
+    seconds = backend.timed(lambda: happened.append("run"))
+    assert happened == (["run"] if capturing else ["wait", "run", "wait"])
+    assert (seconds is None) == capturing
+
+
+def test_the_kernel_that_was_fused_first_is_called_itself():
+    backend, calls = CuPy(cupy), []
+
+    class Fused:
+        new_fusion = None
+
+        def __init__(self):
+            self._memo = {}
+
+        def __call__(self, *args):
+            calls.append("found")
+            self._memo["key"] = (lambda *args, **options: calls.append(options), {"axis": 1})
+
+    backend.module = types.SimpleNamespace(fuse=lambda kernel_name: lambda function: Fused())
+    run = backend.fuse(lambda x: x)
+    run(1)
+    run(1)
+    run(1)
+    assert calls == ["found", {"axis": 1}, {"axis": 1}]
+
+
+def test_cupy_keeps_its_fused_kernels_where_they_are_looked_for():
+    fused = cupy.fuse()(lambda x: x + 1)
+    assert fused._memo == {} and fused.new_fusion is None
