@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from polygen.adapters.numpy.backends import active
-from polygen.adapters.numpy.forcing import read, value_of
+from polygen.adapters.numpy.forcing import compared, compares, read, value_of
 from polygen.adapters.numpy.nodes import Node, known
 from polygen.adapters.numpy.operations import Shape
 
@@ -84,7 +84,10 @@ class Array:
 
     def get(self) -> np.ndarray[Any, Any]:
         """The elements as an array of NumPy, a copy where there is a GPU."""
-        found: np.ndarray[Any, Any] = active().host(read(self.node))
+        node = self.node
+        if node.value is None and compares(node):
+            return compared(node)
+        found: np.ndarray[Any, Any] = active().host(read(node))
         return found
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:

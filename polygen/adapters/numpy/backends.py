@@ -59,9 +59,17 @@ class Backend:
         """
         return True
 
+    def is_read_twice(self, fold: Operation) -> bool:
+        """Whether the only array that a function with a fold reads is to be given to it twice."""
+        return False
+
     def alone(self, fold: Operation) -> Callable[[Any], Any] | None:
         """What runs a fold that is in no fused function; None: the module's function."""
         return None
+
+    def sums(self, kind: np.dtype[Any]) -> bool:
+        """Whether the product of two vectors of a type is the sum of their products, recorded."""
+        return False
 
     def fold(self, fold: Operation, operand: Any) -> Any:
         """A fold at the end of a fused function; its axes need not be kept."""
@@ -162,6 +170,10 @@ class CuPy(Backend):
             and not (along_rows and shared)
         )
 
+    def is_read_twice(self, fold: Operation) -> bool:
+        """Short ones to one number: of a single array CuPy makes these in two launches, by CUB."""
+        return fold.size == 1 and math.prod(fold.shapes[0]) <= _SHORT
+
     def _is_busy(self, fold: Operation) -> bool:
         """Whether CuPy's kernel of a fold has a block for each multiprocessor, or little to do."""
         elements = math.prod(fold.shapes[0])
@@ -203,6 +215,10 @@ class CuPy(Backend):
             return (found / rows if fold.name == "mean" else found).reshape(fold.shape)
 
         return run
+
+    def sums(self, kind: np.dtype[Any]) -> bool:
+        """As CuPy computes it, but for the launches: of types whose sums are of that type too."""
+        return kind.char in "fd"
 
     def fold(self, fold: Operation, operand: Any) -> Any:
         """Without kept axes, which fused functions do not have."""

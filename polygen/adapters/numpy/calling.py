@@ -273,5 +273,10 @@ def product(first: Any, second: Any) -> Any:
             found = recorded("matmul", (first, second))
             if found is not None:
                 return found
+        elif one.form == other.form and len(one.form[0]) == 1 and active().sums(kind):
+            found = recorded("multiply", (first, second))
+            found = None if found is None else recorded("sum", (found,), (None, False))
+            if found is not None:
+                return found
         return wrapped(read(one) @ read(other))
     return immediately("matmul", active().module.matmul, (first, second), {})

@@ -19,7 +19,7 @@ from polygen.adapters.numpy import alone, nodes
 from polygen.adapters.numpy.backends import active
 from polygen.adapters.numpy.memory import are_apart, is_same, memory_of
 from polygen.adapters.numpy.nodes import Node, known
-from polygen.adapters.numpy.operations import KNOWN, apply, form_of, operation
+from polygen.adapters.numpy.operations import COMPARISONS, KNOWN, apply, form_of, operation
 from polygen.adapters.numpy.planning import Member, Step, plan
 from polygen.adapters.numpy.products import taken
 from polygen.adapters.numpy.settings import current
@@ -86,6 +86,25 @@ def value_of(node: Node) -> Any:
 def read(node: Node) -> Any:
     """The array that a node stands for, to be read at once and not kept."""
     return value_of(node) if node.value is None else node.value
+
+
+def compares(node: Node) -> bool:
+    """Whether a pending value is a comparison of a single number with one of Python's."""
+    one = node.operation
+    if one is None or one.shape or one.name not in COMPARISONS:
+        return False
+    return [type(arg) is Node for arg in node.args].count(True) == 1
+
+
+def compared(node: Node) -> np.ndarray[Any, Any]:
+    """The comparison of a number with one of Python's: by the host, which waits for it in any case.
+
+    The node stays pending for whoever wants it on the device.
+    """
+    backend, one = active(), node.operation
+    assert one is not None
+    given = [backend.host(read(arg)) if type(arg) is Node else arg for arg in node.args]
+    return np.asarray(apply(np, one, given))
 
 
 def store(target: Any, node: Node) -> bool:

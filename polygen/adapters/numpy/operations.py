@@ -26,6 +26,7 @@ _POINTWISE = """
     logical_xor logical_not bitwise_and bitwise_or bitwise_xor invert isnan isinf isfinite
 """
 POINTWISE = frozenset(_POINTWISE.split())
+COMPARISONS = frozenset(["less", "less_equal", "greater", "greater_equal", "equal", "not_equal"])
 _FOLDS = "sum prod mean max min any all var std argmax argmin"
 FOLDS = frozenset(_FOLDS.split())
 _KINDS = frozenset("biuf")  # no complex numbers, objects, texts or times

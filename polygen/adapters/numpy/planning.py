@@ -212,9 +212,11 @@ def _function(step: Step, backend: Any) -> Callable[..., Any]:
     if len(members) == 1 and members[0].operation.direct:
         return _single(members[0], step, backend)
     last = members[-1].operation
+    twice = last.kind == "fold" and len(step.reads) == 1 and backend.is_read_twice(last)
+    reads = step.reads * 2 if twice else step.reads
 
     def composed(*operands: Any) -> Any:
-        values = dict(zip(step.reads, operands, strict=True))
+        values = dict(zip(reads, operands, strict=True))
         for member in members:
             given = [values[slot] for slot in member.reads]
             if member.operation.kind == "fold":
@@ -225,6 +227,10 @@ def _function(step: Step, backend: Any) -> Callable[..., Any]:
         return found if len(found) > 1 else found[0] if found else None
 
     fused: Callable[..., Any] = backend.fuse(composed)
+    if twice and last.keepdims:
+        return lambda operand: fused(operand, operand).reshape(last.shape)
+    if twice:
+        return lambda operand: fused(operand, operand)
     if last.kind != "fold" or math.prod(last.shape) == 0 or not last.keepdims:
         return fused
     return lambda *operands: fused(*operands).reshape(last.shape)

@@ -13,7 +13,7 @@ import pytest
 
 import polygen.adapters.numpy as np
 from polygen.adapters.numpy import forcing
-from polygen.adapters.numpy.backends import CuPy, steps_of
+from polygen.adapters.numpy.backends import NUMPY, CuPy, steps_of
 from polygen.adapters.numpy.calling import read_as
 from polygen.adapters.numpy.namespace import Holder
 from polygen.adapters.numpy.operations import FOLDS, POINTWISE, apply, operation
@@ -111,7 +111,8 @@ def test_folds_of_chains_fuse_with_numpys_types(name, axis):
             assert len(steps) == 2
             continue
         assert len(steps) == 1
-        found, options = traced(functions[-1], made_up(SHAPE, kind))
+        given = [made_up(SHAPE, kind)] * (1 if axis == 1 else 2)  # short ones to one number
+        found, options = traced(functions[-1], *given)
         assert found == [one.dtype], f"{name} of {kind}"
         assert options == ({} if axis is None else {"axis": axis})
     assert len(functions) >= 2 or name not in CuPy._FUSED
@@ -133,6 +134,22 @@ def test_what_is_written_to_memory_is_written_by_the_kernel(results):
     assert found == [double] * results
     written = [parameter.is_const for parameter in history[0].in_params]
     assert written == [slot != 0 for slot in step.reads], "the kernel may write to the first alone"
+
+
+def test_short_folds_of_one_array_are_one_launch():
+    """CuPy hands functions of one array to CUB, which reduces to one number in two launches."""
+    backend, functions = CuPy(cupy), []
+    backend._multiprocessors = lambda: 0
+    backend.fuse = lambda function: functions.append(function) or (lambda *args: args)
+    for length, count in ((8192, 2), (8193, 1)):
+        form = ((length,), numpy.dtype(float))
+        ops = [operation(("square", form)), operation(("sum", form, None, False))]
+        members = [Member(1, ops[0], (0,)), Member(2, ops[1], (1,))]
+        (step,) = plan(members, frozenset({2}), [], backend)
+        assert step.reads == (0,)
+        seen = []
+        found, _ = traced(functions[-1], *[made_up(*form)] * count, seen=seen)
+        assert found == [float] and len(seen[0].in_params) == count
 
 
 def test_every_recorded_function_is_there():
@@ -248,6 +265,34 @@ def test_vectors_down_the_rows_do_not_lead_kernels_astray():
     assert backend.folds(few, [(900, 4096)]) and backend.alone(few) is None
     none = operation(("sum", ((900, 3168), numpy.dtype(float)), 0, False))
     assert not backend.folds(none, [(900, 3168)]) and backend.alone(none)
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "int64"])
+def test_products_of_vectors_are_sums_of_products(like_cupy, kind):
+    plain = numpy.arange(9).astype(kind)
+    a = np.asarray(plain)
+    found = a @ a
+    assert (getattr(found, "node", None) is not None) == (kind != "int64"), "NumPy gives a scalar"
+    assert found.shape == () and found.dtype == kind and float(found) == plain @ plain
+    assert float((a @ a - 1) * a[1]) == plain @ plain - 1
+    assert like_cupy.fused == (["polygen_numpy"] * 3 if kind != "int64" else [])
+    with pytest.raises(ValueError, match="mismatch"):
+        a @ a[1:]
+
+
+def test_comparisons_that_are_asked_for_are_made_by_the_host():
+    ran = []
+    with np.polygen_options(backend=NUMPY):
+        x = np.asarray(numpy.arange(4.0))
+        for number, wanted in ((2.9, False), (3, True), (numpy.float32(3), True)):
+            least = x.max() <= number
+            before = forcing.counts.steps
+            assert bool(least) is wanted
+            ran.append(forcing.counts.steps - before)
+            assert numpy.asarray(np.where(least, x, -x))[1] == (1 if wanted else -1)
+            assert (number >= x.max()).item() is wanted
+        assert not ((np.asarray(numpy.nan) * 1.0).sum() == numpy.nan).item()
+    assert ran == [1, 1, 1], "the largest element alone is computed there"
 
 
 def test_what_the_backend_lacks_runs_on_the_host(like_cupy):
