@@ -2,8 +2,9 @@
 
 1. Groups around products that polygen takes are steps (`polygen.adapters.numpy.products`); so is
    every other product, and every fold.
-2. Pointwise operations of one shape that wait for the same steps are one kernel. A single number
-   that only one kernel reads is computed in it, once per element.
+2. Pointwise operations of one shape that wait for the same steps are one kernel. What only one
+   later kernel of that shape reads is computed in it, and so is a single number that only one
+   reads, once per element.
 3. A fold takes the kernel in whose only result it is alone interested: nothing is written between.
 4. Kernels stay below what one can have of parameters: large ones are cut.
 
@@ -172,9 +173,10 @@ class _Graph:
             else:
                 key = (level, 1, one.size, len(one.shape), one.shape)
                 inside = {keys[reader.slot] for reader in self.readers.get(member.slot, ())}
-                if one.size == 1 and member.slot not in self.kept and len(inside) == 1:
+                if member.slot not in self.kept and len(inside) == 1:
                     (outer,) = inside
-                    key = outer if outer[1] == 1 else key
+                    joins = outer[1] == 1 and (one.size == 1 or outer[2:] == key[2:])
+                    key = outer if joins else key
             keys[member.slot] = key
         found: dict[tuple[Any, ...], list[Member]] = {}
         for member in self.members:

@@ -94,6 +94,19 @@ def test_single_numbers_are_computed_where_they_are_read(watched):
     assert watched.steps == [["multiply + sum", "sqrt + divide"]]
 
 
+def test_what_only_a_later_kernel_reads_is_computed_in_it(watched):
+    (a, b, c), (x, y, s) = arrays((4, 5), (5,), (5,))
+    s = s.copy()
+    s *= 0.5
+    s -= x.sum(axis=0) + 2 * y
+    same(s, c * 0.5 - (a.sum(axis=0) + 2 * b))
+    assert watched.steps == [["sum", "multiply + multiply + add + subtract"]]
+    t = y * 3
+    u = t + x.sum(axis=0)
+    same(u * t, (b * 3 + a.sum(axis=0)) * (b * 3))
+    assert watched.steps[1:] == [["multiply", "sum", "add + multiply"]], "somebody holds t"
+
+
 def test_folds_of_one_value_share_it(watched):
     (a,), (x,) = arrays((4, 5))
     y = x + 1
