@@ -20,8 +20,8 @@ _AFTER = 8  # graphs that gained nothing
 _AGAIN = 64  # runs at once between two that are recorded
 _MOST = 4096  # places, and ways
 
-# By code (its address: another code in its place would be slower, no more), instruction, operation.
-_counts: dict[tuple[int, int, Operation], int] = {}
+# By code (its address: another code in its place would be slower, no more), instruction, family.
+_counts: dict[tuple[int, int, int], int] = {}
 _ways: dict[tuple[Operation, tuple[int, ...], Any], Any] = {}
 
 
@@ -32,7 +32,7 @@ def is_alone(place: Any, one: Operation) -> bool:
         place: that asks for it, from `nodes.here`.
         one: the operation, of operands that are there.
     """
-    key = (id(place[0]), place[1], one)
+    key = (id(place[0]), place[1], one.family)
     count = _counts.get(key, 0)
     if count < _AFTER:
         return False
@@ -53,13 +53,13 @@ def learn(order: Sequence[Node], gained: frozenset[int] | None) -> None:
         for node in order:
             one = node.operation
             if node.place is not None and one is not None and one.kind != "product":
-                key = (id(node.place[0]), node.place[1], one)
+                key = (id(node.place[0]), node.place[1], one.family)
                 _counts[key] = _counts.get(key, 0) + 1
     elif _counts:
         for number in gained:
             place, one = order[number].place, order[number].operation
             if place is not None and one is not None:
-                _counts.pop((id(place[0]), place[1], one), None)
+                _counts.pop((id(place[0]), place[1], one.family), None)
 
 
 _APART = ((), (0,), (0, 1), (0, 1, 2))  # slots of operands that are not the same

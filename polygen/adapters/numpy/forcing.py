@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -20,54 +18,9 @@ from polygen.adapters.numpy.backends import active
 from polygen.adapters.numpy.memory import are_apart, is_same, memory_of
 from polygen.adapters.numpy.nodes import Node, known
 from polygen.adapters.numpy.operations import COMPARISONS, KNOWN, apply, form_of, operation
-from polygen.adapters.numpy.planning import Member, Step, plan
-from polygen.adapters.numpy.products import taken
-from polygen.adapters.numpy.settings import current
-from polygen.adapters.numpy.trials import APART, JOINED, Trial, worthwhile
-from polygen.runtime.recent import Recent
-
-_MOST_PLANS = 4096
-_MOST_NUMBERS = 8  # kernels with other numbers in them, of one structure
-
-
-@dataclass(slots=True)
-class Counts:
-    """What happened in this process.
-
-    Attributes:
-        forced: graphs that were run.
-        planned: structures that were new.
-        steps: kernels, library calls and groups that were run.
-    """
-
-    forced: int = 0
-    planned: int = 0
-    steps: int = 0
-
-
-counts = Counts()
-
-
-@dataclass(slots=True)
-class Plan:
-    """How a graph runs.
-
-    Attributes:
-        steps: one after the other.
-        gained: what they gain, as `alone.learn` takes it.
-        apart: each operation by itself, while it is not known which is faster.
-        trial: that finds out; None: it is known.
-    """
-
-    steps: list[Step]
-    gained: frozenset[int] | None
-    apart: list[Step] | None = None
-    trial: Trial | None = None
-
-
-_plans: Recent[Any, Plan] = Recent(_MOST_PLANS)
-_BY_NUMBERS = Plan([], None)  # of a structure whose plans depend on its numbers and on settings
-_numbers: Recent[Any, set[tuple[Any, ...]]] = Recent(_MOST_PLANS)
+from polygen.adapters.numpy.planning import Member, Step
+from polygen.adapters.numpy.structures import Plan, counts, plan_of
+from polygen.adapters.numpy.trials import APART, JOINED
 
 
 def value_of(node: Node) -> Any:
@@ -252,10 +205,7 @@ def _run(root: Node, unkept: Node | None = None) -> None:
     if unkept is not None:
         kept = [place for place in kept if order[place] is not unkept]
     backend = active()
-    structure = (tuple(key), tuple(kept), backend)
-    planned = _plans.get(structure)
-    if planned is None or planned is _BY_NUMBERS:
-        planned = _found(structure, order, key, values, kept, planned is None)
+    planned = plan_of(order, key, values, kept, backend)
     alone.learn(order, planned.gained)
     first = len(values)
     values.extend([None] * len(order))
@@ -267,72 +217,6 @@ def _run(root: Node, unkept: Node | None = None) -> None:
         order[place].settle(values[first + place])
 
 
-def _found(
-    structure: Any, order: list[Node], key: list[Any], values: list[Any], kept: list[int],
-    new: bool,
-) -> Plan:  # fmt: skip
-    """The plan of a structure that is new, or whose plan depends on its numbers too."""
-    backend, whole = structure[-1], structure
-    with_products = not new or any(node.operation.kind == "product" for node in order)  # type: ignore[union-attr]
-    if with_products:
-        _plans.put(structure, _BY_NUMBERS)
-        structure = (*structure, current())
-        whole = (structure, tuple(_numbers_of(order, key, values).values()))
-        planned = _plans.get(whole)
-        if planned is not None:
-            return planned
-    steps = _planned(order, key, values, kept, backend, structure if with_products else None)
-    found = Plan(steps, _gained(steps, len(values)))
-    members = [member for step in steps for member in step.members]
-    if found.gained is not None and not with_products and backend.times and worthwhile(members):
-        members.sort(key=attrgetter("slot"))
-        wanted = frozenset(len(values) + place for place in kept)
-        found.apart, found.trial = plan(members, wanted, (), backend, apart=True), Trial()
-    return _plans.put(whole, found)
-
-
-def _gained(steps: Sequence[Step], first: int) -> frozenset[int] | None:
-    """Which operations begin kernels of several, reading nothing pending; None: none does."""
-    joined = [step for step in steps if len(step.members) > 1]
-    begun = [m for step in joined for m in step.members if max(m.reads) < first]
-    return frozenset(member.slot - first for member in begun) if joined else None
-
-
-def _planned(
-    order: list[Node], key: list[Any], values: list[Any], kept: list[int], backend: Any,
-    structure: Any,
-) -> list[Step]:  # fmt: skip
-    """The steps of a graph; with groups around products if the structure of it is given."""
-    counts.planned += 1
-    first, members, at = len(values), [], 0
-    for place, node in enumerate(order):
-        end = at + 1 + len(node.args)
-        reads = (slot if slot >= 0 else first + ~slot for slot in key[at + 1 : end])
-        members.append(Member(first + place, key[at], tuple(reads)))
-        at = end
-    wanted = frozenset(first + place for place in kept)
-    groups = []
-    if structure is not None:
-        numbers = _numbers_of(order, key, values)
-        seen = _numbers.get(structure) or _numbers.put(structure, set())
-        seen.add(tuple(numbers.values()))
-        if len(seen) <= _MOST_NUMBERS:  # numbers that change are no constants of kernels
-            groups = taken(members, wanted, values, numbers, backend, current())
-    return plan(members, wanted, groups, backend)
-
-
-def _numbers_of(order: list[Node], key: list[Any], values: list[Any]) -> dict[int, Any]:
-    """The numbers that a graph reads, by slot."""
-    found, at = {}, 0
-    for node in order:
-        at += 1
-        for arg in node.args:
-            if type(arg) is not Node:
-                found[key[at]] = values[key[at]]
-            at += 1
-    return found
-
-
 def _try(planned: Plan, values: list[Any], order: list[Node], first: int, backend: Any) -> None:
     """Run a plan in one of two ways, and keep what takes less of them when that is known."""
     trial, apart = planned.trial, planned.apart
@@ -340,7 +224,9 @@ def _try(planned: Plan, values: list[Any], order: list[Node], first: int, backen
     given = tuple(values)
 
     def joined() -> None:
-        _collected(order[-1])  # what finding the plan takes
+        graph = _collected(order[-1])  # what finding the plan takes
+        if graph[-1].operation.name == "store":  # type: ignore[union-attr]
+            _is_apart(graph[:-1], graph[-1].args[0].value, backend)
         values[:] = given
         _execute(planned.steps, values, order, first, backend)
 
@@ -348,11 +234,12 @@ def _try(planned: Plan, values: list[Any], order: list[Node], first: int, backen
         values[:] = given
         _execute(apart, values, order, first, backend)
 
-    trial.run({JOINED: joined, APART: by_itself}, backend.timed)
-    if trial.winner:
-        if trial.winner == APART:
-            planned.steps, planned.gained = apart, None
-        planned.trial = planned.apart = None
+    ways = {JOINED: joined, APART: by_itself}
+    if trial.winner:  # a graph alike was faster so
+        ways[trial.winner]()
+    else:
+        trial.run(ways, backend.timed)
+    planned.settle()
 
 
 def _execute(

@@ -80,7 +80,7 @@ def plan(
     """
     graph = _Graph(members, kept, taken)
     if apart:
-        steps = [Step((member,)) for member in members]
+        steps = _apart(graph)
     else:
         cuts = [part for one in graph.kernels() for part in _parts(one)]
         steps = [Step(part) for part in _with_folds(cuts, graph, backend)]
@@ -90,7 +90,8 @@ def plan(
             step.reads, step.writes, step.run = group.reads, group.writes, group.run
         else:
             step.reads, step.writes = graph.ends(step.members)
-            step.run = _function(step, backend)
+            made = _into if apart and step.members[1:] else _function
+            step.run = made(step, backend)
     last = {slot: number for number, step in enumerate(steps) for slot in step.reads}
     for number, step in enumerate(steps):
         unread = (s for s in step.reads if last[s] == number and s not in kept)
@@ -208,6 +209,33 @@ def _with_folds(
     return found
 
 
+def _apart(graph: _Graph) -> list[Step]:
+    """Each operation as a step; what is only written to memory is written by its function."""
+    steps: list[Step] = []
+    for member in graph.members:
+        if member.operation.name == "store" and steps:
+            (before,) = steps[-1].members
+            read = graph.readers.get(before.slot) == [member] and before.slot not in graph.kept
+            if read and _is_itself(before.operation) and before.operation.direct:
+                steps[-1] = Step((before, member))
+                continue
+        steps.append(Step((member,)))
+    return steps
+
+
+def _into(step: Step, backend: Any) -> Callable[..., Any]:
+    """A function of the module that writes to memory."""
+    before, store = step.members
+    function = getattr(backend.module, before.operation.name)
+    places, target = [step.reads.index(s) for s in before.reads], step.reads.index(store.reads[0])
+    return lambda *operands: function(*(operands[p] for p in places), out=operands[target])
+
+
+def _is_itself(one: Operation) -> bool:
+    """Whether an operation is a function of the module, of its operands alone."""
+    return one.kind == "pointwise" and one.name not in ("astype", "store", "where")
+
+
 def _function(step: Step, backend: Any) -> Callable[..., Any]:
     """What runs a step: a library's function as it is, or a fused one."""
     module, members = backend.module, step.members
@@ -241,7 +269,7 @@ def _function(step: Step, backend: Any) -> Callable[..., Any]:
 def _single(member: Member, step: Step, backend: Any) -> Callable[..., Any]:
     """One function as it is, or with what it is told besides."""
     one, module = member.operation, backend.module
-    itself = one.kind == "pointwise" and one.name not in ("astype", "store")
+    itself = _is_itself(one) or one.name == "where"
     if itself and member.reads == step.reads:
         return getattr(module, one.name)  # type: ignore[no-any-return]
     if one.kind == "fold":

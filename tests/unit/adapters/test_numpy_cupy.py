@@ -12,7 +12,7 @@ import numpy
 import pytest
 
 import polygen.adapters.numpy as np
-from polygen.adapters.numpy import forcing
+from polygen.adapters.numpy import forcing, structures
 from polygen.adapters.numpy.backends import NUMPY, CuPy, steps_of
 from polygen.adapters.numpy.calling import read_as
 from polygen.adapters.numpy.namespace import Holder
@@ -211,7 +211,7 @@ def test_folds_that_leave_the_gpu_idle_are_not_fused(like_cupy):
         found, wanted = (a * 2 + 1).sum(axis=axis), (plain * 2 + 1).sum(axis=axis)
         numpy.testing.assert_allclose(found.get(), wanted)
         assert like_cupy.fused == ["polygen_numpy"]
-        folded = len(forcing._plans.values()[-1].steps)
+        folded = len(structures._plans.values()[-1].steps)
         assert folded == 2 - length, "the fold is in the kernel, or a step of its own"
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import polygen.adapters.numpy as np
 from polygen.adapters.kernels import stored
-from polygen.adapters.numpy import alone, calling, forcing
+from polygen.adapters.numpy import alone, calling, forcing, structures
 from polygen.adapters.numpy.backends import NUMPY, Backend
 from polygen.adapters.numpy.memory import are_apart
 from polygen.hardware.device import device
@@ -30,14 +30,14 @@ class Watched(Backend):
 @pytest.fixture
 def watched(monkeypatch):
     """A backend, and the steps of every graph that is planned on it, as text."""
-    steps, made = [], forcing.plan
+    steps, made = [], structures.plan
 
     def plan(*args):
         found = made(*args)
         steps.append([str(step) for step in found])
         return found
 
-    monkeypatch.setattr(forcing, "plan", plan)
+    monkeypatch.setattr(structures, "plan", plan)
     backend = Watched()
     backend.steps = steps
     with np.polygen_options(backend=backend):

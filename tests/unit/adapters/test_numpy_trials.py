@@ -9,7 +9,7 @@ import numpy
 import pytest
 
 import polygen.adapters.numpy as np
-from polygen.adapters.numpy import alone, forcing
+from polygen.adapters.numpy import alone, forcing, structures
 from polygen.adapters.numpy.backends import Backend
 from polygen.adapters.numpy.trials import APART, JOINED, Trial
 
@@ -32,6 +32,8 @@ class Timed(Backend):
 @pytest.fixture(autouse=True)
 def _fresh():
     alone._counts.clear()
+    structures._trials = type(structures._trials)(4096)
+    structures._plans = type(structures._plans)(4096)
     yield
     alone._counts.clear()
 
@@ -135,3 +137,19 @@ def test_large_graphs_and_single_operations_are_not_timed(monkeypatch):
     with np.polygen_options(backend=backend):
         str(np.ones(3) * 2)
     assert backend.seen == []
+
+
+def test_graphs_that_are_alike_but_for_their_sizes_share_what_was_found():
+    """As in a loop whose arrays become shorter in every round: 100 to 127 elements."""
+    backend = Timed(lambda steps: -steps)
+    with np.polygen_options(backend=backend):
+        x = np.asarray(numpy.arange(127.0))
+        ran = []
+        for length in range(127, 100, -1):
+            before = forcing.counts.steps
+            found = np.tanh(x[:length] * 2) - 1
+            wanted = numpy.tanh(numpy.arange(length) * 2.0) - 1
+            numpy.testing.assert_array_equal(found.get(), wanted)
+            ran.append(forcing.counts.steps - before)
+    assert backend.seen == [1, 3] * 5
+    assert ran == [1, 3] * 5 + [3] * 8 + [0] * 9, "in one kernel, then apart, then without a graph"
