@@ -40,8 +40,12 @@ class Backend:
     module: Any = np
     times: bool = False  # whether plans are timed
 
-    def timed(self, function: Callable[[], Any]) -> float | None:
-        """Seconds that a function takes, with all that it asks the device for; None: unknown."""
+    def waits(self) -> bool:
+        """Whether the device can be waited for, now."""
+        return True
+
+    def timed(self, function: Callable[[], Any]) -> float:
+        """Seconds that a function takes, with all that it asks the device for."""
         began = time.perf_counter()
         function()
         return time.perf_counter() - began
@@ -117,12 +121,13 @@ class CuPy(Backend):
         self.module = module
         self._kernels = Kernels()
 
-    def timed(self, function: Callable[[], Any]) -> float | None:
-        """Of an idle device; while a stream is captured nothing waits, and nothing is timed."""
+    def waits(self) -> bool:
+        """Not while the current stream is captured."""
+        return not self.module.cuda.get_current_stream().is_capturing()
+
+    def timed(self, function: Callable[[], Any]) -> float:
+        """Of an idle stream, until it is idle again."""
         stream = self.module.cuda.get_current_stream()
-        if stream.is_capturing():
-            function()
-            return None
         stream.synchronize()
         began = time.perf_counter()
         function()

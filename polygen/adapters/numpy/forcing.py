@@ -235,10 +235,10 @@ def _try(planned: Plan, values: list[Any], order: list[Node], first: int, backen
         _execute(apart, values, order, first, backend)
 
     ways = {JOINED: joined, APART: by_itself}
-    if trial.winner:  # a graph alike was faster so
-        ways[trial.winner]()
-    else:
+    if not trial.winner and backend.waits():
         trial.run(ways, backend.timed)
+    else:  # a graph alike was faster so; or nothing can be timed
+        ways[trial.winner or JOINED]()
     planned.settle()
 
 

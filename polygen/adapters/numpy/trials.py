@@ -36,12 +36,12 @@ class Trial:
         self._runs, self.winner = 0, ""
         self._seconds: dict[str, list[float]] = {JOINED: [], APART: []}
 
-    def run(self, ways: dict[str, Callable[[], None]], timed: Callable[..., float | None]) -> str:
+    def run(self, ways: dict[str, Callable[[], None]], timed: Callable[..., float]) -> str:
         """Run one of two ways, and note what it took.
 
         Args:
             ways: `JOINED` and `APART`: either computes all there is to compute.
-            timed: runs a function and gives seconds; None: it could not tell.
+            timed: runs a function and gives seconds.
 
         Returns:
             The way that ran.
@@ -62,9 +62,7 @@ class Trial:
             self.winner = JOINED  # apart it needs more memory
             ways[JOINED]()
             return JOINED
-        if seconds is None:
-            self._runs -= 1
-        elif self._runs > 2 * _WARM:
+        if self._runs > 2 * _WARM:
             self._seconds[way].append(seconds)
         if all(len(found) >= _ROUNDS for found in self._seconds.values()):
             joined, apart = (statistics.median(self._seconds[one]) for one in (JOINED, APART))

@@ -77,9 +77,10 @@ def test_a_little_is_no_reason_to_run_apart():
     assert run(backend)[10:] == [2] * 10
 
 
-def test_what_has_no_time_counts_as_not_run():
-    backend = Timed(lambda steps: None)
-    assert run(backend) == [2] * 20, "as in a capture"
+def test_what_cannot_be_timed_runs_as_planned():
+    backend = Timed(lambda steps: -steps)
+    backend.waits = lambda: False  # as in a capture
+    assert run(backend) == [2] * 20 and backend.seen == []
 
 
 def test_writes_happen_once_whichever_way_is_timed():
