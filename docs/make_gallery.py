@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 PAGE = ROOT / "docs" / "gallery.md"
 RESULTS = ROOT / "docs" / "results"
+RECORD = RESULTS / "gallery.json"  # made by docs/measure_gallery.py
 PICTURES = ROOT / "docs" / "plots" / "gallery"
 COMMAND = "python docs/make_gallery.py"
 STYLE = ROOT / "polygen" / "page" / "templates" / "page.css"
@@ -85,8 +86,10 @@ python examples/linear_gelu.py
 
 The pictures show which leaf of which place runs for which k tile, and what lies in shared
 memory ([page.md](page.md) says how to read them), and what the [cost model](cost-model.md)
-predicts for an H200. Nothing in them is measured. Where a row of the [records](performance.md) is
-near an example, its times are given: below 1 the other library is faster.
+predicts for an H200. Nothing in them is measured. What was measured of an example, by
+`docs/measure_gallery.py`, stands below it with its point under the measured roofline; where that is
+missing, the times of a row of the [records](performance.md) that is near: below 1 the other library
+is faster.
 """
 
 BETWEEN = """
@@ -109,16 +112,45 @@ def remarks(paragraph: str) -> str:
 
 
 def measured(name: str) -> str:
-    """What the records say of the row that is nearest to an example."""
+    """What was measured of an example; else what the records say of the row nearest to it."""
+    if RECORD.exists():
+        record = json.loads(RECORD.read_text())
+        row = record["rows"].get(name, {})
+        if "us" in row:
+            return gained(row, record)
     if name not in MEASURED:
-        return "- **Measured**: not yet."
+        return "- **Measured**: not yet, its point under the roofline neither."
     record, key = MEASURED[name]
     rows = json.loads((RESULTS / f"{record}.json").read_text())["rows"]
     row = next(row for row in rows if key in (row.get("key"), row.get("row")))
     what = f"`{row['expression']}` of {key.split()[-1]}" if "expression" in row else key
     own, peers = times(row)
     others = ", ".join(f"{title} {time / own:.2f}" for title, time in peers.items())
-    return f"- **Measured** on an H200, {what}: {own:.1f} us, and {others} times as long."
+    return (
+        f"- **Measured** on an H200, a kernel near it, {what}: {own:.1f} us, and {others} times as "
+        "long. The example itself and its point under the roofline: not yet."
+    )
+
+
+def gained(row: dict[str, Any], record: dict[str, Any]) -> str:
+    """The measured gain of an example, and its point under the roofline.
+
+    Args:
+        row: of a record of docs/measure_gallery.py.
+        record: with the card, and its roofs.
+    """
+    own, point, roofs = row["us"]["polygen"], row["roofline"], record["roofs"]
+    named = {peer: title for peer, title in PEERS.items() if peer in row["us"]}
+    others = ", ".join(f"{title} {row['us'][peer] / own:.2f}" for peer, title in named.items())
+    sizes = ", ".join(f"{dim} = {extent}" for dim, extent in row["sizes"].items())
+    bound = point["operations_per_byte"] * roofs["gbytes"] * 1e-3 < roofs["tflops"]
+    return (
+        f"- **Measured** on {record['gpu']}, {sizes}: {own:.1f} us, and {others} times as long.\n"
+        f"- **Roofline**: {point['operations_per_byte']:.0f} operations per byte, "
+        f"{point['tflops']:.0f} TFLOP/s, {point['of_roof']:.0%} of what "
+        f"{'memory' if bound else 'products'} allow{'s' if bound else ''} there "
+        f"({roofs['gbytes']:.0f} GB/s, {roofs['tflops']:.0f} TFLOP/s)."
+    )
 
 
 def times(row: dict[str, Any]) -> tuple[float, dict[str, float]]:

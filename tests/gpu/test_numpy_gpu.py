@@ -21,10 +21,14 @@ def _counted():
 @pytest.fixture
 def fused(monkeypatch):
     """How often a function that was to be one kernel ran as such, and how often it did not."""
+    from polygen.adapters.numpy import structures
     from polygen.adapters.numpy.backends import active
+    from polygen.runtime.recent import Recent
 
     found = []
     original = type(active()).fuse
+    monkeypatch.setattr(type(active()), "times", False)  # what is planned runs
+    monkeypatch.setattr(structures, "_plans", Recent(4096))
 
     def fuse(self, function):
         calls = [0]
@@ -162,3 +166,67 @@ def test_groups_are_taken_where_they_are_predicted_to_win():
     wanted = cupy.tanh((x.value() @ w.value()) * 0.001)
     cupy.testing.assert_allclose(found.value(), wanted, atol=2e-3)
     assert np.polygen_report().groups
+
+
+# --- what a kernel computes with, and which way it runs
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_numbers_of_python_are_not_rounded_to_half_precision(fused, kind):
+    a = numpy.linspace(0.5, 2, 1000, dtype=kind)
+    for _ in range(2):
+        x = np.asarray(a)
+        found = np.where(x > 1.0001, 0.9 * x + 1e-9, 1e6 - x) * 3e-7
+        wanted = numpy.where(a > 1.0001, 0.9 * a + 1e-9, 1e6 - a) * 3e-7
+        assert found.dtype == kind
+        numpy.testing.assert_allclose(
+            found.get(), wanted, rtol=1e-6 if kind == "float32" else 1e-15
+        )
+        one = np.where(x > 1, 1.0, 0.1) * 1.0
+        numpy.testing.assert_allclose(one.get(), numpy.where(a > 1, 1.0, 0.1), rtol=1e-15)
+    assert fused[-1] == 0
+
+
+@pytest.mark.parametrize("size", [1e-7, 1.0])
+@pytest.mark.parametrize("columns", [16, 1024])
+def test_sums_over_rows_keep_single_precision(columns, size):
+    a = (numpy.random.default_rng(0).standard_normal((8192, columns)) * size).astype(numpy.float32)
+    found, wanted = np.asarray(a).sum(axis=0), a.astype(float).sum(axis=0)
+    assert found.dtype == numpy.float32
+    bound = 8192 * numpy.finfo(numpy.float32).eps * numpy.abs(a).astype(float).sum(axis=0)
+    assert (numpy.abs(found.get() - wanted) <= bound / 64).all()
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "int32"])
+def test_whichever_way_is_timed_results_are_the_same(kind):
+    from polygen.adapters.numpy import structures
+
+    a, b = integers(40, 33, dtype=kind), integers(33, dtype=kind, seed=1)
+    memory, plain = np.asarray(a).copy(), a.copy()
+    for step in range(24):
+        x, y = np.asarray(a), np.asarray(b)
+        total = ((x * y - step) * (x * y - step)).sum(axis=1)
+        numpy.testing.assert_array_equal(total.get(), ((a * b - step) ** 2).sum(axis=1))
+        memory[1:] -= y * 2 + memory[:1]
+        plain[1:] -= b * 2 + plain[:1]
+        numpy.testing.assert_array_equal(memory.get(), plain)
+        assert float(x[0] @ y) == float(a[0] @ b)
+        assert bool(y.max() > 100) is False
+    assert any(trial.winner for trial in structures._trials.values())
+
+
+def test_nothing_is_timed_in_a_capture():
+    x = np.asarray(integers(50))
+    y = np.asarray(numpy.zeros(50))
+    for _ in range(3):
+        y[...] = x * 3 + 1
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        y[...] = x * 3 + 1
+        stream.synchronize()
+        stream.begin_capture()
+        y[...] = x * 3 + 1
+        graph = stream.end_capture()
+    y[...] = 0
+    cupy.cuda.Device().synchronize()
+    graph.launch(stream)
+    stream.synchronize()
+    numpy.testing.assert_array_equal(y.get(), integers(50) * 3 + 1)

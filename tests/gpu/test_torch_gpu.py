@@ -460,3 +460,25 @@ def test_tensors_of_another_device_run_there():
     torch.testing.assert_close(layer(x, w, b), eager_layer(x, w, b), rtol=0, atol=0)
     with pytest.raises(pg.PolygenError, match="is on device"):
         layer(x, w.to("cuda:0"), b)
+
+
+# --- programs that are compiled before they are used
+def test_exported_programs_are_compiled_ahead_of_time(tmp_path):
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w, self.b = torch.nn.Buffer(whole(96, 64)), torch.nn.Buffer(whole(96))
+
+        def forward(self, x):
+            return torch.neg(layer(torch.abs(x), self.w, self.b))
+
+    made, batch = Layer(), torch.export.Dim("batch", min=2, max=4096)
+    exported = torch.export.export(made, (whole(128, 64),), dynamic_shapes=({0: batch},))
+    inductor = pytest.importorskip("torch._inductor")
+    path = inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "layer.pt2"))
+    compiled = inductor.aoti_load_package(path)
+    for rows in (128, 8, 1000):
+        x = whole(rows, 64)
+        wanted = -eager_layer(x.abs(), made.w, made.b)
+        torch.testing.assert_close(compiled(x), wanted, rtol=0, atol=0)
+        torch.testing.assert_close(exported.module()(x), wanted, rtol=0, atol=0)

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import polygen.adapters.numpy as lazy
-from polygen.adapters.numpy.backends import NUMPY
+from polygen.adapters.numpy import structures
+from polygen.adapters.numpy.backends import NUMPY, Backend
 
 BINARY = ("add", "subtract", "multiply", "divide", "maximum", "less", "equal", "logical_and")
 UNARY = ("negative", "absolute", "square", "tanh", "isfinite", "sign")
@@ -104,10 +105,32 @@ def test_short_random_programs_give_what_numpy_gives(kinds, program):
     check(kinds, program)
 
 
-def check(kinds, program):
+class Timed(Backend):
+    """NumPy, where plans run in turns with their operations apart, for ever."""
+
+    times = True
+
+    def timed(self, function):
+        structures._trials = type(structures._trials)(4096)  # none comes to an end
+        function()
+        return 1.0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(SHAPES), st.sampled_from(TYPES)), min_size=2, max_size=4),
+    st.lists(instruction, max_size=8),
+)
+def test_operations_apart_give_what_numpy_gives(kinds, program):
+    backend = Timed()
+    for _ in range(4):  # in turns
+        check(kinds, program, backend)
+
+
+def check(kinds, program, backend=NUMPY):
     rng = numpy.random.default_rng(len(program))
     start = [numpy.asarray(rng.integers(-3, 4, shape)).astype(dtype) for shape, dtype in kinds]
-    with numpy.errstate(all="ignore"), lazy.polygen_options(backend=NUMPY):
+    with numpy.errstate(all="ignore"), lazy.polygen_options(backend=backend):
         wanted, raised = run(numpy, start, program)
         found, refused = run(lazy, start, program)
         assert refused == raised

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,12 +46,16 @@ def _as_if_run_there(monkeypatch):
             del sys.modules[name]
 
 
-def make_gallery():
-    path = ROOT / "docs" / "make_gallery.py"
-    spec = importlib.util.spec_from_file_location("make_gallery", path)
+def loaded(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses look for it
     spec.loader.exec_module(module)
     return module
+
+
+def make_gallery():
+    return loaded("make_gallery")
 
 
 @pytest.mark.parametrize("name", SAYS)
@@ -100,3 +105,42 @@ def test_every_example_says_what_it_replaces():
 def test_the_gallery_is_made_of_the_docstrings():
     made = make_gallery()
     assert made.PAGE.read_text() == made.text(), f"run {made.COMMAND}"
+
+
+def test_the_gallery_shows_what_was_measured_of_an_example(tmp_path, monkeypatch):
+    made = make_gallery()
+    monkeypatch.setattr(made, "RECORD", tmp_path / "gallery.json")
+    assert "not yet" in made.measured("batched_heads") and "near it" in made.measured("few_rows")
+    row = {
+        "sizes": {"N": 11008, "K": 4096},
+        "us": {"polygen": 25.0, "eager": 30.0, "inductor": 20.0},
+        "roofline": {"operations_per_byte": 1.0, "tflops": 3.6, "of_roof": 0.9},
+    }
+    roofs = {"tflops": 700.0, "gbytes": 4000.0}
+    rows = {"few_rows": row, "attention": {"failed": "x"}}
+    record = {"gpu": "a card", "roofs": roofs, "rows": rows}
+    made.RECORD.write_text(json.dumps(record))
+    found = made.measured("few_rows")
+    assert "on a card, N = 11008, K = 4096: 25.0 us, and PyTorch 1.20, Inductor 0.80 times" in found
+    assert "1 operations per byte, 4 TFLOP/s, 90% of what memory allows there" in found
+    row["roofline"]["operations_per_byte"] = 500.0
+    made.RECORD.write_text(json.dumps(record))
+    assert "of what products allow there" in made.measured("few_rows")
+    assert "not yet" in made.measured("attention")
+
+
+def test_every_kernel_of_the_gallery_is_measured_beside_what_it_replaces():
+    made, measure = make_gallery(), loaded("measure_gallery")
+    assert set(measure.CASES) == set(made.KERNELS) - set(made.NOT_MEASURED)
+    assert len(measure.CASES) == 12
+    assert measure.operations(("M N K", "M 16 K"), {"M": 2, "N": 3, "K": 5}) == 2 * (30 + 160)
+    point = measure.point(8_000_000, 1_000_000, 2.0, {"tflops": 100.0, "gbytes": 1000.0})
+    assert point == {
+        "operations_per_byte": 8.0, "tflops": 4.0, "roof_tflops": 8.0, "of_roof": 0.5
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["few_rows", "residual_statistics", "kmeans_assignment"])
+def test_what_an_example_replaces_computes_the_same(name):
+    pytest.importorskip("torch")
+    assert loaded("measure_gallery").dry(name)["apart"] < 1e-12

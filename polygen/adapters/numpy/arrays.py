@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from polygen.adapters.numpy.backends import active
-from polygen.adapters.numpy.forcing import read, value_of
+from polygen.adapters.numpy.forcing import compared, compares, read, value_of
 from polygen.adapters.numpy.nodes import Node, known
 from polygen.adapters.numpy.operations import Shape
 
@@ -23,13 +23,16 @@ class Array:
         node: the value, there or pending.
         fixed: whether it is a single number that NumPy would give as a scalar: it never changes,
             ``x += 1`` makes another one.
+        part: an array of the backend, an index, and the view there, which this is: ``a[i] += x``
+            ends with ``a[i] = a[i]``.
     """
 
-    __slots__ = ("__weakref__", "fixed", "node")
+    __slots__ = ("__weakref__", "fixed", "node", "part")
     __array_priority__ = 1000.0
 
     def __init__(self, node: Node, fixed: bool = False) -> None:
         self.node, self.fixed = node, fixed
+        self.part: tuple[Any, Any, Any] | None = None
 
     # --- what is known without a value ------------------------------------------------------------
     @property
@@ -81,7 +84,10 @@ class Array:
 
     def get(self) -> np.ndarray[Any, Any]:
         """The elements as an array of NumPy, a copy where there is a GPU."""
-        found: np.ndarray[Any, Any] = active().host(read(self.node))
+        node = self.node
+        if node.value is None and compares(node):
+            return compared(node)
+        found: np.ndarray[Any, Any] = active().host(read(node))
         return found
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,12 +29,26 @@ from polygen.runtime.cupy_import import import_cupy
 # Of a block of CuPy's kernels of folds: threads, its results side by side, and how many elements
 # cost less than another launch.
 _THREADS, _SHARED, _SHORT = 512, 32, 8192
+# Parts of the rows of a matrix that are summed by themselves: a power of two that divides them.
+_MOST_PARTS, _LEAST_PARTS = 64, 4
+_LARGE = 1 << 22  # elements whose reading by few blocks takes longer than another launch
 
 
 class Backend:
     """NumPy: operations one by one; programs by their meaning, in float64, rounded at the end."""
 
     module: Any = np
+    times: bool = False  # whether plans are timed
+
+    def waits(self) -> bool:
+        """Whether the device can be waited for, now."""
+        return True
+
+    def timed(self, function: Callable[[], Any]) -> float:
+        """Seconds that a function takes, with all that it asks the device for."""
+        began = time.perf_counter()
+        function()
+        return time.perf_counter() - began
 
     def fuse(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function of pointwise operations, and perhaps a fold of them, as one kernel."""
@@ -48,9 +63,17 @@ class Backend:
         """
         return True
 
+    def is_read_twice(self, fold: Operation) -> bool:
+        """Whether the only array that a function with a fold reads is to be given to it twice."""
+        return False
+
     def alone(self, fold: Operation) -> Callable[[Any], Any] | None:
         """What runs a fold that is in no fused function; None: the module's function."""
         return None
+
+    def sums(self, kind: np.dtype[Any]) -> bool:
+        """Whether the product of two vectors of a type is the sum of their products, recorded."""
+        return False
 
     def fold(self, fold: Operation, operand: Any) -> Any:
         """A fold at the end of a fused function; its axes need not be kept."""
@@ -92,25 +115,45 @@ class CuPy(Backend):
     # What `cupy.fuse` has, with the types that NumPy's functions have; `mean` is a sum, divided.
     _FUSED = frozenset(["sum", "prod", "max", "min", "mean"])
 
+    times = True
+
     def __init__(self, module: Any) -> None:
         self.module = module
         self._kernels = Kernels()
 
+    def waits(self) -> bool:
+        """Not while the current stream is captured."""
+        return not self.module.cuda.get_current_stream().is_capturing()
+
+    def timed(self, function: Callable[[], Any]) -> float:
+        """Of an idle stream, until it is idle again."""
+        stream = self.module.cuda.get_current_stream()
+        stream.synchronize()
+        began = time.perf_counter()
+        function()
+        stream.synchronize()
+        return time.perf_counter() - began
+
     def fuse(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """By `cupy.fuse`; what that cannot do runs as it is."""
-        fused, ways = self.module.fuse(kernel_name="polygen_numpy")(function), [0]
+        """By `cupy.fuse`; what that cannot do runs as it is.
+
+        The first time decides. Its arrays have the types and the numbers of axes of all that
+        follow, so that its kernel is the one that they need, too.
+        """
+        fused = self.module.fuse(kernel_name="polygen_numpy")(function)
+        way: Callable[..., Any] | None = None
 
         def run(*arrays: Any) -> Any:
-            if ways[0] < 2:
-                try:
-                    found = fused(*arrays)
-                    ways[0] = 1
-                    return found
-                except Exception:
-                    if ways[0]:
-                        raise
-                    ways[0] = 2  # the first time decides
-            return function(*arrays)
+            nonlocal way
+            if way is not None:
+                return way(*arrays)
+            try:
+                found = fused(*arrays)
+            except Exception:
+                way = function
+                return function(*arrays)
+            way = _kernel_of(fused)
+            return found
 
         return run
 
@@ -132,6 +175,10 @@ class CuPy(Backend):
             and not (along_rows and shared)
         )
 
+    def is_read_twice(self, fold: Operation) -> bool:
+        """Short ones to one number: of a single array CuPy makes these in two launches, by CUB."""
+        return fold.size == 1 and math.prod(fold.shapes[0]) <= _SHORT
+
     def _is_busy(self, fold: Operation) -> bool:
         """Whether CuPy's kernel of a fold has a block for each multiprocessor, or little to do."""
         elements = math.prod(fold.shapes[0])
@@ -145,21 +192,38 @@ class CuPy(Backend):
         return int(self.module.cuda.Device().attributes["MultiProcessorCount"])
 
     def alone(self, fold: Operation) -> Callable[[Any], Any] | None:
-        """Sums over the rows of a matrix with few columns are products with a vector of ones."""
+        """Sums over the rows of a matrix with few columns, which CuPy has too few blocks for.
+
+        Those of float64 are products with a vector of ones. Large ones of float32 are sums of parts
+        of the rows, and sums of these: a product of float32 may be one of fewer bits on a tensor
+        core. What is small costs less than another launch.
+        """
         whole, kind = fold.shapes[0], fold.loop[0]
         few = fold.name in ("sum", "mean") and len(whole) == 2 and fold.axis == 0
         if not few or kind not in (np.float32, np.float64) or self._is_busy(fold):
             return None
+        rows, columns = whole
         ones: list[Any] = []
+        parts = math.gcd(rows, _MOST_PARTS)
+        if kind == np.float32 and (parts < _LEAST_PARTS or rows * columns < _LARGE):
+            return None
+
+        def total(operand: Any) -> Any:
+            if kind == np.float32:
+                return operand.reshape(parts, rows // parts, columns).sum(axis=1).sum(axis=0)
+            if not ones:
+                ones.append(self.module.ones(rows, kind))
+            return self.module.matmul(ones[0], operand)
 
         def run(operand: Any) -> Any:
-            if not ones:
-                ones.append(self.module.ones(whole[0], kind))
-            total = self.module.matmul(ones[0], operand)
-            total = total / whole[0] if fold.name == "mean" else total
-            return total.reshape(fold.shape)
+            found = total(operand)
+            return (found / rows if fold.name == "mean" else found).reshape(fold.shape)
 
         return run
+
+    def sums(self, kind: np.dtype[Any]) -> bool:
+        """As CuPy computes it, but for the launches: of types whose sums are of that type too."""
+        return kind.char in "fd"
 
     def fold(self, fold: Operation, operand: Any) -> Any:
         """Without kept axes, which fused functions do not have."""
@@ -207,6 +271,20 @@ def _keeps_last(fold: Operation) -> bool:
     return fold.axis is not None and last not in axes
 
 
+def _kernel_of(fused: Any) -> Callable[..., Any]:
+    """The one kernel that `cupy.fuse` has made: finding it anew in every call takes as long as
+    two of the operations that it saves; the function itself where CuPy keeps it elsewhere.
+    """
+    made = getattr(fused, "_memo", None)
+    if not isinstance(made, dict) or len(made) != 1 or getattr(fused, "new_fusion", None):
+        return fused  # type: ignore[no-any-return]
+    (entry,) = made.values()
+    if not isinstance(entry, tuple) or len(entry) != 2 or not callable(entry[0]):
+        return fused  # type: ignore[no-any-return]
+    kernel, options = entry
+    return functools.partial(kernel, **options) if options else kernel
+
+
 def steps_of(array: Any) -> list[int]:
     """Strides in elements."""
     return [stride // array.itemsize for stride in array.strides]
@@ -215,10 +293,18 @@ def steps_of(array: Any) -> list[int]:
 NUMPY = Backend()
 
 
+_latest: tuple[Any, Any] = (None, None)  # settings, and their backend
+
+
 def active() -> Any:
     """The backend in force."""
-    given = current().backend
-    return _present() if given is None else given
+    global _latest
+    settings = current()
+    known, backend = _latest
+    if known is not settings:
+        backend = _present() if settings.backend is None else settings.backend
+        _latest = settings, backend
+    return backend
 
 
 @functools.cache

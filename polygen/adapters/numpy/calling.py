@@ -10,7 +10,7 @@ import numpy as np
 from polygen.adapters.numpy.alone import is_alone, run
 from polygen.adapters.numpy.arrays import Array
 from polygen.adapters.numpy.backends import NUMPY, active
-from polygen.adapters.numpy.forcing import prepare_write, value_of
+from polygen.adapters.numpy.forcing import prepare_write, read, value_of
 from polygen.adapters.numpy.nodes import Node, here, known, noted
 from polygen.adapters.numpy.operations import KNOWN, Operation, operation
 from polygen.adapters.numpy.products import multiplied
@@ -71,7 +71,7 @@ def recorded(name: str, operands: Sequence[Any], options: tuple[Any, ...] = ()) 
         for place, arg in enumerate(args):
             if type(arg) is not Node:
                 args[place] = read_as(arg, one.types[place])
-        if None in args:
+        if any(arg is None for arg in args):
             return None
     return kept(one, tuple(args), depth)
 
@@ -85,26 +85,31 @@ def kept(one: Operation, args: tuple[Any, ...], depth: int) -> Array:
         depth: operations that are pending on the way to them.
     """
     place = here()
-    if depth >= _DEEPEST:
+    if not depth:
+        if place is not None and is_alone(place, one):
+            return Array(Node(one.form, None, (), 0, run(one, args), None), one.fixed)
+    elif depth >= _DEEPEST:
         for arg in args:
             if type(arg) is Node:
                 value_of(arg)
         depth = 0
-    elif not depth and place is not None and is_alone(place, one):
-        return Array(Node(one.form, None, (), 0, run(one, args), None), one.fixed)
     return Array(noted(one, args, depth, place), one.fixed)
 
 
 def read_as(number: Any, kind: Any) -> Any:
-    """A number as an operation reads it that reads `kind`, a class of NumPy's; None: it cannot."""
+    """A number as an operation reads it that reads `kind`, a class of NumPy's; None: it cannot.
+
+    It keeps that type wherever it goes: what stands for a number of Python in a kernel that CuPy
+    fuses takes the first type that it could be converted to, half precision for ``0.9``.
+    """
     own = type(number)
     if kind is np.float64 and own is float:
-        return number
+        return kind(number)
     key = (kind, own, number or repr(number))  # zeros are equal, and have signs
     found = _read.get(key)
     if found is None:
         try:
-            found = kind(number).item()
+            found = kind(number)
         except (OverflowError, ValueError):
             return None
         if len(_read) >= _MOST_READ:
@@ -120,12 +125,32 @@ def made(operand: Any) -> Array | None:
     return None
 
 
+_AS_THEY_ARE = frozenset([int, float, bool, str, type(None), type(Ellipsis)])
+
+
+_NUMBERS = frozenset([int, type(None)])
+_PARTS = frozenset([int, type(None), type(Ellipsis)])
+
+
+def is_basic(key: Any) -> bool:
+    """Whether an index gives a view, and always the same one: truth values and arrays do not."""
+    for part in key if type(key) is tuple else (key,):
+        kind = type(part)
+        if kind is slice:
+            for number in (part.start, part.stop, part.step):
+                if type(number) not in _NUMBERS:
+                    return False
+        elif kind not in _PARTS:
+            return False
+    return True
+
+
 def unwrapped(argument: Any) -> Any:
     """An argument with the backend's arrays for lazy ones, in lists and dictionaries too."""
     kind = type(argument)
     if kind is Array:
         return value_of(argument.node)
-    if kind is int or kind is float:
+    if kind in _AS_THEY_ARE:
         return argument
     if kind is list or kind is tuple:
         return kind([unwrapped(part) for part in argument])
@@ -151,7 +176,8 @@ def wrapped(result: Any, *, fixed: bool = True) -> Any:
     """
     module = active().module
     if isinstance(result, module.ndarray):
-        return Array(known(result), fixed and not result.shape and module is not np)
+        node = known(result)
+        return Array(node, fixed and not node.form[0] and module is not np)
     if isinstance(result, tuple):
         parts = [wrapped(part) for part in result]
         return type(result)(*parts) if hasattr(result, "_fields") else tuple(parts)
@@ -229,19 +255,28 @@ def element(value: Any, key: Any) -> Any:
 
     With an ellipsis it is an array, as in NumPy.
     """
-    number = Ellipsis not in key if isinstance(key, tuple) else key is not Ellipsis
-    found = wrapped(value, fixed=number)
-    if type(found) is Array and found.fixed and getattr(value, "base", None) is not None:
-        found.node.borrow(value)
+    found = wrapped(value)
+    if type(found) is Array and found.fixed:
+        if Ellipsis in key if isinstance(key, tuple) else key is Ellipsis:
+            found.fixed = False
+        elif getattr(value, "base", None) is not None:
+            found.node.borrow(value)
     return found
 
 
 def product(first: Any, second: Any) -> Any:
     """``first @ second``: recorded where kernels may have it, else the library's at once."""
     if type(first) is Array and type(second) is Array:
-        lazily = multiplied(first.node.form[1], current())
-        found = recorded("matmul", (first, second)) if lazily else None
-        if found is not None:
-            return found
-        return wrapped(active().module.matmul(value_of(first.node), value_of(second.node)))
+        one, other = first.node, second.node
+        kind = one.form[1]
+        if kind.char != "d" and multiplied(kind, current()):
+            found = recorded("matmul", (first, second))
+            if found is not None:
+                return found
+        elif one.form == other.form and len(one.form[0]) == 1 and active().sums(kind):
+            found = recorded("multiply", (first, second))
+            found = None if found is None else recorded("sum", (found,), (None, False))
+            if found is not None:
+                return found
+        return wrapped(read(one) @ read(other))
     return immediately("matmul", active().module.matmul, (first, second), {})

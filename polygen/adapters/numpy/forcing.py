@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -19,37 +17,10 @@ from polygen.adapters.numpy import alone, nodes
 from polygen.adapters.numpy.backends import active
 from polygen.adapters.numpy.memory import are_apart, is_same, memory_of
 from polygen.adapters.numpy.nodes import Node, known
-from polygen.adapters.numpy.operations import apply, form_of, operation
-from polygen.adapters.numpy.planning import Member, Step, plan
-from polygen.adapters.numpy.products import taken
-from polygen.adapters.numpy.settings import current
-from polygen.runtime.recent import Recent
-
-_MOST_PLANS = 4096
-_MOST_NUMBERS = 8  # kernels with other numbers in them, of one structure
-
-
-@dataclass(slots=True)
-class Counts:
-    """What happened in this process.
-
-    Attributes:
-        forced: graphs that were run.
-        planned: structures that were new.
-        steps: kernels, library calls and groups that were run.
-    """
-
-    forced: int = 0
-    planned: int = 0
-    steps: int = 0
-
-
-counts = Counts()
-# Steps, and what they gain, as `alone.learn` takes it.
-_Plan = tuple[list[Step], frozenset[int] | None]
-_plans: Recent[Any, _Plan] = Recent(_MOST_PLANS)
-_BY_NUMBERS: _Plan = ([], None)  # of a structure whose plans depend on its numbers and on settings
-_numbers: Recent[Any, set[tuple[Any, ...]]] = Recent(_MOST_PLANS)
+from polygen.adapters.numpy.operations import COMPARISONS, KNOWN, apply, form_of, operation
+from polygen.adapters.numpy.planning import Member, Step
+from polygen.adapters.numpy.structures import Plan, counts, plan_of
+from polygen.adapters.numpy.trials import APART, JOINED
 
 
 def value_of(node: Node) -> Any:
@@ -70,6 +41,25 @@ def read(node: Node) -> Any:
     return value_of(node) if node.value is None else node.value
 
 
+def compares(node: Node) -> bool:
+    """Whether a pending value is a comparison of a single number with one of Python's."""
+    one = node.operation
+    if one is None or one.shape or one.name not in COMPARISONS:
+        return False
+    return [type(arg) is Node for arg in node.args].count(True) == 1
+
+
+def compared(node: Node) -> np.ndarray[Any, Any]:
+    """The comparison of a number with one of Python's: by the host, which waits for it in any case.
+
+    The node stays pending for whoever wants it on the device.
+    """
+    backend, one = active(), node.operation
+    assert one is not None
+    given = [backend.host(read(arg)) if type(arg) is Node else arg for arg in node.args]
+    return np.asarray(apply(np, one, given))
+
+
 def store(target: Any, node: Node) -> bool:
     """Compute a pending value straight into memory, if nothing else of that memory is read for it.
 
@@ -81,33 +71,35 @@ def store(target: Any, node: Node) -> bool:
         Whether it was done.
     """
     backend = active()
-    if node.form[0] != target.shape or not isinstance(target, backend.module.ndarray):
+    if not isinstance(target, backend.module.ndarray) or node.form[0] != target.shape:
         return False
-    one = operation(("store", form_of(target.shape, target.dtype), node.form))
-    if one is None or not _is_apart(node, target, backend):
+    there = known(target)
+    key = ("store", there.form, node.form)
+    one = KNOWN.get(key) or operation(key)
+    if one is None or node.form[1] != target.dtype:
+        return False  # a value of another type than the memory has would have to be kept besides
+    order = _collected(node)
+    if not _is_apart(order, target, backend):
         return False
-    prepare_write(target, but=frozenset(_collected(node)))
+    prepare_write(target, but=order)
     if node.value is not None:
         return False  # something else has asked for it
-    _run(Node(node.form, one, (known(target), node), node.depth + 1, None, node.place), node)
+    _run(Node(node.form, one, (there, node), node.depth + 1, None, node.place), node)
     node.borrow(target)
     return True
 
 
-def _is_apart(node: Node, target: Any, backend: Any) -> bool:
-    """Whether a pending value reads nothing of some memory but what is going to be its own place.
-
-    A value of another type than the memory has would have to be kept besides.
-    """
-    for one in _collected(node):
+def _is_apart(order: Sequence[Node], target: Any, backend: Any) -> bool:
+    """Whether a graph reads nothing of some memory but what is going to be its own place."""
+    for one in order:
         assert one.operation is not None
-        if one.operation.kind == "product" or node.form[1] != target.dtype:
+        if one.operation.kind == "product":
             return False
         for arg in one.args:
-            if type(arg) is not Node or arg.value is None:
+            if type(arg) is not Node or arg.value is None or arg.value is target:
                 continue
-            own = hasattr(arg.value, "strides") and is_same(arg.value, target, backend)
-            if not own and not are_apart(arg.value, target, backend):
+            value = arg.value
+            if not (are_apart(value, target, backend) or is_same(value, target, backend)):
                 return False
     return True
 
@@ -135,7 +127,9 @@ def settle_readers(of: Any, but: Collection[Node] = ()) -> None:
     """
     memory = memory_of(of)
     for node in nodes.pending():
-        for arg in () if node in but else node.args:
+        if node in but:
+            continue
+        for arg in node.args:
             if type(arg) is Node and arg.value is not None and memory_of(arg.value) is memory:
                 value_of(node)
                 break
@@ -143,117 +137,109 @@ def settle_readers(of: Any, but: Collection[Node] = ()) -> None:
 
 def _collected(root: Node) -> list[Node]:
     """What is pending behind a node, each after what it reads, the node itself last."""
-    found = [root]
-    seen = {root}
-    for node in found:  # which grows
-        for arg in node.args:
-            if type(arg) is Node and arg.value is None and arg not in seen:
-                seen.add(arg)
-                found.append(arg)
-    found.sort(key=_depth)  # what is read is less deep
-    return found
+    order: list[Node] = []
+    _visit(root, {}, [], [], order, [])
+    return order
 
 
-_depth = attrgetter("depth")
+def _visit(
+    node: Node, slots: dict[Node, int], values: list[Any], key: list[Any], order: list[Node],
+    edges: list[int],
+) -> int:  # fmt: skip
+    """Put a node, and before it what it waits for, at the end of a graph.
+
+    Args:
+        node: what is pending; operations that wait for each other are few.
+        slots: of inputs; of the graph's own nodes ~place.
+        values: of inputs: arrays and numbers.
+        key: each operation, and the slots that it reads.
+        order: the graph.
+        edges: slots of the graph's own nodes, as often as its nodes read them.
+    """
+    part: list[Any] = [node.operation]
+    for arg in node.args:
+        if type(arg) is Node:
+            slot = slots.get(arg)
+            if slot is None:
+                if arg.value is None:
+                    slot = _visit(arg, slots, values, key, order, edges)
+                    edges.append(slot)
+                else:
+                    slots[arg] = slot = len(values)
+                    values.append(arg.value)
+            elif slot < 0:
+                edges.append(slot)
+        else:
+            slot = len(values)
+            values.append(arg)
+        part.append(slot)
+    key += part
+    slots[node] = slot = ~len(order)
+    order.append(node)
+    return slot
 
 
-def _references(order: list[Node]) -> list[int]:
-    """Python's reference counts of nodes, as counted here."""
-    return list(map(sys.getrefcount, order))
+def _counted() -> int:
+    """What Python counts for a node that only the graph it is in holds."""
+    nodes = {Node(form_of((), np.dtype(float)), None, (), 0, None, None): 0}
+    order = list(nodes)
+    return next(map(sys.getrefcount, order))
 
 
-# What counting itself adds for a node that only its list holds.
-_OWN = _references([Node(form_of((), np.dtype(float)), None, (), 0, None, None)])[0]
+_OWN = _counted()
 
 
 def _run(root: Node, unkept: Node | None = None) -> None:
-    order = _collected(root)
-    counted = _references(order)
-    slots: dict[Node, int] = {}  # of inputs; of the graph's own nodes ~place
+    slots: dict[Node, int] = {}
     values: list[Any] = []
-    numbers: list[Any] = []
     key: list[Any] = []
-    for place, node in enumerate(order):
-        key.append(node.operation)
-        for arg in node.args:
-            if type(arg) is Node:
-                slot = slots.get(arg)
-                if slot is None:
-                    slots[arg] = slot = len(values)
-                    values.append(arg.value)
-                elif slot < 0:
-                    counted[~slot] -= 1
-            else:
-                slot = len(values)
-                values.append(arg)
-                numbers.append(arg)
-            key.append(slot)
-        slots[node] = ~place
+    order: list[Node] = []
+    edges: list[int] = []
+    _visit(root, slots, values, key, order, edges)
+    counted = list(map(sys.getrefcount, order))
+    for slot in edges:
+        counted[~slot] -= 1
     last = len(order) - 1
     kept = [place for place in range(last) if counted[place] > _OWN]
     kept.append(last)
     if unkept is not None:
         kept = [place for place in kept if order[place] is not unkept]
     backend = active()
-    structure: Any = (tuple(key), tuple(kept), backend)
-    planned = _plans.get(structure)
-    with_products = planned is _BY_NUMBERS or (
-        planned is None and any(node.operation.kind == "product" for node in order)  # type: ignore[union-attr]
-    )
-    whole = structure
-    if with_products:
-        _plans.put(structure, _BY_NUMBERS)
-        structure = (*structure, current())
-        whole = (structure, tuple(numbers))
-        planned = _plans.get(whole)
+    planned = plan_of(order, key, values, kept, backend)
+    alone.learn(order, planned.gained)
     first = len(values)
-    if planned is None:
-        groups_of = structure if with_products else None
-        steps = _planned(order, slots, values, kept, backend, groups_of)
-        planned = _plans.put(whole, (steps, _gained(steps, first)))
-    steps, gained = planned
-    alone.learn(order, gained)
     values.extend([None] * len(order))
-    _execute(steps, values, order, first, backend)
+    if planned.trial is None:
+        _execute(planned.steps, values, order, first, backend)
+    else:
+        _try(planned, values, order, first, backend)
     for place in kept:
         order[place].settle(values[first + place])
 
 
-def _gained(steps: Sequence[Step], first: int) -> frozenset[int] | None:
-    """Which operations begin kernels of several, reading nothing pending; None: none does."""
-    joined = [step for step in steps if len(step.members) > 1]
-    begun = [m for step in joined for m in step.members if max(m.reads) < first]
-    return frozenset(member.slot - first for member in begun) if joined else None
+def _try(planned: Plan, values: list[Any], order: list[Node], first: int, backend: Any) -> None:
+    """Run a plan in one of two ways, and keep what takes less of them when that is known."""
+    trial, apart = planned.trial, planned.apart
+    assert trial is not None and apart is not None
+    given = tuple(values)
 
+    def joined() -> None:
+        graph = _collected(order[-1])  # what finding the plan takes
+        if graph[-1].operation.name == "store":  # type: ignore[union-attr]
+            _is_apart(graph[:-1], graph[-1].args[0].value, backend)
+        values[:] = given
+        _execute(planned.steps, values, order, first, backend)
 
-def _planned(
-    order: list[Node], slots: dict[Node, int], values: list[Any], kept: list[int], backend: Any,
-    structure: Any,
-) -> list[Step]:  # fmt: skip
-    """The steps of a graph; with groups around products if the structure of it is given."""
-    counts.planned += 1
-    first = len(values)
-    members, number = [], 0
-    for place, node in enumerate(order):
-        reads = []
-        for arg in node.args:
-            if type(arg) is Node:
-                slot = slots[arg]
-                reads.append(slot if slot >= 0 else first + ~slot)
-                number = max(number, slot + 1)
-            else:
-                reads.append(number)
-                number += 1
-        members.append(Member(first + place, node.operation, tuple(reads)))  # type: ignore[arg-type]
-    wanted = frozenset(first + place for place in kept)
-    groups = []
-    if structure is not None:
-        numbers = tuple(value for value in values if not hasattr(value, "shape"))
-        seen = _numbers.get(structure) or _numbers.put(structure, set())
-        seen.add(numbers)
-        if len(seen) <= _MOST_NUMBERS:  # numbers that change are no constants of kernels
-            groups = taken(members, wanted, values, backend, current())
-    return plan(members, wanted, groups, backend)
+    def by_itself() -> None:
+        values[:] = given
+        _execute(apart, values, order, first, backend)
+
+    ways = {JOINED: joined, APART: by_itself}
+    if not trial.winner and backend.waits():
+        trial.run(ways, backend.timed)
+    else:  # a graph alike was faster so; or nothing can be timed
+        ways[trial.winner or JOINED]()
+    planned.settle()
 
 
 def _execute(

@@ -6,13 +6,20 @@ every row: with a step of either as the pitch, each stays inside of it, at other
 
 from __future__ import annotations
 
+import functools
 from typing import Any
+
+_MOST = 4096  # pairs of parts whose answer is kept
+
+# Strides, extents, and bytes of an element.
+_Part = tuple[tuple[int, ...], tuple[int, ...], int]
 
 
 def memory_of(value: Any) -> Any:
     """The array that owns the memory of an array."""
-    while getattr(value, "base", None) is not None and hasattr(value.base, "strides"):
-        value = value.base
+    base = getattr(value, "base", None)
+    while base is not None and hasattr(base, "strides"):
+        value, base = base, base.base
     return value
 
 
@@ -26,21 +33,31 @@ def are_apart(first: Any, second: Any, backend: Any) -> bool:
     """
     if not hasattr(first, "strides") or not hasattr(second, "strides"):
         return True
+    if first is second:
+        return False
     if memory_of(first) is not memory_of(second):
         return True
-    pair = [(_steps(one), one.itemsize, backend.address(one)) for one in (first, second)]
+    one = first.strides, first.shape, first.itemsize
+    other = second.strides, second.shape, second.itemsize
+    return _are_apart(one, other, backend.address(second) - backend.address(first))
+
+
+@functools.lru_cache(_MOST)
+def _are_apart(first: _Part, second: _Part, between: int) -> bool:
+    """Whether two parts of one memory are apart, the second so many bytes behind the first."""
+    start = max(0, -between)
+    pair = [(_steps(first), first[2], start), (_steps(second), second[2], start + between)]
     if any(step < 0 for steps, _, _ in pair for step, _ in steps):
         return False
-    lowest = min(address for *_, address in pair)
     bounds = [(at, at + size + _span(steps)) for steps, size, at in pair]
     if _disjoint(bounds):
         return True
-    for pitch in {step for steps, _, _ in pair for step, _ in steps}:
+    for pitch in {step for steps, _, _ in pair for step, _ in steps if step}:
         inside = []
-        for steps, size, address in pair:
-            start = (address - lowest) % pitch
-            end = start + size + _span([one for one in steps if one[0] % pitch])
-            inside.append((start, end))
+        for steps, size, at in pair:
+            low = at % pitch
+            end = low + size + _span([one for one in steps if one[0] % pitch])
+            inside.append((low, end))
         if all(end <= pitch for _, end in inside) and _disjoint(inside):
             return True
     return False
@@ -48,13 +65,16 @@ def are_apart(first: Any, second: Any, backend: Any) -> bool:
 
 def is_same(first: Any, second: Any, backend: Any) -> bool:
     """Whether two arrays have the same elements in the same places."""
-    forms = [(one.shape, one.strides, one.dtype, backend.address(one)) for one in (first, second)]
-    return bool(forms[0] == forms[1])
+    if first is second:
+        return True
+    if first.strides != second.strides or first.shape != second.shape:
+        return False
+    return bool(first.dtype == second.dtype and backend.address(first) == backend.address(second))
 
 
-def _steps(array: Any) -> list[tuple[int, int]]:
+def _steps(part: _Part) -> list[tuple[int, int]]:
     """Step in bytes and extent of each axis along which there is a step."""
-    return [pair for pair in zip(array.strides, array.shape, strict=True) if pair[1] > 1]
+    return [pair for pair in zip(part[0], part[1], strict=True) if pair[1] > 1]
 
 
 def _span(steps: list[tuple[int, int]]) -> int:

@@ -48,7 +48,7 @@ class Node:
         """From now on it is what a part of an array is, as long as that is not written to."""
         self.settle(value)
         self.borrowed = True
-        _borrowed.append(weakref.ref(self))
+        _borrowed.append(_reference(self))
         if len(_borrowed) > _MOST_FORGOTTEN:
             borrowed()
 
@@ -91,9 +91,9 @@ def pending() -> list[Node]:
     """The nodes whose values nobody has asked for yet, in the order in which they were recorded."""
     if not _pending:
         return []
-    alive = [node for node in (one() for one in _pending) if node is not None]
-    alive = [node for node in alive if node.value is None]
-    _pending[:] = map(weakref.ref, alive)
+    alive = [node for one in _pending if (node := one()) is not None and node.value is None]
+    if len(alive) != len(_pending):
+        _pending[:] = map(_reference, alive)
     return alive
 
 
@@ -101,8 +101,9 @@ def borrowed() -> list[Node]:
     """The nodes whose values are parts of other arrays."""
     if not _borrowed:
         return []
-    alive = [node for node in (one() for one in _borrowed) if node is not None and node.borrowed]
-    _borrowed[:] = map(weakref.ref, alive)
+    alive = [node for one in _borrowed if (node := one()) is not None and node.borrowed]
+    if len(alive) != len(_borrowed):
+        _borrowed[:] = map(_reference, alive)
     return alive
 
 

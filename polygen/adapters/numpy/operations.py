@@ -26,6 +26,7 @@ _POINTWISE = """
     logical_xor logical_not bitwise_and bitwise_or bitwise_xor invert isnan isinf isfinite
 """
 POINTWISE = frozenset(_POINTWISE.split())
+COMPARISONS = frozenset(["less", "less_equal", "greater", "greater_equal", "equal", "not_equal"])
 _FOLDS = "sum prod mean max min any all var std argmax argmin"
 FOLDS = frozenset(_FOLDS.split())
 _KINDS = frozenset("biuf")  # no complex numbers, objects, texts or times
@@ -57,6 +58,9 @@ def form_of(shape: Shape, dtype: np.dtype[Any]) -> ArrayForm:
     return found
 
 
+_families: dict[Any, int] = {}
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
     """One function on operands of certain forms.
@@ -76,6 +80,7 @@ class Operation:
         form: of its result.
         types: NumPy's classes of the types in which it reads its operands.
         fixed: whether NumPy gives a scalar, which never changes.
+        family: a number that operations have in common which do the same to about as many elements.
     """
 
     kind: str
@@ -90,12 +95,17 @@ class Operation:
     form: ArrayForm = field(init=False)
     types: tuple[type, ...] = field(init=False)
     fixed: bool = field(init=False)
+    family: int = field(init=False)
 
     def __post_init__(self) -> None:
         put = object.__setattr__
         put(self, "form", form_of(self.shape, self.dtype))
         put(self, "types", tuple(dtype.type for dtype in self.loop))
         put(self, "fixed", not self.shape and self.name != "where")
+        read = max((math.prod(shape) for shape in self.shapes), default=1)
+        sizes = self.size.bit_length(), read.bit_length(), tuple(map(len, self.shapes))
+        key = (self.kind, self.name, self.loop, self.dtype, self.axis, self.keepdims, *sizes)
+        put(self, "family", _families.setdefault(key, len(_families)))
 
     @property
     def size(self) -> int:

@@ -14,6 +14,7 @@ from polygen.adapters.numpy.calling import (
     before_writing,
     element,
     immediately,
+    is_basic,
     kept,
     product,
     read_as,
@@ -22,7 +23,8 @@ from polygen.adapters.numpy.calling import (
     wrapped,
 )
 from polygen.adapters.numpy.forcing import value_of
-from polygen.adapters.numpy.operations import FOLDS, KNOWN
+from polygen.adapters.numpy.nodes import Node
+from polygen.adapters.numpy.operations import FOLDS, KNOWN, form_of
 from polygen.adapters.numpy.writing import astype, update, write
 
 BINARY = {
@@ -79,13 +81,30 @@ def binary(name: str) -> Callable[[Array, Any], Any]:
 
 def _reflected(name: str) -> Callable[[Array, Any], Any]:
     def method(self: Array, other: Any) -> Any:
+        kind = type(other)
+        if kind is float or kind is int:
+            second = self.node
+            one = KNOWN.get((name, kind, second.form))
+            number = None if one is None else read_as(other, one.types[0])
+            if one is not None and number is not None:
+                return kept(one, (number, second), second.depth)
         return pointwise(name, other, self) if _operand(other) else NotImplemented
 
     return method
 
 
-def _unary(name: str) -> Callable[[Array], Any]:
-    return lambda self: pointwise(name, self)
+def unary(name: str) -> Callable[[Array], Any]:
+    """The method of an operator with one operand."""
+
+    def method(self: Array) -> Any:
+        node = self.node
+        one = KNOWN.get((name, node.form))
+        return pointwise(name, self) if one is None else kept(one, (node,), node.depth)
+
+    return method
+
+
+_EASY_POWERS = {exponent: unary(name) for exponent, name in _POWERS.items()}
 
 
 def _power(self: Array, exponent: Any) -> Any:
@@ -93,7 +112,7 @@ def _power(self: Array, exponent: Any) -> Any:
     kind, real = type(exponent), self.node.form[1].kind == "f"
     whole = self.node.form[1].kind in "iu" and exponent == 2 and kind is int
     if kind in (int, float) and exponent in _POWERS and (real or whole):
-        return pointwise(_POWERS[exponent], self)
+        return _EASY_POWERS[exponent](self)
     return pointwise("power", self, exponent) if _operand(exponent) else NotImplemented
 
 
@@ -108,8 +127,22 @@ def _in_place(operate: Callable[[Array, Any], Any], name: str) -> Callable[[Arra
 
 # --- indices, views -------------------------------------------------------------------------------
 def _item(self: Array, key: Any) -> Any:
-    key = unwrapped(key)
-    return element(value_of(self.node)[key], key)
+    node = self.node
+    value = node.value if node.value is not None and not node.borrowed else value_of(node)
+    if not is_basic(key):
+        key = unwrapped(key)
+        return element(value[key], key)
+    view = value[key]
+    shape = view.shape
+    if not shape:
+        found = element(view, key)
+        if type(found) is not Array:
+            return found
+    else:
+        form = form_of(shape, node.form[1])
+        found = Array(Node(form, None, (), 0, view, None))
+    found.part = (value, key, view)
+    return found
 
 
 def _iterated(self: Array) -> Iterator[Any]:
@@ -150,6 +183,12 @@ def _fold(name: str) -> Callable[..., Any]:
     def method(
         self: Array, axis: Any = None, *args: Any, keepdims: Any = False, **rest: Any
     ) -> Any:
+        plain = type(keepdims) is bool and (axis is None or type(axis) is int)
+        if plain and not args and not rest:
+            node = self.node
+            one = KNOWN.get((name, node.form, axis, keepdims))
+            if one is not None:
+                return kept(one, (node,), node.depth)
         if args:
             more = ("dtype", "out") if name in _WITH_TYPE else ("out",)
             rest = dict(zip(more, args, strict=False)) | rest
@@ -180,7 +219,8 @@ def _copied(self: Array, *_: Any) -> Any:
 
 
 def _transposed(self: Array) -> Any:
-    return wrapped(value_of(self.node).T, fixed=self.fixed)
+    (shape, dtype), value = self.node.form, value_of(self.node).T
+    return Array(Node(form_of(shape[::-1], dtype), None, (), 0, value, None), self.fixed)
 
 
 def _attach() -> None:
@@ -192,7 +232,7 @@ def _attach() -> None:
     for short, name in COMPARED.items():
         setattr(Array, f"__{short}__", binary(name))
     for short, name in UNARY.items():
-        setattr(Array, f"__{short}__", _unary(name))
+        setattr(Array, f"__{short}__", unary(name))
     for name in FOLDS:
         setattr(Array, name, _fold(name))
     methods: dict[str, Any] = {

@@ -2,8 +2,9 @@
 
 1. Groups around products that polygen takes are steps (`polygen.adapters.numpy.products`); so is
    every other product, and every fold.
-2. Pointwise operations of one shape that wait for the same steps are one kernel. A single number
-   that only one kernel reads is computed in it, once per element.
+2. Pointwise operations of one shape that wait for the same steps are one kernel. What only one
+   later kernel of that shape reads is computed in it, and so is a single number that only one
+   reads, once per element.
 3. A fold takes the kernel in whose only result it is alone interested: nothing is written between.
 4. Kernels stay below what one can have of parameters: large ones are cut.
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import methodcaller
 from typing import Any
 
 from polygen.adapters.numpy.operations import Operation, Shape, apply
@@ -64,8 +66,9 @@ class Taken:
 
 
 def plan(
-    members: Sequence[Member], kept: frozenset[int], taken: Sequence[Taken], backend: Any
-) -> list[Step]:
+    members: Sequence[Member], kept: frozenset[int], taken: Sequence[Taken], backend: Any,
+    *, apart: bool = False,
+) -> list[Step]:  # fmt: skip
     """The steps of a graph.
 
     Args:
@@ -73,17 +76,22 @@ def plan(
         kept: slots whose values are wanted.
         taken: groups that are kernels.
         backend: for which the steps are.
+        apart: whether each operation is a step of its own; then there are no groups.
     """
     graph = _Graph(members, kept, taken)
-    cuts = [part for one in graph.kernels() for part in _parts(one)]
-    steps = [Step(part) for part in _with_folds(cuts, graph, backend)]
+    if apart:
+        steps = _apart(graph)
+    else:
+        cuts = [part for one in graph.kernels() for part in _parts(one)]
+        steps = [Step(part) for part in _with_folds(cuts, graph, backend)]
     for step in steps:
         group = graph.groups.get(step.members[0].slot)
         if group is not None:
             step.reads, step.writes, step.run = group.reads, group.writes, group.run
         else:
             step.reads, step.writes = graph.ends(step.members)
-            step.run = _function(step, backend)
+            made = _into if apart and step.members[1:] else _function
+            step.run = made(step, backend)
     last = {slot: number for number, step in enumerate(steps) for slot in step.reads}
     for number, step in enumerate(steps):
         unread = (s for s in step.reads if last[s] == number and s not in kept)
@@ -166,9 +174,10 @@ class _Graph:
             else:
                 key = (level, 1, one.size, len(one.shape), one.shape)
                 inside = {keys[reader.slot] for reader in self.readers.get(member.slot, ())}
-                if one.size == 1 and member.slot not in self.kept and len(inside) == 1:
+                if member.slot not in self.kept and len(inside) == 1:
                     (outer,) = inside
-                    key = outer if outer[1] == 1 else key
+                    joins = outer[1] == 1 and (one.size == 1 or outer[2:] == key[2:])
+                    key = outer if joins else key
             keys[member.slot] = key
         found: dict[tuple[Any, ...], list[Member]] = {}
         for member in self.members:
@@ -200,15 +209,44 @@ def _with_folds(
     return found
 
 
+def _apart(graph: _Graph) -> list[Step]:
+    """Each operation as a step; what is only written to memory is written by its function."""
+    steps: list[Step] = []
+    for member in graph.members:
+        if member.operation.name == "store" and steps:
+            (before,) = steps[-1].members
+            read = graph.readers.get(before.slot) == [member] and before.slot not in graph.kept
+            if read and _is_itself(before.operation) and before.operation.direct:
+                steps[-1] = Step((before, member))
+                continue
+        steps.append(Step((member,)))
+    return steps
+
+
+def _into(step: Step, backend: Any) -> Callable[..., Any]:
+    """A function of the module that writes to memory."""
+    before, store = step.members
+    function = getattr(backend.module, before.operation.name)
+    places, target = [step.reads.index(s) for s in before.reads], step.reads.index(store.reads[0])
+    return lambda *operands: function(*(operands[p] for p in places), out=operands[target])
+
+
+def _is_itself(one: Operation) -> bool:
+    """Whether an operation is a function of the module, of its operands alone."""
+    return one.kind == "pointwise" and one.name not in ("astype", "store", "where")
+
+
 def _function(step: Step, backend: Any) -> Callable[..., Any]:
     """What runs a step: a library's function as it is, or a fused one."""
     module, members = backend.module, step.members
     if len(members) == 1 and members[0].operation.direct:
         return _single(members[0], step, backend)
     last = members[-1].operation
+    twice = last.kind == "fold" and len(step.reads) == 1 and backend.is_read_twice(last)
+    reads = step.reads * 2 if twice else step.reads
 
     def composed(*operands: Any) -> Any:
-        values = dict(zip(step.reads, operands, strict=True))
+        values = dict(zip(reads, operands, strict=True))
         for member in members:
             given = [values[slot] for slot in member.reads]
             if member.operation.kind == "fold":
@@ -219,6 +257,10 @@ def _function(step: Step, backend: Any) -> Callable[..., Any]:
         return found if len(found) > 1 else found[0] if found else None
 
     fused: Callable[..., Any] = backend.fuse(composed)
+    if twice and last.keepdims:
+        return lambda operand: fused(operand, operand).reshape(last.shape)
+    if twice:
+        return lambda operand: fused(operand, operand)
     if last.kind != "fold" or math.prod(last.shape) == 0 or not last.keepdims:
         return fused
     return lambda *operands: fused(*operands).reshape(last.shape)
@@ -227,11 +269,13 @@ def _function(step: Step, backend: Any) -> Callable[..., Any]:
 def _single(member: Member, step: Step, backend: Any) -> Callable[..., Any]:
     """One function as it is, or with what it is told besides."""
     one, module = member.operation, backend.module
-    itself = one.kind == "pointwise" and one.name not in ("astype", "store")
+    itself = _is_itself(one) or one.name == "where"
     if itself and member.reads == step.reads:
         return getattr(module, one.name)  # type: ignore[no-any-return]
-    alone = backend.alone(one) if one.kind == "fold" else None
-    if alone is not None:
-        return alone  # type: ignore[no-any-return]
+    if one.kind == "fold":
+        alone = backend.alone(one)
+        if alone is not None:
+            return alone  # type: ignore[no-any-return]
+        return methodcaller(one.name, axis=one.axis, keepdims=one.keepdims)
     places = [step.reads.index(slot) for slot in member.reads]
     return lambda *operands: apply(module, one, [operands[place] for place in places], direct=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,8 +81,8 @@ def multiplied(dtype: np.dtype[Any], settings: Settings) -> bool:
 
 
 def taken(
-    members: Sequence[Member], kept: frozenset[int], values: Sequence[Any], backend: Any,
-    settings: Settings,
+    members: Sequence[Member], kept: frozenset[int], values: Sequence[Any],
+    numbers: Mapping[int, Any], backend: Any, settings: Settings,
 ) -> list[Taken]:  # fmt: skip
     """The groups of a graph that are kernels.
 
@@ -90,10 +90,11 @@ def taken(
         members: the graph, each operation after what it reads.
         kept: slots whose values are wanted.
         values: of the first slots: arrays, and numbers.
+        numbers: these, by slot.
         backend: for which the kernels are.
         settings: how groups are decided.
     """
-    graph = _translated(members, kept, values).with_patterns(PATTERNS)
+    graph = _translated(members, kept, values, numbers).with_patterns(PATTERNS)
     found = []
     for group in groups(graph):
         names = "_".join(t for t in (graph[n].text for n in group.members) if t)[:_LONGEST_NAME]
@@ -170,24 +171,23 @@ def _kernel(
 
 
 # --- the graph, as the rules see it ---------------------------------------------------------------
-def _translated(members: Sequence[Member], kept: frozenset[int], values: Sequence[Any]) -> Graph:
+def _translated(
+    members: Sequence[Member], kept: frozenset[int], values: Sequence[Any],
+    numbers: Mapping[int, Any],
+) -> Graph:  # fmt: skip
     nodes: dict[str, Node] = {}
     for slot, value in enumerate(values):
-        if hasattr(value, "shape"):
+        if slot not in numbers:
             kind = _TYPES.get(value.dtype.name)
             nodes[str(slot)] = Node(str(slot), "other", (), tuple(value.shape), kind)
     for member in members:
-        nodes[str(member.slot)] = _node(member, values)
+        nodes[str(member.slot)] = _node(member, numbers)
     return Graph(nodes, frozenset(map(str, kept)))
 
 
-def _node(member: Member, values: Sequence[Any]) -> Node:
+def _node(member: Member, given: Mapping[int, Any]) -> Node:
     one, name = member.operation, str(member.slot)
-    numbers = {
-        slot: float(values[slot])
-        for slot in member.reads
-        if slot < len(values) and not hasattr(values[slot], "shape")
-    }
+    numbers = {slot: float(given[slot]) for slot in member.reads if slot in given}
     reads = tuple(str(slot) for slot in member.reads if slot not in numbers)
     kind: DType | None = _TYPES.get(one.dtype.name)
     if one.kind == "product":

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polygen.adapters.numpy import forcing, products
+from polygen.adapters.numpy import products
 from polygen.adapters.numpy.products import Record
+from polygen.adapters.numpy.structures import counts
 from polygen.brief import Brief
 
 
@@ -32,5 +33,4 @@ class Report(Brief):
 
 def polygen_report() -> Report:
     """What was run and planned so far, and what became of the groups around products."""
-    done = forcing.counts
-    return Report(done.forced, done.planned, done.steps, tuple(products.records))
+    return Report(counts.forced, counts.planned, counts.steps, tuple(products.records))

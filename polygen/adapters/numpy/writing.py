@@ -17,12 +17,13 @@ from polygen.adapters.numpy.arrays import Array
 from polygen.adapters.numpy.backends import active
 from polygen.adapters.numpy.calling import (
     before_writing,
+    is_basic,
     recorded,
     require_array,
     unwrapped,
     wrapped,
 )
-from polygen.adapters.numpy.forcing import store, value_of
+from polygen.adapters.numpy.forcing import read, store, value_of
 from polygen.adapters.numpy.memory import are_apart, is_same, memory_of
 from polygen.adapters.numpy.nodes import known
 
@@ -56,7 +57,7 @@ def update(self: Array, name: str, operate: Callable[[Array, Any], Any], other: 
         other: the operand.
     """
     if name != "matmul" and not _is_alone(self) and not _waits(other):
-        plain = unwrapped(other)
+        plain = read(other.node) if type(other) is Array else unwrapped(other)
         target = before_writing(self)
         if plain is target or are_apart(plain, target, active()):
             getattr(active().module, name)(target, plain, out=target)
@@ -72,11 +73,12 @@ def assign(self: Array, found: Array) -> Array:
     """
     require_array(self)
     shape, dtype = self.node.form
-    if found.shape != shape or not np.can_cast(found.dtype, dtype, "same_kind"):
+    form = found.node.form
+    if form[0] != shape or not (form[1] is dtype or np.can_cast(form[1], dtype, "same_kind")):
         # NumPy words the error; of a broadcast array, which has no memory.
         new = np.broadcast_to(np.zeros((), found.dtype), found.shape)
         np.positive(new, out=np.empty(shape, dtype))
-    if found.dtype != dtype:
+    if form[1] is not dtype and form[1] != dtype:
         found = astype(found, dtype)
     if _is_alone(self):
         self.node = found.node
@@ -122,21 +124,25 @@ def write(self: Array, key: Any, new: Any) -> None:
     """``self[key] = new``; ``a[key] += x`` ends with one that writes elements to themselves."""
     if self.fixed:
         raise TypeError(f"'numpy.{self.dtype.name}' object does not support item assignment")
-    key = unwrapped(key)
-    if _waits(new) and _is_basic(key) and store(value_of(self.node)[key], new.node):
-        return
+    basic = is_basic(key)
+    if not basic:
+        key = unwrapped(key)
+    elif type(new) is Array:
+        node, part = new.node, new.part
+        if part is not None and _is_part(part, self.node.value, key, node.value):
+            return
+        if node.value is None:
+            value = value_of(self.node)
+            if store(value if key is Ellipsis else value[key], node):
+                return
     new = unwrapped(new)
-    if getattr(new, "base", None) is not None and _is_basic(key):
+    if basic and getattr(new, "base", None) is not None:
         target = value_of(self.node)
         if memory_of(new) is memory_of(target) and is_same(target[key], new, active()):
             return
     before_writing(self)[key] = new
 
 
-def _is_basic(key: Any) -> bool:
-    """Whether an index gives a view."""
-    parts = key if isinstance(key, tuple) else (key,)
-    return all(
-        part is None or part is Ellipsis or type(part) in (int, slice)  # not a truth value
-        for part in parts
-    )
+def _is_part(part: tuple[Any, Any, Any], value: Any, key: Any, new: Any) -> bool:
+    """Whether what is to be written to elements of an array are these elements themselves."""
+    return part[0] is value and part[1] is key and part[2] is new

@@ -281,3 +281,39 @@ def test_options_that_are_none_are_refused(options, message):
 
     with pytest.raises(ArgumentError, match=message), np.polygen_options(**options):
         pass
+
+
+def parts(np):
+    """Writes of parts to where they are, and to where they are no more."""
+    x, y = np.arange(12.0).reshape(3, 4).copy(), np.zeros((3, 4))
+    key = (slice(None), 1)
+    t = x[key]
+    x[key] = 9.0
+    x[key] = t  # a view of what was written
+    t += 1
+    x[key] = t
+    y[key] = t  # the same place of another array
+    i = np.array(0)
+    row = x[i]
+    i += 1
+    x[i] = row  # another row by now
+    u = x[key]
+    x = x * 2
+    x[key] = u  # of the array before
+    v = x[1:]
+    v = v + 1
+    x[1:] = v
+    rows = [2, 0]
+    w = x[rows]
+    rows[0] = 1
+    x[rows] = w
+    x[1:] += np.broadcast_to(x[0], (2, 4))
+    x[1:] += np.broadcast_to(y[0], (2, 4))
+    whole = x[:]
+    whole += np.broadcast_to(x[1], (3, 4)) * 2
+    return x, y
+
+
+def test_parts_are_written_to_where_they_are():
+    for mine, its in zip(parts(np), parts(numpy), strict=True):
+        numpy.testing.assert_array_equal(numpy.asarray(mine), its)

@@ -12,8 +12,9 @@ import numpy
 import pytest
 
 import polygen.adapters.numpy as np
-from polygen.adapters.numpy import forcing
-from polygen.adapters.numpy.backends import CuPy, steps_of
+from polygen.adapters.numpy import forcing, structures
+from polygen.adapters.numpy.backends import NUMPY, CuPy, steps_of
+from polygen.adapters.numpy.calling import read_as
 from polygen.adapters.numpy.namespace import Holder
 from polygen.adapters.numpy.operations import FOLDS, POINTWISE, apply, operation
 from polygen.adapters.numpy.planning import Member, plan
@@ -59,15 +60,38 @@ def test_pointwise_functions_fuse_with_numpys_types(name):
         found, _ = traced(lambda *args: apply(cupy, one, list(args)),  # noqa: B023
                           *(made_up(*form) for form in forms))  # fmt: skip
         assert found == [one.dtype], f"{name} of {kinds}"
-        if count == 2:  # and with a number of Python in the place of the second
+        if count == 2:  # and with a number in the place of the second
             for number in (2, 2.0):
                 mixed = operation((name, forms[0], type(number)))
                 if mixed is not None:
-                    given = mixed.loop[1].type(number).item()
+                    kernels = []
                     found, _ = traced(lambda *args: apply(cupy, mixed, list(args)),  # noqa: B023
-                                      made_up(*forms[0]), given)  # fmt: skip
+                                      made_up(*forms[0]), read_as(number, mixed.types[1]),
+                                      seen=kernels)  # fmt: skip
                     assert found == [mixed.dtype], f"{name} of {kinds[0]} and {number}"
+                    given = [parameter.dtype for parameter in kernels[0].in_params]
+                    assert given == [kinds[0], mixed.loop[1]]
+                    if numpy.float16 not in (kinds[0], *mixed.loop, mixed.dtype):
+                        assert "float16" not in kernels[0].operation, "nothing is rounded to it"
     assert seen
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_numbers_of_python_keep_the_type_in_which_they_are_read(kind):
+    """CuPy's fusion takes one for the narrowest type there is: 0.9 and 1e-9 for half precision."""
+    backend, functions, ran = CuPy(cupy), [], []
+    backend.fuse = lambda function: functions.append(function) or (lambda *args: ran.append(args))
+    form = (SHAPE, numpy.dtype(kind))
+    ops = [operation(("multiply", form, float)), operation(("greater", form, float)),
+           operation(("where", (SHAPE, numpy.dtype(bool)), form, float))]  # fmt: skip
+    members = [Member(4, ops[0], (0, 1)), Member(5, ops[1], (4, 2)), Member(6, ops[2], (5, 4, 3))]
+    plan(members, frozenset({6}), [], backend)
+    seen, one = [], numpy.dtype(kind).type
+    assert all(read_as(number, one) == one(number) for number in (0.9, 1e-9, 1e9))
+    numbers = [read_as(number, one) for number in (0.9, 1e-9, 1e9)]
+    found, _ = traced(functions[0], made_up(*form), *numbers, seen=seen)
+    assert found == [kind] and "float16" not in seen[0].operation
+    assert [parameter.dtype for parameter in seen[0].in_params] == [kind] * 4
 
 
 @pytest.mark.parametrize("name", sorted(FOLDS))
@@ -87,7 +111,8 @@ def test_folds_of_chains_fuse_with_numpys_types(name, axis):
             assert len(steps) == 2
             continue
         assert len(steps) == 1
-        found, options = traced(functions[-1], made_up(SHAPE, kind))
+        given = [made_up(SHAPE, kind)] * (1 if axis == 1 else 2)  # short ones to one number
+        found, options = traced(functions[-1], *given)
         assert found == [one.dtype], f"{name} of {kind}"
         assert options == ({} if axis is None else {"axis": axis})
     assert len(functions) >= 2 or name not in CuPy._FUSED
@@ -109,6 +134,22 @@ def test_what_is_written_to_memory_is_written_by_the_kernel(results):
     assert found == [double] * results
     written = [parameter.is_const for parameter in history[0].in_params]
     assert written == [slot != 0 for slot in step.reads], "the kernel may write to the first alone"
+
+
+def test_short_folds_of_one_array_are_one_launch():
+    """CuPy hands functions of one array to CUB, which reduces to one number in two launches."""
+    backend, functions = CuPy(cupy), []
+    backend._multiprocessors = lambda: 0
+    backend.fuse = lambda function: functions.append(function) or (lambda *args: args)
+    for length, count in ((8192, 2), (8193, 1)):
+        form = ((length,), numpy.dtype(float))
+        ops = [operation(("square", form)), operation(("sum", form, None, False))]
+        members = [Member(1, ops[0], (0,)), Member(2, ops[1], (1,))]
+        (step,) = plan(members, frozenset({2}), [], backend)
+        assert step.reads == (0,)
+        seen = []
+        found, _ = traced(functions[-1], *[made_up(*form)] * count, seen=seen)
+        assert found == [float] and len(seen[0].in_params) == count
 
 
 def test_every_recorded_function_is_there():
@@ -139,6 +180,7 @@ def like_cupy():
 
     module.fuse = fuse
     backend = CuPy(module)
+    backend.times = False
     backend._multiprocessors = lambda: module.multiprocessors
     module.multiprocessors = 0
     backend.address = lambda value: value.__array_interface__["data"][0]
@@ -169,13 +211,13 @@ def test_folds_that_leave_the_gpu_idle_are_not_fused(like_cupy):
         found, wanted = (a * 2 + 1).sum(axis=axis), (plain * 2 + 1).sum(axis=axis)
         numpy.testing.assert_allclose(found.get(), wanted)
         assert like_cupy.fused == ["polygen_numpy"]
-        folded = len(forcing._plans.values()[-1][0])
+        folded = len(structures._plans.values()[-1].steps)
         assert folded == 2 - length, "the fold is in the kernel, or a step of its own"
 
 
 @pytest.mark.parametrize("name", ["sum", "mean", "std", "var"])
 @pytest.mark.parametrize("keepdims", [False, True])
-def test_sums_over_rows_of_few_columns_are_products(like_cupy, name, keepdims, monkeypatch):
+def test_sums_over_rows_of_few_columns_of_doubles_are_products(like_cupy, name, keepdims):
     like_cupy.multiprocessors, calls = 100, []
     like_cupy.matmul = lambda *args: calls.append(args) or numpy.matmul(*args)
     plain = numpy.arange(40000.0).reshape(10000, 4) % 7
@@ -185,7 +227,31 @@ def test_sums_over_rows_of_few_columns_are_products(like_cupy, name, keepdims, m
         wanted = getattr(one, name)(axis=0, keepdims=keepdims)
         assert found.shape == wanted.shape and found.dtype == wanted.dtype
         numpy.testing.assert_allclose(found.get(), wanted, rtol=1e-6)
-    assert len(calls) == 2 * (2 if name in ("std", "var") else 1)
+    assert [one.dtype for one, _ in calls] == [numpy.float64] * (2 if name in ("std", "var") else 1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "parts"), [(1 << 17, 32, 64), (270000, 16, 16), (270002, 16, 0), (99, 4, 0)]
+)
+def test_large_sums_over_rows_of_single_precision_are_sums_of_parts(rows, columns, parts):
+    """Products of float32 may be of fewer bits, and of values that are too small for them."""
+    backend = CuPy(cupy)
+    backend._multiprocessors = lambda: 100
+    one = operation(("sum", ((rows, columns), numpy.dtype("float32")), 0, False))
+    run = backend.alone(one)
+    assert (run is None) == (parts == 0)
+    if run is None:
+        return
+    shapes = []
+
+    class Watched(numpy.ndarray):
+        def sum(self, axis):
+            shapes.append(self.shape)
+            return super().sum(axis=axis)
+
+    tiny = numpy.full((rows, columns), 2.0**-40, numpy.float32)
+    assert (run(tiny.view(Watched)) == rows * 2.0**-40).all()
+    assert shapes == [(parts, rows // parts, columns), (parts, columns)]
 
 
 def test_vectors_down_the_rows_do_not_lead_kernels_astray():
@@ -199,6 +265,34 @@ def test_vectors_down_the_rows_do_not_lead_kernels_astray():
     assert backend.folds(few, [(900, 4096)]) and backend.alone(few) is None
     none = operation(("sum", ((900, 3168), numpy.dtype(float)), 0, False))
     assert not backend.folds(none, [(900, 3168)]) and backend.alone(none)
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "int64"])
+def test_products_of_vectors_are_sums_of_products(like_cupy, kind):
+    plain = numpy.arange(9).astype(kind)
+    a = np.asarray(plain)
+    found = a @ a
+    assert (getattr(found, "node", None) is not None) == (kind != "int64"), "NumPy gives a scalar"
+    assert found.shape == () and found.dtype == kind and float(found) == plain @ plain
+    assert float((a @ a - 1) * a[1]) == plain @ plain - 1
+    assert like_cupy.fused == (["polygen_numpy"] * 3 if kind != "int64" else [])
+    with pytest.raises(ValueError, match="mismatch"):
+        a @ a[1:]
+
+
+def test_comparisons_that_are_asked_for_are_made_by_the_host():
+    ran = []
+    with np.polygen_options(backend=NUMPY):
+        x = np.asarray(numpy.arange(4.0))
+        for number, wanted in ((2.9, False), (3, True), (numpy.float32(3), True)):
+            least = x.max() <= number
+            before = forcing.counts.steps
+            assert bool(least) is wanted
+            ran.append(forcing.counts.steps - before)
+            assert numpy.asarray(np.where(least, x, -x))[1] == (1 if wanted else -1)
+            assert (number >= x.max()).item() is wanted
+        assert not ((np.asarray(numpy.nan) * 1.0).sum() == numpy.nan).item()
+    assert ran == [1, 1, 1], "the largest element alone is computed there"
 
 
 def test_what_the_backend_lacks_runs_on_the_host(like_cupy):
@@ -228,3 +322,42 @@ def test_odd_strides_are_copied_for_kernels(like_cupy):
     for name, view in views.items():
         assert (active()._plain(view) is view) == (name in ("T", "part"))
         assert steps_of(view) == [stride // 2 for stride in view.strides]
+
+
+@pytest.mark.parametrize("capturing", [False, True])
+def test_what_is_timed_begins_and_ends_with_an_idle_stream_that_nothing_captures(capturing):
+    happened = []
+    stream = types.SimpleNamespace(
+        is_capturing=lambda: capturing, synchronize=lambda: happened.append("wait")
+    )
+    cuda = types.SimpleNamespace(get_current_stream=lambda: stream)
+    backend = CuPy(types.SimpleNamespace(cuda=cuda))
+    assert backend.waits() is not capturing
+    assert backend.timed(lambda: happened.append("run")) >= 0
+    assert happened == ["wait", "run", "wait"]
+
+
+def test_the_kernel_that_was_fused_first_is_called_itself():
+    backend, calls = CuPy(cupy), []
+
+    class Fused:
+        new_fusion = None
+
+        def __init__(self):
+            self._memo = {}
+
+        def __call__(self, *args):
+            calls.append("found")
+            self._memo["key"] = (lambda *args, **options: calls.append(options), {"axis": 1})
+
+    backend.module = types.SimpleNamespace(fuse=lambda kernel_name: lambda function: Fused())
+    run = backend.fuse(lambda x: x)
+    run(1)
+    run(1)
+    run(1)
+    assert calls == ["found", {"axis": 1}, {"axis": 1}]
+
+
+def test_cupy_keeps_its_fused_kernels_where_they_are_looked_for():
+    fused = cupy.fuse()(lambda x: x + 1)
+    assert fused._memo == {} and fused.new_fusion is None

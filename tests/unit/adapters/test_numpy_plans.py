@@ -7,7 +7,7 @@ import pytest
 
 import polygen.adapters.numpy as np
 from polygen.adapters.kernels import stored
-from polygen.adapters.numpy import alone, calling, forcing
+from polygen.adapters.numpy import alone, calling, forcing, structures
 from polygen.adapters.numpy.backends import NUMPY, Backend
 from polygen.adapters.numpy.memory import are_apart
 from polygen.hardware.device import device
@@ -30,14 +30,14 @@ class Watched(Backend):
 @pytest.fixture
 def watched(monkeypatch):
     """A backend, and the steps of every graph that is planned on it, as text."""
-    steps, made = [], forcing.plan
+    steps, made = [], structures.plan
 
     def plan(*args):
         found = made(*args)
         steps.append([str(step) for step in found])
         return found
 
-    monkeypatch.setattr(forcing, "plan", plan)
+    monkeypatch.setattr(structures, "plan", plan)
     backend = Watched()
     backend.steps = steps
     with np.polygen_options(backend=backend):
@@ -92,6 +92,19 @@ def test_single_numbers_are_computed_where_they_are_read(watched):
     (a,), (x,) = arrays((4, 5))
     same(x / np.sqrt((x * x).sum()), a / numpy.sqrt((a * a).sum()))
     assert watched.steps == [["multiply + sum", "sqrt + divide"]]
+
+
+def test_what_only_a_later_kernel_reads_is_computed_in_it(watched):
+    (a, b, c), (x, y, s) = arrays((4, 5), (5,), (5,))
+    s = s.copy()
+    s *= 0.5
+    s -= x.sum(axis=0) + 2 * y
+    same(s, c * 0.5 - (a.sum(axis=0) + 2 * b))
+    assert watched.steps == [["sum", "multiply + multiply + add + subtract"]]
+    t = y * 3
+    u = t + x.sum(axis=0)
+    same(u * t, (b * 3 + a.sum(axis=0)) * (b * 3))
+    assert watched.steps[1:] == [["multiply", "sum", "add + multiply"]], "somebody holds t"
 
 
 def test_folds_of_one_value_share_it(watched):

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import io
+import shutil
 
 import pytest
 
@@ -169,20 +171,52 @@ def test_dynamic_from_the_start_is_one_graph():
     assert len(graphs) == 1
 
 
+class Layer(torch.nn.Module):
+    """A layer of an operator between PyTorch's own."""
+
+    def __init__(self):
+        super().__init__()
+        self.w, self.b = torch.nn.Buffer(exact(7, 8)), torch.nn.Buffer(exact(7))
+
+    def forward(self, x):
+        return torch.sin(up(torch.cos(x), self.w, self.b))
+
+
+def exported_layer():
+    layer, batch = Layer(), torch.export.Dim("batch", min=2)
+    return layer, torch.export.export(layer, (exact(5, 8),), dynamic_shapes=({0: batch},))
+
+
 def test_exported_programs_hold_it():
-    class Layer(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.w, self.b = torch.nn.Buffer(exact(7, 8)), torch.nn.Buffer(exact(7))
+    layer, exported = exported_layer()
+    called = [node.target for node in exported.graph.nodes if node.op == "call_function"]
+    assert called == [torch.ops.aten.cos.default, up.overload, torch.ops.aten.sin.default]
+    for rows in (2, 5, 11):
+        x = exact(rows, 8)
+        torch.testing.assert_close(exported.module()(x), layer(x), rtol=0, atol=0)
 
-        def forward(self, x):
-            return up(x, self.w, self.b)
 
-    layer = Layer()
-    batch = torch.export.Dim("batch", min=2)
-    exported = torch.export.export(layer, (exact(5, 8),), dynamic_shapes=({0: batch},))
+def test_exported_programs_are_written_and_read():
+    layer, exported = exported_layer()
+    file = io.BytesIO()
+    torch.export.save(exported, file)
+    file.seek(0)
+    back = torch.export.load(file)
+    assert up.overload in [node.target for node in back.graph.nodes]
     x = exact(11, 8)
-    torch.testing.assert_close(exported.module()(x), layer(x))
+    torch.testing.assert_close(back.module()(x), layer(x), rtol=0, atol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="AOTInductor needs a C++ compiler")
+def test_exported_programs_are_compiled_ahead_of_time(tmp_path):
+    layer, exported = exported_layer()
+    inductor = pytest.importorskip("torch._inductor")
+    package = inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "layer.pt2"))
+    compiled = inductor.aoti_load_package(package)
+    for rows in (2, 11):
+        x = exact(rows, 8)
+        torch.testing.assert_close(compiled(x), layer(x), rtol=1e-12, atol=1e-12)
 
 
 # --- launches, with a stand-in for the kernel

@@ -1,0 +1,156 @@
+"""Plans are timed in their first executions: what takes less is what runs, with the same results.
+
+No clock is read here: a backend says how long everything took.
+"""
+
+from __future__ import annotations
+
+import numpy
+import pytest
+
+import polygen.adapters.numpy as np
+from polygen.adapters.numpy import alone, forcing, structures
+from polygen.adapters.numpy.backends import Backend
+from polygen.adapters.numpy.trials import APART, JOINED, Trial
+
+
+class Timed(Backend):
+    """NumPy, with a stopwatch that goes by how many steps ran."""
+
+    times = True
+
+    def __init__(self, price):
+        self.price, self.seen = price, []
+
+    def timed(self, function):
+        before = forcing.counts.steps
+        function()
+        self.seen.append(forcing.counts.steps - before)
+        return self.price(self.seen[-1])
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    alone._counts.clear()
+    structures._trials = type(structures._trials)(4096)
+    structures._plans = type(structures._plans)(4096)
+    yield
+    alone._counts.clear()
+
+
+def chain(x, y):
+    z = np.tanh(x * 2 + y)
+    return z, (z - 1).sum(axis=0)
+
+
+def run(backend, rounds=20):
+    a, b = numpy.arange(12.0).reshape(3, 4), numpy.arange(4.0)
+    wanted = numpy.tanh(a * 2 + b)
+    steps = []
+    with np.polygen_options(backend=backend):
+        x, y = np.asarray(a), np.asarray(b)
+        for _ in range(rounds):
+            before = forcing.counts.steps
+            z, total = chain(x, y)
+            numpy.testing.assert_array_equal(total.get(), (wanted - 1).sum(axis=0))
+            numpy.testing.assert_array_equal(z.get(), wanted)
+            steps.append(forcing.counts.steps - before)
+    return steps
+
+
+def test_what_is_planned_stays_where_it_takes_less():
+    backend = Timed(lambda steps: steps)
+    steps = run(backend)
+    assert backend.seen == [2, 5] * 5, "two of each to warm up, three that count"
+    assert steps == [2, 5] * 5 + [2] * 10
+
+
+def test_where_operations_apart_take_less_they_run_so_and_then_record_no_more():
+    backend = Timed(lambda steps: -steps)
+    steps = run(backend, rounds=24)
+    assert steps[:18] == [2, 5] * 5 + [5] * 8
+    assert steps[18:] == [0] * 6, "eight graphs that gained nothing: no more graphs"
+
+
+def test_a_little_is_no_reason_to_run_apart():
+    backend = Timed(lambda steps: 0.97 if steps > 2 else 1.0)
+    assert run(backend)[10:] == [2] * 10
+
+
+def test_what_cannot_be_timed_runs_as_planned():
+    backend = Timed(lambda steps: -steps)
+    backend.waits = lambda: False  # as in a capture
+    assert run(backend) == [2] * 20 and backend.seen == []
+
+
+def test_writes_happen_once_whichever_way_is_timed():
+    for price in (lambda steps: steps, lambda steps: -steps):
+        with np.polygen_options(backend=Timed(price)):
+            x, y = np.zeros((3, 4)), np.ones(4)
+            plain = numpy.zeros((3, 4))
+            for step in range(30):
+                x[1:] -= y * 2 + step
+                plain[1:] -= numpy.ones(4) * 2 + step
+                numpy.testing.assert_array_equal(x.get(), plain)
+
+
+def test_what_does_not_fit_apart_runs_as_planned():
+    trial, ran = Trial(), []
+
+    def apart():
+        ran.append(APART)
+        raise MemoryError
+
+    ways = {JOINED: lambda: ran.append(JOINED), APART: apart}
+
+    def timed(function):
+        function()
+        return 1.0
+
+    trial.run(ways, timed)
+    trial.run(ways, timed)
+    assert ran == [JOINED, APART, JOINED] and trial.winner == JOINED
+
+
+def test_what_fails_as_planned_fails():
+    def fails():
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        Trial().run({JOINED: fails, APART: fails}, lambda function: function())
+
+    def late(function):
+        function()
+        raise RuntimeError("the device")
+
+    trial = Trial()
+    trial.run({JOINED: int, APART: int}, lambda function: 1.0)
+    with pytest.raises(RuntimeError, match="the device"):  # what was written stays written once
+        trial.run({JOINED: int, APART: int}, late)
+
+
+def test_large_graphs_and_single_operations_are_not_timed(monkeypatch):
+    backend = Timed(lambda steps: steps)
+    monkeypatch.setattr("polygen.adapters.numpy.trials._MOST_BYTES", 200)
+    run(backend, 3)
+    assert backend.seen == []
+    monkeypatch.undo()
+    with np.polygen_options(backend=backend):
+        str(np.ones(3) * 2)
+    assert backend.seen == []
+
+
+def test_graphs_that_are_alike_but_for_their_sizes_share_what_was_found():
+    """As in a loop whose arrays become shorter in every round: 100 to 127 elements."""
+    backend = Timed(lambda steps: -steps)
+    with np.polygen_options(backend=backend):
+        x = np.asarray(numpy.arange(127.0))
+        ran = []
+        for length in range(127, 100, -1):
+            before = forcing.counts.steps
+            found = np.tanh(x[:length] * 2) - 1
+            wanted = numpy.tanh(numpy.arange(length) * 2.0) - 1
+            numpy.testing.assert_array_equal(found.get(), wanted)
+            ran.append(forcing.counts.steps - before)
+    assert backend.seen == [1, 3] * 5
+    assert ran == [1, 3] * 5 + [3] * 8 + [0] * 9, "in one kernel, then apart, then without a graph"
