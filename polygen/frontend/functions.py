@@ -228,18 +228,10 @@ for _tangent in ("tanh_of_score", "tanh_within"):
     TABLE[_tangent] = Function(
         _tangent, (2, 2), lambda x, scale: np.tanh(x * scale), None, ("x", "scale")
     )
-INTERNAL = frozenset(
-    [
-        "cast",
-        "nearest_tf32",
-        "random_uniform",
-        "nibble_i4",
-        "nibble_u4",
-        "tanh_of_power",
-        "tanh_of_score",
-        "tanh_within",
-    ]
-)  # with which others are made; not written by name
+LATER = frozenset({"nearest_tf32", "tanh_of_power", "tanh_of_score", "tanh_within"})
+"""What rewrites and the emission put in the place of others: no traced program has them."""
+INTERNAL = LATER | {"cast", "random_uniform", "nibble_i4", "nibble_u4"}
+"""Functions with which others are made; nobody writes them by name."""
 
 # --- composites: one line each --------------------------------------------------------------------
 _SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)

@@ -45,7 +45,7 @@ def tried(ptx: str, **changes) -> None:
         (entry("ret;").replace("k(", "k)("), "cannot read"),
         (entry("bra nowhere;"), "no label `nowhere`"),
         (entry("9 9 9;"), "cannot read"),
-        (entry(".reg .b128 %q<3>; atom.global.exch.b128 %q1, [p], %q2; ret;"), "128 bits"),
+        (entry(".reg .b128 %q<3>; atom.global.add.b128 %q1, [p], %q2; ret;"), ".add is not modelled"),
     ],
 )  # fmt: skip
 def test_texts_that_ask_for_too_much_or_make_no_sense(ptx, words):
