@@ -30,6 +30,7 @@ def test_models_and_programs_are_shown_where_they_were_measured(tmp_path):
     head = {"gpu": "H", "driver_version": "1", "versions": {"torch": "2"}, "protocol": "In turns."}
     row = {
         "us": {"eager": 40.0, "inductor": 22.0, "inductor max-autotune": 21.0, "polygen": 20.0},
+        "gpu_us": {"eager": None, "inductor": 18.0, "polygen": 15.0},
         "compile_s": {"inductor max-autotune": 30.0, "polygen": 6.0}, "agrees": True,
         "groups": {"polygen": 3}, "taken": {"polygen": 2},
         "launches": {"inductor": 9, "polygen": 7},
@@ -47,9 +48,12 @@ def test_models_and_programs_are_shown_where_they_were_measured(tmp_path):
         json.dumps({**record, "calls": {"us": {"kernel": 8.0, "operator": 9.5}}})
     )
     text = MADE["render"](tmp_path)
-    assert "| a block | 20.0 | 3, 2 | 9, 7 | 2.000 | 1.100 | 1.050 |  | 6.0 | 30.0 | yes |" in text
+    assert (
+        "| a block | 20.0 | 3, 2 | 9, 7 | 2.000 | 1.100 | 1.200 | 1.050 |  | 6.0 | 30.0 | yes |"
+        in text
+    )
     assert "- b: broken" in text and "out of memory" not in text
-    assert "1 rows: geometric mean 1.100, least 1.100" in text
+    assert "1 rows: geometric mean 1.100, least 1.100; captured: geometric mean 1.200" in text
     assert "| nmf | 2.000 | 3.000 | 1.500 | 900 | 800 | yes |" in text and "no GPU" in text
     assert "1 scripts: geometric mean 1.500" in text and "kernel 8.0, operator 9.5" in text
 
