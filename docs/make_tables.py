@@ -248,19 +248,23 @@ def table(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+# The columns of the README's table.
+PEERS = ("separate", "eager", "cublaslt", "inductor", "cudnn")
+
+
 def speed(folder: Path = FOLDER / "results") -> str:
-    """The README's part: one table of the first record."""
-    record = next(iter(records(folder).values()))
-    made = record["runs"][-1]
+    """The README's part: one table, of each suite what was measured last."""
+    record = report.newest(list(records(folder).values()))
     good = [line for line in record["rows"] if figures.is_measured(line)]
     lost = len(figures.losses(good))
-    where = f"{made['gpu']['name']} ({made['date'][:10]})"
-    return f"""On one {where}, all contenders of a row in one process, random order, cold L2
-cache. Geometric means of how many times as long a library takes; above 1 polygen is faster. In
-brackets: rows that have the library, where not all do. Beside cuBLAS and separate kernels only
-fused rows count. Some library is faster in {lost} of {len(good)} rows.
+    (gpu,) = {made["gpu"]["name"] for made in record["runs"]}
+    return f"""On one {gpu}, all contenders of a row in one process, random order, cold L2
+cache; of each suite its last measurement. Geometric means of how many times as long a library
+takes; above 1 polygen is faster. In brackets: rows that have the library, where not all do; a dash
+where it took no part. *best of all* has the libraries without a column, too. Beside cuBLAS and
+separate kernels only fused rows count. Some library is faster in {lost} of {len(good)} rows.
 
-{report.overview(record)}"""
+{report.overview(record, PEERS)}"""
 
 
 def tuner(folder: Path = FOLDER / "results") -> str:

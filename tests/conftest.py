@@ -1,6 +1,7 @@
 """Tests marked ``gpu`` are skipped where there is no GPU to run on.
 
 Of those marked ``sample(n)`` one case in n runs, always the same; with POLYGEN_SAMPLE=all, all do.
+Of those marked ``slow`` one in POLYGEN_SLOW_SHARE runs, always the same; all do without it.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
+from itertools import count
 
 import progress
 import pytest
@@ -61,6 +63,12 @@ def _sampled(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.I
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if os.environ.get("POLYGEN_SAMPLE") != "all":
         items[:], left_out = _sampled(items)
+        config.hook.pytest_deselected(items=left_out)
+    share, slow = int(os.environ.get("POLYGEN_SLOW_SHARE", "1")), count()
+    left_out = [one for one in items if one.get_closest_marker("slow") and next(slow) % share]
+    if left_out:
+        gone = set(left_out)
+        items[:] = [one for one in items if one not in gone]
         config.hook.pytest_deselected(items=left_out)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     reason = _missing_gpu() if marked else None

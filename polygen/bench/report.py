@@ -266,12 +266,46 @@ def _cut(text: str, most: int = 160) -> str:
 
 
 # --- for the README -------------------------------------------------------------------------------
-def overview(record: Record) -> str:
-    """A short table: per suite, the mean beside the best library and beside each."""
-    peers = [n for n in NAMES if any(n in line.get("times", {}) for line in record["rows"])]
+def newest(records: Sequence[Record]) -> Record:
+    """One record of several: of each suite the rows that were measured last.
+
+    Args:
+        records: at least one.
+    """
+    suites: dict[str, Record] = {}
+    for record in sorted(records, key=_when):
+        suites |= dict.fromkeys(suites_in(record), record)
+    rows: list[Line] = []
+    runs: list[dict[str, Any]] = []
+    for record in records:
+        own = {name for name, found in suites.items() if found is record}
+        for line in record["rows"]:
+            kept = [name for name in line["suites"] if name in own]
+            if kept:
+                rows.append({**line, "run": len(runs) + line["run"], "suites": kept})
+        runs += record["runs"] if own else []
+    return {**sorted(records, key=_when)[-1], "rows": rows, "runs": runs}
+
+
+def _when(record: Record) -> str:
+    when: str = record["runs"][-1]["date"]
+    return when
+
+
+def overview(record: Record, peers: Sequence[str] | None = None) -> str:
+    """A short table: per suite, the mean beside the best library and beside each.
+
+    Args:
+        record: with the day of each suite, where there are several.
+        peers: that have a column; all that were measured unless said.
+    """
+    met = [n for n in NAMES if any(n in line.get("times", {}) for line in record["rows"])]
+    peers = met if peers is None else [name for name in peers if name in met]
     has_limit = any(figures.limit(record, line) for line in record["rows"])
+    several = len({made["date"][:10] for made in record["runs"]}) > 1
     head = ["suite", "rows", "best of all", *(NAMES[n] for n in peers), "lost rows"]
-    text = _heads([*head, *(["of limit"] if has_limit else [])])
+    head += ["of limit"] * has_limit + ["measured"] * several
+    text = _heads(head)
     for name in _groups(record):
         lines = lines_of(record, name) if name else record["rows"]
         found = figures.means(record, lines)
@@ -295,6 +329,9 @@ def overview(record: Record) -> str:
         cells.append(str(best.lost))
         if has_limit:
             cells.append(_number(found["the limit"].geomean, 2) if "the limit" in found else NONE)
+        if several:
+            days = {record["runs"][line["run"]]["date"][:10] for line in lines}
+            cells.append(days.pop() if len(days) == 1 else "")
         text.append(_cells(cells))
     return "\n".join(text)
 

@@ -328,11 +328,6 @@ SNIPPETS: list[tuple[str, str | None]] = [
     ("out = callee[a & 1](b)", None),
     ("out = down((int)(a & 7))", None),
     (
-        "cudaTextureObject_t t = a; out = (unsigned long long)tex1Dfetch<float>(t, (int)(b & 3))",
-        None,
-    ),
-    ("surf1Dwrite((int)a, (cudaSurfaceObject_t)b, 4); out = 0", None),
-    (
         "memcpy(gout + i, gin + i, 8); memset(gout + i + 300, 7, 3); out = gout[i] + (gout[i + 300] & 0xffffff)",
         "a + 0x070707",
     ),
@@ -371,8 +366,6 @@ REFUSED = {  # by a word of the line: what the refusal names
     "new unsigned": "malloc",
     "callee[": "call",
     "down((": "down",
-    "tex1Dfetch": "tex",
-    "surf1Dwrite": "sust",
     "vadd.s32": "vadd",
 }
 PRELUDE = r"""

@@ -75,6 +75,24 @@ def test_the_overview_has_a_line_per_suite_and_says_where_libraries_lack():
     assert [line.split(" | ")[0] for line in lines[2:]] == ["| `hopper`", "| `small-k`", "| all"]
 
 
+def test_of_each_suite_what_was_measured_last():
+    """The other suites of an older record stay, with the machine of its own run."""
+    old, new = sample(), sample()
+    old["rows"][1]["suites"].append("small-k")
+    new["runs"][-1]["date"] = "2999-01-01T00:00:00+00:00"
+    new["rows"] = new["rows"][:1]
+    for records in ((old, new), (new, old)):
+        made = report.newest(records)
+        lines = report.overview(made, ("cublaslt", "triton")).splitlines()
+        assert lines[0].endswith("| best of all | cuBLASLt | lost rows | of limit | measured |")
+        (hopper, small, both) = (line.split(" | ") for line in lines[2:])
+        assert (hopper[:2], hopper[-1]) == (["| `hopper`", "1"], "2999-01-01 |")
+        assert (small[:2], small[-1][:10]) == (["| `small-k`", "1"], old["runs"][-1]["date"][:10])
+        assert both[:2] == ["| all", "2"] and both[-1].strip("| ") == ""
+        runs = {line["suites"][0]: made["runs"][line["run"]] for line in made["rows"]}
+        assert runs == {"hopper": new["runs"][0], "small-k": old["runs"][0]}
+
+
 def test_a_terminal_shows_rows_and_means():
     made = sample()
     text = report.terminal(made, made["rows"])
