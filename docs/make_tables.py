@@ -23,7 +23,7 @@ from polygen.tune.measured import read_record
 FOLDER = Path(__file__).resolve().parent
 README, TUNING, MODEL = FOLDER.parent / "README.md", FOLDER / "tuning.md", FOLDER / "cost-model.md"
 GALLERY = "gallery"  # plots of docs/make_gallery.py
-ATTENTION = FOLDER / "attention.md"
+ATTENTION, ODD_ROWS = FOLDER / "attention.md", FOLDER / "odd_rows.md"
 BEGIN, END = "<!-- made by docs/make_tables.py -->", "<!-- end -->"
 TITLE = """# Performance
 
@@ -344,6 +344,25 @@ def attention(folder: Path = FOLDER / "results") -> str:
     return "\n".join(lines)
 
 
+def odd_rows(folder: Path = FOLDER / "results") -> str:
+    """The table of docs/odd_rows.md: what was measured of each way."""
+    columns = {
+        "as chosen": "polygen automatic", "threads fill rings": "polygen in place",
+        "a copy first": "polygen copied", "weights aligned once": "polygen planned weights",
+        "PyTorch, eager": "torch eager",
+    }  # fmt: skip
+    lines = [
+        f"| M x N x K | {' | '.join(columns)} | eager / as chosen |",
+        "|---" * (len(columns) + 2) + "|",
+    ]
+    for row in json.loads((folder / "h200_odd_rows.json").read_text())["rows"]:
+        alone = {name: row["contenders"][key]["alone"] for name, key in columns.items()}
+        ratio = alone["PyTorch, eager"] / alone["as chosen"]
+        cells = [row["row"], *(f"{us:.1f}" for us in alone.values()), f"{ratio:.2f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def with_made(text: str, made: str) -> str:
     """A document with its generated part replaced."""
     before, _, rest = text.partition(BEGIN)
@@ -353,10 +372,15 @@ def with_made(text: str, made: str) -> str:
     return f"{before}{BEGIN}\n{made}\n{END}{after}"
 
 
+PAGES = {
+    README: speed, TUNING: tuner, MODEL: model, ATTENTION: attention, ODD_ROWS: odd_rows,
+}  # fmt: skip
+
+
 def main() -> None:
     """Write everything."""
     (FOLDER / "performance.md").write_text(render())
-    for path, made in ((README, speed), (TUNING, tuner), (MODEL, model), (ATTENTION, attention)):
+    for path, made in PAGES.items():
         path.write_text(with_made(path.read_text(), made()))
     name, record = next(iter(records(FOLDER / "results").items()))
     try:
