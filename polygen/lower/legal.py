@@ -247,7 +247,7 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom, work: Pointwork) -
             )
         if by_threads(operand) and schedule.cluster != Cluster():
             raise ScheduleError(
-                f"a cluster of {schedule.cluster.m} x {schedule.cluster.n} with {tensor}",
+                f"a cluster of {_blocks(schedule.cluster)} with {tensor}",
                 where=f"{where}, {tensor.name}",
                 why="it is computed by the threads of each block, for it alone"
                 if operand.computed is not None
@@ -356,3 +356,9 @@ def _least_part(extent: int, step: int) -> int:
     """The smallest part of which at most three make `extent`."""
     fitting = (own for own in range(step, extent + 1, step) if extent % own == 0)
     return next((own for own in fitting if extent // own <= _MOST_CONSUMERS), extent)
+
+
+def _blocks(cluster: Cluster) -> str:
+    """A cluster in words: its blocks along m and n, and those along k if there are several."""
+    every = (cluster.m, cluster.n, *([cluster.k] if cluster.k > 1 else []))
+    return " x ".join(map(str, every))

@@ -1,8 +1,8 @@
 """Which statements share one kernel, decided by isl's scheduler from the dependences.
 
 1. isl's scheduler, asked to keep producers near consumers and to find parallel outer loops, returns
-   a tree over the groups of statements that `scop` makes. Products that no statement joins are
-   tied at equal output points, so that they are scheduled as one.
+   a tree over the groups of statements that `scop` makes. Those that no value joins are tied at
+   equal output points, so that they are scheduled as one.
 2. If its outermost band covers every group, with a coincident member for every axis of the output,
    no dependence leaves an instance of that band: all statements fuse, and every intermediate lives
    and dies inside one point of the output, so it becomes a register.
@@ -70,11 +70,13 @@ def fuse(program: Program, scop: Scop, passes: Mapping[str, int] | None = None) 
     axes = first.write.iterators
     general = _with_symbolic_ones(program)
     model = scop if general is program else polyhedra(general, passes=passes)
-    tied = model.dependences.union(_ties(general, model))
+    ties = _ties(general, model)
+    tied = model.dependences.union(ties)
+    near = len(program.contractions) > 1 or not ties.is_empty()
     constraints = (
         isl.ScheduleConstraints.on_domain(model.domain)
         .set_validity(tied)
-        .set_proximity(tied if len(program.contractions) > 1 else model.flow)
+        .set_proximity(tied if near else model.flow)
         .set_coincidence(tied)
     )
     # Products count k and promotions blocks: what isl schedules apart first it would not join.
@@ -106,29 +108,46 @@ def fuse(program: Program, scop: Scop, passes: Mapping[str, int] | None = None) 
 
 
 def _ties(program: Program, model: Scop) -> isl.UnionMap:
-    """Between products that no statement joins: equal output points, in program order."""
+    """Between sets of statements that no value joins: equal output points, in program order.
+
+    Of a set with a product that is its first product's, else its first statement's: rows of a chain
+    that leave beside its results have no value in common with these.
+    """
     first, *others = _apart(program)
+    assert isinstance(first, Contraction)
     extents = dict(first.domain)
     wanted = [extents[it] for it in first.write.iterators]
     names = [f"o{axis}" for axis in range(len(wanted))]
     texts = []
     for other in others:
-        sizes = dict(other.domain)
-        along = other.write.iterators
+        sizes, name = dict(other.domain), _instance(other, model)
+        along = other.write.iterators if isinstance(other, Contraction) else tuple(sizes)
         order = next(
             (p for p in permutations(range(len(along))) if [sizes[along[a]] for a in p] == wanted),
-            range(len(along)),
+            None,
         )
-        point = [names[list(order).index(axis)] for axis in range(len(along))]
-        texts.append(
-            f"{clear_name(first)}[{','.join(names)}] -> {clear_name(other)}[{','.join(point)}]"
-        )
+        if order is None:
+            if not isinstance(other, Contraction):  # nothing of its own runs along all axes
+                continue
+            order = tuple(range(len(along)))
+        point = [names[order.index(axis)] for axis in range(len(along))]
+        texts.append(f"{clear_name(first)}[{','.join(names)}] -> {name}[{','.join(point)}]")
     ties = isl.UnionMap(space(model.parameters) + "{ " + "; ".join(texts) + " }")
     return ties.intersect_domain(model.domain).intersect_range(model.domain)
 
 
-def _apart(program: Program) -> list[Contraction]:
-    """The first product of every set of statements that values join."""
+def _instance(statement: Statement, model: Scop) -> str:
+    """What instances of a statement are called that run along the axes of the output."""
+    if isinstance(statement, Contraction):
+        return clear_name(statement)
+    return next(group.name for group in model.groups if statement in group.statements)
+
+
+def _apart(program: Program) -> list[Statement]:
+    """Of every set of statements that values join the first product, or the first of all.
+
+    Sets with products come first.
+    """
     root: dict[str, str] = {}
 
     def find(name: str) -> str:
@@ -141,9 +160,9 @@ def _apart(program: Program) -> list[Contraction]:
         for access in statement.reads:
             if access.name in values:
                 root[find(access.name)] = find(statement.write.name)
-    found: dict[str, Contraction] = {}
-    for product in program.contractions:
-        found.setdefault(find(product.write.name), product)
+    found: dict[str, Statement] = {}
+    for one in (*program.contractions, *program.statements):
+        found.setdefault(find(one.write.name), one)
     return list(found.values())
 
 

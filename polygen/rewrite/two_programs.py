@@ -211,7 +211,9 @@ class TwoPrograms:
                 index = (*index, column)
             return replace(arg, index=index)
 
-        domain = tuple((it, sizes[it]) for it in iterators)
+        own = dict(one.domain)  # whose axes may be in another order than the product's
+        extents = (*(own[it] for it in names), sizes[column])
+        domain = tuple(zip(iterators, extents, strict=True))
         write = Access(one.write.name, iterators)
         return replace(one, domain=domain, write=write, args=tuple(map(argument, one.args)))
 

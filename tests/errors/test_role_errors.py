@@ -119,9 +119,13 @@ def test_a_producer_without_registers_to_shift_rows_into_place(alignment):
     assert build(filling(72), "nt", "bf16", "bias", alignment)
 
 
-def test_a_cluster_whose_blocks_cannot_share_what_threads_shift():
-    words = ["a cluster of 2 x 1 with x: bf16[M, K]", "multiples of 2 bytes", "Use a cluster of 1"]
-    refuses(ScheduleError, words, filling(cluster=(2, 1)), "nt", "bf16", "bias", 2)
+@pytest.mark.parametrize(
+    ("cluster", "named"), [((2, 1), "2 x 1"), ((1, 1, 2), "1 x 1 x 2")], ids=["along m", "along k"]
+)
+def test_a_cluster_whose_blocks_cannot_share_what_threads_shift(cluster, named):
+    words = [f"a cluster of {named} with x: bf16[M, K]", "multiples of 2 bytes"]
+    words += ["Use a cluster of 1"]
+    refuses(ScheduleError, words, filling(cluster=cluster), "nt", "bf16", "bias", 2)
 
 
 def test_panels_that_no_thread_is_left_to_fetch():

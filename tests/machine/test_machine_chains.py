@@ -64,6 +64,22 @@ def test_log_sums_are_a_second_output() -> None:
     assert np.abs(found[1] - wanted[1]).max() < 1e-5
 
 
+@pytest.mark.parametrize("turned", [False, True], ids=["rows first", "rows last"])
+def test_log_sums_beside_values_whose_axes_are_in_another_order(turned: bool) -> None:
+    """Heads lie inside of the values' rows, in the order of whose axes log-sum-exp is or is not."""
+
+    def function(q, k, v):
+        q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
+        s = (q @ k.mT) * 0.125
+        found = pg.logsumexp(s, axis=-1) + 1
+        return (pg.softmax(s) @ v).swapaxes(1, 2), found.swapaxes(1, 2) if turned else found
+
+    arrays = _arrays(13, (2, 70, 3, 64), (2, 90, 3, 64), (2, 90, 3, 64))
+    signature = ("bf16[B,S,H,64]", "bf16[B,T,H,64]", "bf16[B,T,H,64]")
+    found, wanted = _run(function, signature, arrays)
+    assert np.abs(found[1] - wanted[1]).max() < 1e-5
+
+
 def _masked(seen: Callable) -> Callable:
     def function(q, k, v):
         s = (q @ k.mT) * 0.125

@@ -108,6 +108,21 @@ def test_by_warps(function, n):
     assert report.ok, str(report)
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_what_is_read_in_words_beside_what_is_not(arch):
+    """A row of biases lies in words, a matrix that is read across does not."""
+    schedule = WHOLE if arch == "sm_80" else with_roles("one")
+    kernel = pg.fuse(lambda x, w, b, r: levels(x, w, r.T) + b).compile(
+        *X_W_R[:2], "bf16[N]", "f32[N,M]", arch=arch, schedule=schedule
+    )
+    mixed = pg.fuse(lambda x, w, b, r: levels(x, w, b + r.T)).compile(
+        *X_W_R[:2], "bf16[N]", "f32[N,M]", arch=arch, schedule=schedule
+    )
+    for made in (kernel, mixed):
+        report = made.check({"M": 40, "N": 62, "K": 40})
+        assert report.ok, str(report)
+
+
 @pytest.mark.parametrize("kind", ["bf16", "f16", "f32"])
 def test_a_matrix_of_any_type_is_read_in_words(kind):
     kernel = pg.fuse(levels).compile(

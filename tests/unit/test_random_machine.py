@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from older_targets import TURING, VOLTA, compilable
+from padded_arrays import mixed, trouble
+from random_chains import chain_program, run_chain
 from random_folds import compile_rows, fold_program, operand_program, row_program
 from random_products import compile_products, product_program
 from random_programs import (
@@ -21,6 +25,9 @@ from random_programs import (
     stored_numpy,
 )
 from random_prologues import compile_fragments, fragment_program, prologue_program
+
+from polygen.api import fuse
+from polygen.frontend.parse import parse_expression
 
 
 def _on_machine(kernel: Any, operands: list[Any]) -> list[Any]:
@@ -159,3 +166,37 @@ def test_random_folds_of_operands_are_exact_on_the_machine(seed: int) -> None:
     case = operand_program(seed, 64 if roles else 140, roles=roles)
     arch = "sm_90a" if roles else ("sm_80", "sm_89")[seed % 2]
     assert run_random(case, arch, _on_machine) == ""
+
+
+MORE_VIEWS = int(os.environ.get("POLYGEN_RANDOM_COUNT", "16"))
+VIEWS = [n if n < 2 else pytest.param(n, marks=pytest.mark.slow) for n in range(MORE_VIEWS)]
+
+
+@pytest.mark.parametrize("seed", VIEWS)
+def test_random_rows_in_views_are_right_on_the_machine(seed: int) -> None:
+    """Outputs, too, are parts of larger arrays; some of a row is held, and some is walked."""
+    arch, rng = ("sm_80", "sm_90a", TURING)[seed % 3], random.Random(seed)
+    case = row_program(1000 + seed, 100)
+    if arch == TURING:
+        halves = tuple(
+            text.replace("bf16", "f16").replace("tf32", "f16") for text in case.signature
+        )
+        case = replace(case, signature=halves, out_dtype=None)
+    case = replace(case, sizes=case.sizes | {"K": min(case.sizes["K"], 40)})
+    fused = fuse(parse_expression(case.expression, case.names), name=f"views_{seed}")
+    chosen = compile_program(case, arch).schedule
+    words, warps = rng.choice([1, 2, 3, 8]), rng.choice([1, 2, 4, 8])
+    way = replace(chosen.epilogue, row_words=words, row_warps=warps)
+    schedule, out = replace(chosen, epilogue=way), case.out_dtype
+    made = fused.compile(*case.signature, arch=arch, schedule=schedule, out_dtype=out)
+    kernel = compilable(made)
+    assert trouble(kernel, case.sizes, mixed(kernel.program, seed), seed) == "", str(case)
+
+
+CHAINS = [n if n < 2 else pytest.param(n, marks=pytest.mark.slow) for n in range(MORE_VIEWS)]
+
+
+@pytest.mark.parametrize("seed", CHAINS)
+def test_random_chains_are_right_on_the_machine(seed: int) -> None:
+    """With POLYGEN_RANDOM_COUNT set, as many seeds."""
+    assert run_chain(chain_program(seed), seed) == ""

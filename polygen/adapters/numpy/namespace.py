@@ -162,6 +162,12 @@ def _clip(a: Any, a_min: Any = None, a_max: Any = None, **options: Any) -> Any:
     low, high = options.pop("min", a_min), options.pop("max", a_max)
     if type(a) is not Array or options or (low is None and high is None):
         return Function("clip")(a, low, high, **options)
+    if a.dtype.kind in "iu":  # numbers of Python behind the least and the greatest bound nothing
+        ends = np.iinfo(a.dtype)
+        low = None if type(low) is int and low <= ends.min else low
+        high = None if type(high) is int and high >= ends.max else high
+        if low is None and high is None:
+            return Pointwise("positive")(a)
     for name, bound in (("maximum", low), ("minimum", high)):
         if bound is not None:
             a = Pointwise(name)(a, bound)

@@ -153,13 +153,18 @@ class _Graph:
         return self.levels[slot]
 
     def _waits(self, member: Member, read: int) -> int:
-        """A smaller array is computed before what it is stretched to."""
+        """A smaller array is computed before what it is stretched to.
+
+        Kernels of one level are in the order of their sizes: a single number comes before all but
+        arrays without elements.
+        """
         source = self.by_slot.get(read)
         level = self.level(read)
         if source is None or source.operation.kind != "pointwise" or read in self.groups:
             return level
         one = source.operation
-        return level + (one.shape != member.operation.shape and one.size != 1)
+        first = one.size == 1 and member.operation.size > 0
+        return level + (one.shape != member.operation.shape and not first)
 
     def kernels(self) -> list[tuple[Member, ...]]:
         """The graph in pieces, in an order in which they can run."""

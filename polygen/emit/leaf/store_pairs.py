@@ -61,7 +61,8 @@ def pairs_record(plan: KernelPlan, e: Epilogue, pairs: list[dict[str, Any]]) -> 
     """What the template needs of pairs of neighbours that leave the fragments."""
     extents = extent_names(plan)
     # Terms are made of words that lie at constants from a lane's first one, if this is one number.
-    column = "place" if e.suffix else "column"
+    in_words = bool(e.suffix) and only_words(e)
+    column = "place" if in_words else "column"
     return vector_record(e, real_type(plan.atom.c.dtype), column) | {
         "m_extent": extents["m"],
         "n_extent": extents["n"],
@@ -71,7 +72,7 @@ def pairs_record(plan: KernelPlan, e: Epilogue, pairs: list[dict[str, Any]]) -> 
         "pairs": pairs,
         "terms": [f"{name}_out" for name in outcomes(e)[len(e.writes) :]],
         "suffix": e.suffix,
-        "in_words": bool(e.suffix) and only_words(e),
+        "in_words": in_words,
         "fetches_inside": inside(e, column, extents["n"]) if only_words(e) else [],
         "known": [fold.value for fold in e.known],
     }

@@ -94,6 +94,18 @@ def test_numbers_that_do_not_fit_are_refused_as_by_numpy():
     assert (small < 300).get().tolist() == [True, True]
 
 
+@pytest.mark.parametrize(
+    "bounds", [(-1, 2), (0, 300), (-5, 1000), (-1, None), (None, 255), (1, 255), (2, 4.5)]
+)
+def test_bounds_behind_the_ends_of_a_type_clip_nothing(bounds):
+    plain = numpy.asarray([3, 0, 200], numpy.uint8)
+    wanted, found = numpy.clip(plain, *bounds), np.clip(np.asarray(plain), *bounds)
+    assert found.dtype == wanted.dtype and found.get() is not plain
+    numpy.testing.assert_array_equal(found.get(), wanted)
+    with pytest.raises(OverflowError, match="300 out of bounds for uint8"):
+        np.clip(np.asarray(plain), 300, 400)
+
+
 def test_single_numbers_are_scalars_and_arrays_without_axes_are_not():
     total = np.ones(3).sum()
     other = total

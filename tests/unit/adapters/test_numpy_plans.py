@@ -88,6 +88,16 @@ def test_smaller_arrays_are_computed_before_what_they_are_stretched_to(watched):
     assert watched.steps == [["multiply + exp", "multiply"]]
 
 
+def test_single_numbers_are_computed_before_arrays_without_elements(watched):
+    (a, b), (x, y) = arrays((1, 1), (0,))
+    one, single = numpy.exp(a), np.exp(x)
+    found = y * single
+    same(found, b * one)
+    same(single, one)
+    assert found.get().dtype == numpy.float64
+    assert watched.steps[0] == ["exp", "multiply"]
+
+
 def test_single_numbers_are_computed_where_they_are_read(watched):
     (a,), (x,) = arrays((4, 5))
     same(x / np.sqrt((x * x).sum()), a / numpy.sqrt((a * a).sum()))

@@ -1,0 +1,158 @@
+"""Random chains of products: masks, scores, results beside the values, schedules, orders of rows.
+
+A seed decides everything. Their arrays are views of larger ones, and so are their results.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from padded_arrays import ALIGNED, OTHERS, laid_out, no_results
+
+import polygen as pg
+from polygen.frontend.evaluate import reference
+from polygen.kernel import Kernel
+from polygen.schedule.model import (
+    LONGEST,
+    MATRIX,
+    PAIRS,
+    CtaTile,
+    Epilogue,
+    Pipeline,
+    Raster,
+    Roles,
+    Schedule,
+    Tile,
+    WarpTile,
+)
+
+# Of row i and key j with a shift d and a width w: which keys a row sees.
+MASKS: dict[str, Callable[[Any, Any, int, int], Any]] = {
+    "causal": lambda i, j, d, w: i + d >= j,
+    "window": lambda i, j, d, w: pg.logical_and(i + d >= j, i + d - j < w),
+    "behind": lambda i, j, d, w: j >= i + d,
+    "prefix": lambda i, j, d, w: pg.logical_or(i + d >= j, j < w),
+}
+SCORES: tuple[Callable[[Any, Any, Any], Any], ...] = (
+    lambda s, i, j: s,
+    lambda s, i, j: s,
+    lambda s, i, j: pg.tanh(s * 0.5) * 2,
+    lambda s, i, j: s + (j - i) * 0.01,
+    lambda s, i, j: pg.where(s > 0.5, s, s * 0.5),
+)
+SIZES = (1, 2, 15, 63, 64, 65, 100, 129, 200)
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """One chain.
+
+    Attributes:
+        function: of queries, keys and values.
+        signature: of these.
+        schedule: of its kernel.
+        shapes: of the arrays.
+        blocks: persistent ones that run at once.
+    """
+
+    function: Callable[..., Any]
+    signature: tuple[str, ...]
+    schedule: Schedule
+    shapes: tuple[tuple[int, ...], ...]
+    blocks: int
+
+    def kernel(self) -> Kernel:
+        """The kernel."""
+        return pg.fuse(self.function).compile(
+            *self.signature, arch="sm_90a", schedule=self.schedule
+        )
+
+
+def chain_program(seed: int) -> Chain:
+    """The chain of a seed."""
+    rng = random.Random(f"chains {seed}")
+    name, scored = rng.choice(sorted(MASKS)), rng.choice(SCORES)
+    mask = MASKS[name]
+    # A prefix is no range of keys: rows have all, and no order.
+    order = MATRIX if name == "prefix" else rng.choice([MATRIX, LONGEST, PAIRS, PAIRS])
+    shift, width = rng.choice([0, 0, 1, -20, 20, 64, 150, -150]), rng.choice([1, 30, 64, 100])
+    inside, turned = rng.random() < 0.4, rng.random() < 0.5  # heads inside rows; rows last
+
+    def function(q: Any, k: Any, v: Any) -> Any:
+        if inside:
+            q, k, v = (one.swapaxes(1, 2) for one in (q, k, v))
+        s = (q @ k.mT) * 0.125
+        i, j = pg.indices(s)[-2:]
+        s = pg.where(mask(i, j, shift, width), scored(s, i, j), -np.inf)
+        values, logs = pg.softmax(s) @ v, pg.logsumexp(s, axis=-1)
+        return values.swapaxes(1, 2) if inside else values, logs.mT if turned else logs
+
+    kind, heads, batch = rng.choice(["bf16", "f16"]), rng.randint(1, 3), rng.randint(1, 2)
+    rows, keys = rng.choice(SIZES), rng.choice(SIZES)
+    depths, dims = (64, 64, rng.choice([32, 64, 128])), []
+    for side, depth in zip("STT", depths, strict=True):
+        dims.append(("B", side, "H", str(depth)) if inside else ("B", "H", side, str(depth)))
+    sizes = {"B": batch, "H": heads}
+    shapes = tuple(
+        tuple(sizes.get(dim) or (rows if dim == "S" else keys if dim == "T" else int(dim))
+              for dim in one)
+        for one in dims
+    )  # fmt: skip
+    consumers, columns = rng.choice([1, 1, 2]), depths[2]
+    schedule = Schedule(
+        "random_chain",
+        "sm_90a",
+        tile=Tile(
+            CtaTile(64 * consumers, columns, rng.choice([32, 48, 64])), WarpTile(64, columns)
+        ),
+        pipeline=Pipeline(stages=rng.choice([2, 3]), in_flight=1),
+        roles=Roles("pingpong" if consumers > 1 else "cooperative", 24, 232),
+        epilogue=Epilogue("registers", prefetch=rng.choice([1, 2])),
+        raster=Raster("m", 1, order=order),
+    )
+    signature = tuple(f"{kind}[{','.join(one)}]" for one in dims)
+    return Chain(function, signature, schedule, shapes, rng.randint(1, 5))
+
+
+def run_chain(chain: Chain, seed: int) -> str:
+    """What is wrong with a run on the PTX machine; "" if nothing is.
+
+    Rows without a key are 0, and their log-sum-exp is -inf.
+    """
+    kernel, rng, ways = chain.kernel(), np.random.default_rng(seed), random.Random(seed)
+    program, launch = kernel.program, kernel.passes.source.launch
+    kind = np.float16 if chain.signature[0].startswith("f16") else ml_dtypes.bfloat16
+    arrays = [rng.standard_normal(shape).astype(kind) for shape in chain.shapes]
+    named = zip(program.operands, chain.shapes, strict=True)
+    sizes = {d: n for t, shape in named for d, n in zip(t.dims, shape, strict=True)}
+    views = [
+        laid_out(t, one, replace(ways.choice(ALIGNED), swapped=False))
+        for t, one in zip(program.operands, arrays, strict=True)
+    ]
+    out = tuple(
+        laid_out(t, no_results(t, sizes), replace(ways.choice((*ALIGNED, *OTHERS)), swapped=False))
+        for t in program.outputs
+    )
+    kernel = kernel.fitting(*views, out=out)
+    if launch.persistent:
+        whole = kernel._generated
+        few = replace(whole.source.launch, persistent=chain.blocks)
+        kernel._generated = replace(whole, source=replace(whole.source, launch=few))
+    done = kernel.emulation(*views, out=out)
+    with np.errstate(all="ignore"):
+        wanted, wanted_logs = reference(chain.function, arrays)
+    values, logs = (np.asarray(one).astype(np.float64) for one in done.results)
+    seen, known = np.isfinite(wanted_logs), np.isfinite(wanted)
+    found = [*map(str, done.report.findings)]
+    off = np.abs(logs[seen] - wanted_logs[seen]).max(initial=0)
+    most = np.abs(wanted_logs[seen]).max(initial=1)
+    if not np.array_equal(np.isneginf(logs), ~seen) or not off <= 1e-4 * most:
+        found.append("log-sum-exp")
+    if values[~known].any() or not np.abs(values[known] - wanted[known]).max(initial=0) <= 0.03:
+        found.append("values")
+    return "\n".join(found[:4])
