@@ -52,9 +52,13 @@ def value(text: str, names: Mapping[str, Any]) -> Any:
         names: name -> number, or array of numbers.
 
     Raises:
-        VerifyError: it is no formula of this kind, or has another name.
+        VerifyError: it is no formula of this kind, has another name, or divides by 0.
     """
-    return _read(text)(names)
+    try:
+        with np.errstate(divide="raise"):
+            return _read(text)(names)
+    except (ZeroDivisionError, FloatingPointError):
+        raise VerifyError("this divides by 0", where=text) from None
 
 
 @functools.lru_cache(maxsize=_KEPT)
