@@ -20,7 +20,7 @@ import numpy as np
 
 from polygen.errors import VerifyError
 
-_TYPES = re.compile(r"\(long long\)|(?<=[0-9A-Fa-f])(?:LL|u)\b")
+_TYPES = re.compile(r"\(long long\)|(?<=[0-9A-Fa-f])(?:ULL|LL|u)\b")
 _KEPT = 4096
 _OPERATIONS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -79,6 +79,9 @@ def _made(node: ast.AST, text: str) -> Evaluate:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         inner = _made(node.operand, text)
         return lambda names: -inner(names)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert):
+        bits = _made(node.operand, text)
+        return lambda names: ~bits(names)
     if isinstance(node, ast.BoolOp):
         parts = [_made(one, text) for one in node.values]
         joined = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
