@@ -49,7 +49,7 @@ def value(text: str, names: Mapping[str, Any]) -> Any:
 
     Args:
         text: the formula.
-        names: name -> number, or array of numbers.
+        names: name -> number, or array of numbers; or a function of two.
 
     Raises:
         VerifyError: it is no formula of this kind, has another name, or divides by 0.
@@ -91,15 +91,21 @@ def _made(node: ast.AST, text: str) -> Evaluate:
         pair = (node.op, node.left, node.right)
     elif isinstance(node, ast.Compare) and len(node.ops) == 1:
         pair = (node.ops[0], node.left, node.comparators[0])
-    elif isinstance(node, ast.Call) and ast.unparse(node.func) in _FUNCTIONS:
-        function = _FUNCTIONS[ast.unparse(node.func)]
+    elif isinstance(node, ast.Call) and len(node.args) == 2:
+        called = ast.unparse(node.func)
         first, second = (_made(one, text) for one in node.args)
-        return lambda names: function(first(names), second(names))
+        return lambda names: _function(names, called, text)(first(names), second(names))
     if pair is None or type(pair[0]) not in _OPERATIONS:
         raise VerifyError(f"a formula has no {type(node).__name__}", where=text)
     operation = _OPERATIONS[type(pair[0])]
     left, right = (_made(one, text) for one in pair[1:])
     return lambda names: operation(left(names), right(names))
+
+
+def _function(names: Mapping[str, Any], name: str, text: str) -> Callable[[Any, Any], Any]:
+    """A function of two numbers: one that is known, or that names have."""
+    found: Callable[[Any, Any], Any] = _FUNCTIONS.get(name) or _named(names, name, text)
+    return found
 
 
 def _named(names: Mapping[str, Any], name: str, text: str) -> Any:
