@@ -52,6 +52,12 @@ def gathered(x, r, g, w):
     return (x[r] * g) @ w.T
 
 
+def normed(x, w, r, g):
+    """A pass over sums reads a matrix, and the last one values per column."""
+    v = x @ w.T + r
+    return v / np.sqrt(np.mean(v * v, axis=1, keepdims=True)) * g
+
+
 def _first() -> Schedule:
     """Operands are made by a launch before the kernel."""
     found = roles("one", 64, 64)
@@ -70,6 +76,7 @@ _IN_PARTS = ("bf16[B,16,64]", *HEADS[1:])
 _MATRICES, _ODD = ("bf16[M,K]", "bf16[N,K]"), ("bf16[67,131]", "bf16[45,131]")
 _GATHERED = ("bf16[S,K]", "s32[T]", "f32[K]", "bf16[N,K]")
 _COPIES = replace(roles("one", 64, 64, through="lines"), launch=Launches(realign=True))
+_COVERING = replace(roles("two"), epilogue=Epilogue(through="tma", rows="tile"))
 _PAIRS = small(epilogue=Epilogue(through="registers"))
 _HELD = small(epilogue=Epilogue(through="registers", row_words=2))
 
@@ -84,6 +91,13 @@ _SAMPLES: dict[str, tuple[Callable[..., Any], tuple[str, ...], dict[str, Any]]] 
     "rows": (rows, ("bf16[M,K]", "bf16[256,K]"), {}),
     "held rows": (rows, _MATRICES, {"arch": "sm_80", "schedule": _HELD}),
     "followed": (results, _MATRICES, {"arch": "sm_80", "schedule": _PAIRS}),
+    "covered rows": (
+        normed,
+        ("bf16[M,K]", "bf16[N,K]", "bf16[M,N]", "bf16[N]"),
+        {"schedule": _COVERING},
+    ),
+    "staged": (product, ("f16[M,K]", "f16[N,K]"), {"arch": "sm_75", "schedule": small()}),
+    "by words": (product, ("bf16[M,K]@2", "bf16[N,K]@2"), {"arch": "sm_80", "schedule": small()}),
     "copied": (product, _ODD, {"schedule": _COPIES}),
     "made": (gathered, _GATHERED, {"schedule": _first()}),
 }

@@ -43,7 +43,10 @@ def _bare(text: str) -> str:
 
 
 def assigned(name: str, to: str) -> str:
-    """An assignment; what is added to the name is written so."""
+    """An assignment; what is added to the name is written so, and what divides it."""
+    by = to.removeprefix(f"{name} / ")
+    if by != to and "/" not in by:
+        return f"{name} /= {by}"
     more = to.removeprefix(f"{name} + ")
     return f"{name} = {to}" if more == to else f"++{name}" if more == "1" else f"{name} += {more}"
 

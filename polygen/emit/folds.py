@@ -14,6 +14,7 @@ from polygen.frontend.program import Constant, Dim, Pointwise, Tensor
 from polygen.lower.launch import Count, Parts, stride_argument, workspace_argument
 from polygen.lower.plan import KernelPlan
 from polygen.lower.result_work import FoldPart
+from polygen.poly.digits import numbered
 from polygen.poly.elements import Compute
 from polygen.poly.folds import Split
 from polygen.poly.row_passes import split_for
@@ -57,10 +58,8 @@ def array_text(plan: KernelPlan, fold: str, component: int) -> str:
 
 def part_number(part: FoldPart) -> str:
     """The number of a warp's part, in 64 bits."""
-    text = f"(long long)({part.part[0]})"
-    for count, own in zip(part.parts.counts[1:], part.part[1:], strict=True):
-        text = f"({text} * ({count_text(count)}) + {own})"
-    return text
+    counts = map(count_text, part.parts.counts[1:])
+    return numbered(f"(long long)({part.part[0]})", list(zip(counts, part.part[1:], strict=True)))
 
 
 def combined(monoid: str, into: Sequence[str], values: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ from polygen.lower.operands import walk
 from polygen.lower.plan import Argument, KernelPlan
 from polygen.lower.result_work import Read, Write
 from polygen.lower.work import Boxes
+from polygen.poly.digits import digits
 from polygen.poly.match import Along
 
 _C_TYPES = {
@@ -103,14 +104,11 @@ def matrix_coordinates(batches: Sequence[tuple[str, Dim]], sides: Sequence[int] 
         batches: the dims, and how many matrices there are along each.
         sides: indices of a dim that a tile has; (): one of each.
     """
-    found = []
-    for number, (name, extent) in enumerate(batches):
-        faster = " * ".join(size_name(inner) for _, inner in batches[number + 1 :])
-        over = f" / ({faster})" if "*" in faster else f" / {faster}" if faster else ""
-        inside = f" % {size_name(extent)}" if number else ""
-        each = f" * {sides[number]}" if sides and sides[number] > 1 else ""
-        found.append(f"{name} = matrix{over}{inside}{each}")
-    return found
+    sizes, each = [size_name(extent) for _, extent in batches], sides or (1,) * len(batches)
+    return [
+        f"{name} = {at}" + (f" * {side}" if side > 1 else "")
+        for (name, _), at, side in zip(batches, digits("matrix", sizes), each, strict=True)
+    ]
 
 
 def walk_lines(plan: KernelPlan) -> list[str]:

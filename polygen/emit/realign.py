@@ -10,17 +10,18 @@ from __future__ import annotations
 from typing import Any
 
 from polygen.emit.conditions import given_step
-from polygen.emit.ctext import loops
+from polygen.emit.ctext import assigned, loops
 from polygen.emit.leaf import render
 from polygen.emit.leaves import c_type, parameter, size_name
 from polygen.emit.names import c_name
 from polygen.frontend.program import Tensor
-from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.build import arguments
 from polygen.lower.plan import Argument, CopyPlan, KernelPlan, MakePlan
 from polygen.lower.realign_work import RowCopy, RowMake
-from polygen.poly.realign_program import CHUNKS, FIRST, LAST, ROWS, WARP
-from polygen.schedule.realign import WARPS, Realign, line_bytes, segment_chunks
+from polygen.poly.digits import peeled
+from polygen.poly.realign_program import CHUNKS, FIRST, LAST, ROWS, WARP, RealignShape
+from polygen.poly.realign_rows import RowTexts, of_block, row_texts
+from polygen.schedule.realign import Realign, line_bytes
 
 
 def copy(plan: KernelPlan) -> dict[str, Any] | None:
@@ -29,9 +30,8 @@ def copy(plan: KernelPlan) -> dict[str, Any] | None:
     if found is None:
         return None
     every = found.every
-    tensors = [_tensor(at, tensor) for at, tensor in enumerate(found.tensors)]
-    tensors += [_made(at, one) for at, one in enumerate(found.made, len(tensors))]
-    segment = segment_chunks() * chunk_bytes()
+    tensors = [_tensor(plan, at, tensor) for at, tensor in enumerate(found.tensors)]
+    tensors += [_made(plan, at, one) for at, one in enumerate(found.made, len(tensors))]
     extents = (size_name(dim) for tensor in every for dim in tensor.dims)
     passed = _passed(plan, found)
     sizes = dict.fromkeys(name for name in extents if not name.isdigit())
@@ -41,11 +41,7 @@ def copy(plan: KernelPlan) -> dict[str, Any] | None:
         "made": ", ".join(tensor.name for tensor in found.made),
         "does": _does(found),
         "tensors": tensors,
-        "warps": WARPS,
-        "warps_less_1": WARPS - 1,
         "threads": found.threads,
-        "segment": segment,
-        "segment_less_1": segment - 1,
         "line": line_bytes(),
         "all_blocks": " + ".join(f"blocks_{at}" for at in range(len(tensors))),
         "arguments": ", ".join(
@@ -138,30 +134,28 @@ def _lines(plan: KernelPlan, at: int, own: CopyPlan) -> list[str]:
     Rows are counted in 32 bits: every row has a line of the workspace.
     """
     work = next(leaf.work for leaf in own.leaves if isinstance(leaf.work, RowCopy))
-    shape, size, item = work.shape, work.shape.size, work.item
+    shape, item, of = work.shape, work.item, _texts(work.shape, work.item)
     axes = range(len(own.tensor.order) - 1)
     rows = " * ".join(["1LL", *(f"extent_{at}_{axis}" for axis in axes)])
-    line = line_bytes() // item
     lines = [
         f"const long long bytes = length_{at} * {item}LL;",
-        f"const int {CHUNKS} = (int)((bytes + {size - 1}) / {size});",
-        f"const unsigned segments = ({CHUNKS} + {shape.segment - 1}) / {shape.segment};",
-        "const unsigned block_rows = block / segments, segment = block % segments;",
+        f"const int {CHUNKS} = (int)({of.chunks.format(bytes='bytes')});",
+        *_of_block(of),
         f"const int {FIRST} = {shape.first('segment')};",
         f"const unsigned row = {shape.row('block_rows')};",
         f"const int {ROWS} = (int)({rows} - {shape.first_row('block_rows')});",
     ]
     lines += ["unsigned rest = row;", "long long start = 0;"]
     for axis in axes:
-        extent, step = f"extent_{at}_{axis}", f"step_{at}_{axis}"
-        lines.append(f"start += (long long)(rest % {extent}) * {step}, rest /= {extent};")
+        rest, place = peeled("rest", ["", f"extent_{at}_{axis}"])
+        lines.append(f"start += (long long)({place}) * step_{at}_{axis}, {assigned('rest', rest)};")
     lines += [
         f"unsigned long long begin = (unsigned long long)from_{at} + start * {item};",
-        f"unsigned long long base = begin & ~{size - 1}ULL;",
+        f"unsigned long long base = {of.base};",
         "const unsigned long long end = begin + bytes;",
-        f"const unsigned shift = begin % {size};",
-        f"const int {LAST} = (int)((shift + bytes - 1) / {size});",
-        f"const long long pitch = (length_{at} + {line - 1}LL) / {line} * {line_bytes()};",
+        f"const unsigned shift = {of.shift};",
+        f"const int {LAST} = (int)({of.last.format(bytes='bytes')});",
+        f"const long long pitch = {of.pitch.format(length=f'length_{at}')};",
         f"unsigned char* to = to_{at} + row * pitch;",
     ]
     for one in own.leaves:
@@ -178,21 +172,20 @@ def _making(plan: KernelPlan, own: MakePlan) -> list[str]:
     work = next(leaf.work for leaf in own.leaves if isinstance(leaf.work, RowMake))
     shape, item, length = work.shape, work.tensor.dtype.bytes, size_name(work.length)
     rows = " * ".join(["1LL", *(size_name(extent) for _, extent in work.outer)])
-    line = line_bytes() // item
+    of = _texts(shape, item)
     lines = [
-        f"const int {CHUNKS} = (int)(({length} * {item}LL + {shape.size - 1}) / {shape.size});",
-        f"const unsigned segments = ({CHUNKS} + {shape.segment - 1}) / {shape.segment};",
-        "const unsigned block_rows = block / segments, segment = block % segments;",
+        f"const int {CHUNKS} = (int)({of.chunks.format(bytes=f'{length} * {item}LL')});",
+        *_of_block(of),
         f"const int {FIRST} = {shape.first('segment')};",
         f"const int {ROWS} = (int)({rows} - {shape.first_row('block_rows')});",
         f"unsigned rest = {shape.row('block_rows')};",
-        f"const long long pitch = ({length} + {line - 1}LL) / {line} * {line_bytes()};",
+        f"const long long pitch = {of.pitch.format(length=length)};",
         f"unsigned char* const to = (unsigned char*){c_name(work.tensor.name)} + rest * pitch;",
     ]
     for dim, extent in work.outer:
         name = "row" if dim == "m" else dim
-        lines.append(f"const int {name} = rest % {size_name(extent)};")
-        lines.append(f"rest /= {size_name(extent)};")
+        rest, place = peeled("rest", ["", size_name(extent)])
+        lines += [f"const int {name} = {place};", f"{assigned('rest', rest)};"]
     if not work.outer:
         lines.append("const int row = 0;")
     for one in own.leaves:
@@ -201,34 +194,49 @@ def _making(plan: KernelPlan, own: MakePlan) -> list[str]:
     return lines + loops(own.place.loops, {}, 0)
 
 
-def _made(at: int, tensor: Tensor) -> dict[str, Any]:
+def _texts(shape: RealignShape, item: int) -> RowTexts:
+    """The formulas of rows of elements of so many bytes."""
+    return row_texts(shape, item, line_bytes())
+
+
+def _of_block(of: RowTexts) -> list[str]:
+    """Which rows a block has, and which segment."""
+    rows, segment = of_block()
+    return [
+        f"const unsigned segments = {of.segments};",
+        f"const unsigned block_rows = {rows}, segment = {segment};",
+    ]
+
+
+def _made(plan: KernelPlan, at: int, tensor: Tensor) -> dict[str, Any]:
     """An operand that is made: where it lies, and how many blocks make it."""
-    return _room(at, tensor) | {"arguments": f"blocks_{at}", "refusals": []}
+    return _room(plan, at, tensor) | {"arguments": f"blocks_{at}", "refusals": []}
 
 
-def _room(at: int, tensor: Tensor) -> dict[str, Any]:
+def _room(plan: KernelPlan, at: int, tensor: Tensor) -> dict[str, Any]:
     """Where an array lies in the workspace."""
     length, size = size_name(tensor.dims[tensor.order[-1]]), tensor.dtype.bytes
-    line = line_bytes() // size
+    shape = next(leaf.work.shape for leaf in plan.copies[at].leaves
+                 if isinstance(leaf.work, RowCopy | RowMake))  # fmt: skip
+    of = _texts(shape, size)
     rows = " * ".join(["1LL", *(size_name(tensor.dims[axis]) for axis in tensor.order[:-1])])
     return {
         "bytes": size,
-        "line": line,
         "before": f"end_{at - 1} + " if at else "",
-        "line_less_1": line - 1,
-        "length": length,
+        "step": of.step.format(length=length),
+        "blocks": of.blocks.format(rows=f"rows_{at}", bytes=f"{length} * {size}LL"),
         "rows": rows,
-        "room": f"{rows} * (({length} + {line - 1}LL) / {line}) * {line_bytes()}",
+        "room": f"{rows} * ({of.lines.format(length=length)}) * {line_bytes()}",
     }
 
 
-def _tensor(at: int, tensor: Tensor) -> dict[str, Any]:
+def _tensor(plan: KernelPlan, at: int, tensor: Tensor) -> dict[str, Any]:
     outer, row = tensor.order[:-1], tensor.order[-1]
     length, size = size_name(tensor.dims[row]), tensor.dtype.bytes
     pairs = [(size_name(tensor.dims[a]), given_step(tensor, a)) for a in reversed(outer)]
     start = f"copies + end_{at - 1}" if at else "copies"
     values = (f"blocks_{at}", length, *(value for pair in pairs for value in pair))
-    return _room(at, tensor) | {
+    return _room(plan, at, tensor) | {
         "arguments": ", ".join((f"(const unsigned char*){c_name(tensor.name)}", start, *values)),
         "refusals": [
             *(f"{size_name(dim)} < 1" for dim in tensor.dims if isinstance(dim, str)),

@@ -12,6 +12,7 @@ from polygen.frontend.program import Affine, Gathered, Index, Tensor, Within
 from polygen.lower.accesses import Step
 from polygen.lower.launch import stride_argument, workspace_argument
 from polygen.lower.plan import KernelPlan
+from polygen.poly.digits import peeled
 from polygen.poly.whole_rows import iterator
 
 _C_TYPES = {2: "unsigned short", 4: "float"}
@@ -48,13 +49,9 @@ def _both(one: Iterable[str], other: Iterable[str]) -> Iterable[tuple[str, str]]
 
 def coordinates(number: str, axes: Sequence[tuple[int, str | int]]) -> list[str]:
     """Where something is along axes, from its number; the last axis counts fastest."""
-    lines = []
-    for at in reversed(range(len(axes))):
-        axis, extent = axes[at]
-        inside = f" % {size_name(extent)}" if at else ""
-        lines.append(f"const long long {iterator(axis)} = {number}{inside};")
-        number = f"{number} / {size_name(extent)}"
-    return lines
+    found = peeled(number, [size_name(extent) for _, extent in axes])
+    named = [f"const long long {iterator(axis)}" for axis, _ in axes]
+    return [f"{name} = {at};" for name, at in reversed(list(_both(named, found)))]
 
 
 def place_text(index: Index) -> str:

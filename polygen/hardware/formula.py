@@ -20,7 +20,7 @@ import numpy as np
 
 from polygen.errors import VerifyError
 
-_TYPES = re.compile(r"\(long long\)|(?<=[0-9A-Fa-f])(?:LL|u)\b")
+_TYPES = re.compile(r"\(long long\)|(?<=[0-9A-Fa-f])(?:ULL|LL|u)\b")
 _KEPT = 4096
 _OPERATIONS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -49,12 +49,16 @@ def value(text: str, names: Mapping[str, Any]) -> Any:
 
     Args:
         text: the formula.
-        names: name -> number, or array of numbers.
+        names: name -> number, or array of numbers; or a function of two.
 
     Raises:
-        VerifyError: it is no formula of this kind, or has another name.
+        VerifyError: it is no formula of this kind, has another name, or divides by 0.
     """
-    return _read(text)(names)
+    try:
+        with np.errstate(divide="raise"):
+            return _read(text)(names)
+    except (ZeroDivisionError, FloatingPointError):
+        raise VerifyError("this divides by 0", where=text) from None
 
 
 @functools.lru_cache(maxsize=_KEPT)
@@ -75,6 +79,9 @@ def _made(node: ast.AST, text: str) -> Evaluate:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         inner = _made(node.operand, text)
         return lambda names: -inner(names)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert):
+        bits = _made(node.operand, text)
+        return lambda names: ~bits(names)
     if isinstance(node, ast.BoolOp):
         parts = [_made(one, text) for one in node.values]
         joined = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
@@ -84,15 +91,21 @@ def _made(node: ast.AST, text: str) -> Evaluate:
         pair = (node.op, node.left, node.right)
     elif isinstance(node, ast.Compare) and len(node.ops) == 1:
         pair = (node.ops[0], node.left, node.comparators[0])
-    elif isinstance(node, ast.Call) and ast.unparse(node.func) in _FUNCTIONS:
-        function = _FUNCTIONS[ast.unparse(node.func)]
+    elif isinstance(node, ast.Call) and len(node.args) == 2:
+        called = ast.unparse(node.func)
         first, second = (_made(one, text) for one in node.args)
-        return lambda names: function(first(names), second(names))
+        return lambda names: _function(names, called, text)(first(names), second(names))
     if pair is None or type(pair[0]) not in _OPERATIONS:
         raise VerifyError(f"a formula has no {type(node).__name__}", where=text)
     operation = _OPERATIONS[type(pair[0])]
     left, right = (_made(one, text) for one in pair[1:])
     return lambda names: operation(left(names), right(names))
+
+
+def _function(names: Mapping[str, Any], name: str, text: str) -> Callable[[Any, Any], Any]:
+    """A function of two numbers: one that is known, or that names have."""
+    found: Callable[[Any, Any], Any] = _FUNCTIONS.get(name) or _named(names, name, text)
+    return found
 
 
 def _named(names: Mapping[str, Any], name: str, text: str) -> Any:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from polygen.hardware.device import common_facts
-from polygen.hardware.matrix_layout import spans
+from polygen.hardware.matrix_layout import span_swizzle, spans
+from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.accesses import Step, base, corner, map_axes, steps_along
 from polygen.lower.buffers import Buffer
 from polygen.lower.computed import rows_of
@@ -19,7 +20,19 @@ from polygen.lower.folds import fold_parts
 from polygen.lower.given import Given
 from polygen.lower.lanes import closed_form, flat_form, panel_lanes
 from polygen.lower.pixels import part_of, starts
-from polygen.lower.result_work import Epilogue, Finish, Line, Lines, Panel, Read, Store, Warm, Write
+from polygen.lower.result_work import (
+    Epilogue,
+    Finish,
+    Line,
+    Lines,
+    Panel,
+    Read,
+    Store,
+    Visits,
+    Warm,
+    Write,
+)
+from polygen.lower.shares import line_share, vector_share
 from polygen.lower.tallies import given_read
 from polygen.lower.work import Boxes
 from polygen.poly.fold_parts import HELD
@@ -80,6 +93,7 @@ def _of_pass(given: Given, work: Pointwork, suffix: str, before: tuple[Epilogue,
         holds=(work.holds, in_pass(HELD, len(before))) if work.holds else None,
         sizes=work.sizes,
         sharing=tiles.warps[1],
+        share=vector_share(tiles.warp, rows.vector, rows.lanes, rows.batch) if staged else None,
     )
 
 
@@ -233,11 +247,25 @@ def lines(given: Given, out: Epilogue, panels: tuple[Panel, ...], agent: str) ->
             width = max(width, min(_WIDEST, element.alignment))
         elif access.m == (Step("1"),):
             along = "m"
-        found.append(Line(one, access, along, width, start["m"], start["n"]))
+        tile, threads = (one.rows, one.columns), given.device.group_threads
+        share = line_share(tile, width // one.element_bytes, threads, along)
+        place = panel_place(one)
+        found.append(Line(one, access, along, width, start["m"], start["n"], share, place))
     return Lines(tuple(found), given.device.group_threads)
 
 
-def warm(work: Finish, tiles: Tiling) -> Warm:
+def panel_place(of: Panel) -> str:
+    """The byte of a panel where the element at `row` and `column` is, by its swizzle."""
+    size, swizzle, elements = chunk_bytes(), span_swizzle(of.span), of.span // of.element_bytes
+    inside = "column" if of.boxes == 1 else f"column % {elements}"
+    byte = f"{inside} * {of.element_bytes}"
+    spread = f"(row >> {swizzle.shift} & {swizzle.mask})"
+    box = "" if of.boxes == 1 else f"column / {elements} * {of.rows * of.span} + "
+    chunk = f"({byte} / {size} ^ {spread})"
+    return f"{box}row * {of.span} + ({chunk} * {size} + {byte} % {size})"
+
+
+def warm(given: Given, work: Finish) -> Warm:
     """What a tile's epilogue reads per column, and passes in front of it of matrices."""
     matrices = {
         read.name: read
@@ -245,11 +273,24 @@ def warm(work: Finish, tiles: Tiling) -> Warm:
         for read in one.reads
         if read.kind == "vector" and read.m and not read.shared
     }
-    row, _ = tile_corner(tiles, "group")
-    reads = tuple(column_reads(work))
+    row, _ = tile_corner(given.tiles, "group")
+    vectors = (read for read in column_reads(work) if read.kind == "vector")
     return Warm(
-        reads, work.column, tiles.columns, tuple(matrices.values()), row, tiles.warp[0]
-    )  # fmt: skip
+        tuple(_visits(given, read, 1) for read in vectors),
+        tuple(_visits(given, read, given.tiles.warp[0]) for read in matrices.values()),
+        row,
+        work.column,
+        given.device.group_threads,
+    )
+
+
+def _visits(given: Given, read: Read, rows: int) -> Visits:
+    """An element in every line: one more than columns fill, as rows may begin anywhere in one."""
+    per_line = given.device.cache_line_bytes // read.tensor.dtype.bytes
+    count = -(-given.tiles.columns // per_line) + 1
+    if rows == 1:
+        return Visits(read, count, "0", f"{{}} * {per_line}")
+    return Visits(read, rows * count, f"{{}} / {count}", f"{{}} % {count} * {per_line}")
 
 
 def column_reads(work: Finish) -> list[Read]:

@@ -39,7 +39,7 @@ from polygen.lower.given import Given
 from polygen.lower.pixels import part_of, starts
 from polygen.lower.work import Boxes, Copy, Load
 from polygen.poly.by_warps import copy_parts, staging
-from polygen.poly.depth import digits
+from polygen.poly.digits import digits
 from polygen.poly.match import Along, Match
 from polygen.poly.operand import Operand
 from polygen.poly.pixel_boxes import ONE_LINE

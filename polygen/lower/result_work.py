@@ -11,10 +11,14 @@ from polygen.frontend.program import Dim, Tensor
 from polygen.lower.accesses import Step
 from polygen.lower.computed import Rows
 from polygen.lower.launch import Parts
+from polygen.lower.shares import Share
 from polygen.lower.sync_work import Placed
 from polygen.lower.work import Boxes
 from polygen.poly.match import Along
 from polygen.poly.pointwise import Compute
+
+_IN_FLIGHT = 8  # registers of a thread with reads that are on their way together
+_WORD_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,7 @@ class Epilogue:
     holds: tuple[str, str] | None = None
     sizes: tuple[tuple[str, tuple[Dim, ...]], ...] = ()  # name -> dims whose elements it counts
     sharing: int = 1  # agents that follow each other along a row
+    share: Share | None = None  # of what is staged: which vectors of a warp's tile are whose
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +227,13 @@ class Line:
     width: int  # bytes of one access
     row: str  # where panel p of the agent's tile begins
     column: str
+    share: Share  # which portions of the panel are whose
+    place: str  # byte of the panel where a portion begins, over `row` and `column` in it
+
+    @property
+    def together(self) -> int:
+        """Portions that are on their way to a thread at once."""
+        return min(int(self.share.end), _IN_FLIGHT // max(1, self.width // _WORD_BYTES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,24 +257,41 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True)
+class Visits:
+    """Elements of one operand in an agent's part of a tile, one in every line that has some.
+
+    Formulas have `{}` for the number of a visit.
+
+    Attributes:
+        read: the operand.
+        count: how many visits there are.
+        row: of an element, in the tile.
+        column: likewise.
+    """
+
+    read: Read
+    count: int
+    row: str
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
 class Warm:
     """Operands of an agent's tile are brought near before they are read.
 
     Attributes:
-        reads: with one value per column.
-        column: where the tile begins.
-        columns: of it.
+        vectors: with one value per column.
         matrices: that passes over the sums read, straight from memory.
-        row: where the tile begins.
-        rows: of it.
+        row: where the agent's tile begins.
+        column: likewise.
+        threads: of the agent, which share the visits.
     """
 
-    reads: tuple[Read, ...]
+    vectors: tuple[Visits, ...]
+    matrices: tuple[Visits, ...]
+    row: str
     column: str
-    columns: int
-    matrices: tuple[Read, ...] = ()
-    row: str = ""
-    rows: int = 0
+    threads: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,6 +221,8 @@ def _check_elements(plan: KernelPlan, e: Epilogue, work: Pointwork) -> None:
     if e.coordinates != work.coordinates:
         found = ", ".join(f"{name} = {along}" for name, along in e.coordinates)
         raise VerifyError(f"coordinates are {found or 'left out'}", where=plan.entry)
+    if e.sizes != work.sizes:
+        raise VerifyError(f"elements are counted by {e.sizes}", where=plan.entry)
     pairs: list[tuple[Read | Write, Element]] = [
         *zip(e.reads, work.reads, strict=True),
         *zip(e.writes, work.writes, strict=True),

@@ -137,7 +137,7 @@ def _buffers(leaf: Leaf) -> list[str] | None:
             "begin": [work.registers],
             "tally": [work.buffer, work.registers],
             "share": [work.registers, work.norms],
-        }[leaf.op]
+        }.get(leaf.op, [])
     if isinstance(work, Epilogue) and work.suffix and leaf.op == "store_pairs":
         sums, rows = [total for _, total in work.sums], ["row" + one.suffix for one in work.before]
         held = [work.holds[1]] if work.holds else []
@@ -147,7 +147,7 @@ def _buffers(leaf: Leaf) -> list[str] | None:
     if isinstance(work, Meeting | Exchange):
         folded, row = (what + work.epilogue.suffix for what in ("folded", "row"))
         ends = {"meet": [folded, row], "give": [folded, work.given], "take": [work.given, row]}
-        return ends[leaf.op.partition("_")[0]]
+        return ends.get(leaf.op.partition("_")[0], [])
     if isinstance(work, Finish):
         sums = [total for _, total in work.epilogue.sums]
         operands, results = (

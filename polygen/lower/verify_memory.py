@@ -9,9 +9,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
+import numpy as np
+
 from polygen.errors import VerifyError
+from polygen.hardware import formula
 from polygen.hardware.device import common_facts
 from polygen.hardware.matrix_layout import MatrixLayout, pattern_bytes
 from polygen.hardware.swizzle import chunk_bytes
@@ -87,8 +91,28 @@ def _check_scratch(plan: KernelPlan, made: Buffer) -> None:
     """An area of the scratch has the rows of a warp's sums."""
     (rows, columns), layout = plan.tiles.warp, made.layout
     said = (layout.rows, layout.row_bytes) if isinstance(layout, Rows) else None
+    if isinstance(layout, Rows):
+        check_rows(layout, f"{plan.entry}, {made}")
     if said != (rows, columns * SUM_BYTES) or made.slot_bytes != rows * columns * SUM_BYTES:
         raise VerifyError("no room for the sums of a warp", where=f"{plan.entry}, {made}")
+
+
+@functools.lru_cache(maxsize=64)
+def check_rows(layout: Rows, where: str) -> None:
+    """Where threads say that a byte of a row lies is where the swizzle has it.
+
+    Args:
+        layout: of a tile; rows repeat after a period of its swizzle.
+        where: for the message.
+
+    Raises:
+        VerifyError: it is elsewhere.
+    """
+    rows = min(layout.rows, 2 * layout.swizzle.period)
+    row, byte = np.indices((rows, layout.row_bytes))
+    found = formula.value(layout.place, {"row": row, "byte": byte})
+    if not np.array_equal(found, layout.swizzle.address(row, byte, layout.row_bytes)):
+        raise VerifyError(f"bytes lie elsewhere than at {layout.place}", where=where)
 
 
 def _owners(plan: KernelPlan, one: tile_program.Buffer) -> tuple[int, ...]:
@@ -129,6 +153,8 @@ def _check_ring(
     if made.slot_bytes != -(-rows * columns * size // unit) * unit:
         raise VerifyError(f"a tile has {rows * columns * size} bytes", where=where)
     layout = made.layout
+    if isinstance(layout, Rows):
+        check_rows(layout, where)
     if layout is None or (layout.rows, layout.row_bytes) != (rows, columns * size):
         raise VerifyError(f"tiles are {rows} rows of {columns * size} bytes", where=where)
     major = "k" if operand.k_contiguous else "mn"

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import numpy as np
@@ -20,9 +21,12 @@ from polygen.hardware.device import common_facts
 from polygen.hardware.matrix_layout import span_swizzle, spans
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.accesses import Step
+from polygen.lower.formulas import units, value
 from polygen.lower.lanes import matrix_lanes
 from polygen.lower.plan import KernelPlan, Leaf
-from polygen.lower.result_work import Finish, Line, Lines, Panel, Read, Store, Warm, Write
+from polygen.lower.result_work import Finish, Line, Lines, Panel, Read, Store, Visits, Warm, Write
+from polygen.lower.shares import check_share
+from polygen.lower.verify_places import agents
 from polygen.poly.results import panel_name
 
 
@@ -127,14 +131,93 @@ def _check_line(plan: KernelPlan, line: Line, threads: int) -> None:
         raise VerifyError(f"lines along {line.along} by {line.width} bytes", where=where)
     if line.width > chunk_bytes() or panel.bytes % (line.width * threads):
         raise VerifyError(f"{threads} threads share no lines of {line.width} bytes", where=where)
+    if line.share.elements * size != line.width:
+        raise VerifyError(f"portions of {line.share.elements} elements", where=where)
+    for agent in range(2):
+        tile = (panel.rows, panel.columns)
+        check_share(line.share, tile, threads, 1, before=agent * threads)
+    if int(line.share.end) % line.together:
+        raise VerifyError(f"{line.together} of {line.share.end} portions at once", where=where)
+    _check_portions(line, where)
+
+
+def _check_portions(line: Line, where: str) -> None:
+    """Every portion lies in the panel where the swizzles of its boxes have it, in one piece."""
+    panel, size = line.panel, line.panel.element_bytes
+    per_box, swizzle = panel.span // size, span_swizzle(panel.span)
+    row, column = np.indices((panel.rows, panel.columns // line.share.elements))
+    column = column * line.share.elements
+    found = formula.value(line.place, {"row": row, "column": column})
+    for e in range(line.share.elements):
+        box, inside = np.divmod(column + e, per_box)
+        wanted = box * panel.rows * panel.span + swizzle.address(row, inside * size, panel.span)
+        if not np.array_equal(found + e * size, wanted):
+            raise VerifyError("portions lie in other places than the swizzle has", where=where)
 
 
 def _check_warm(plan: KernelPlan, of: Warm) -> None:
-    """What is brought near is what a tile reads per column, from its first column on."""
+    """What is brought near is what a tile reads per column, and what passes read of matrices."""
+    where, tiles = f"{plan.entry}: {of.row}, {of.column}", plan.tiles
     for finish in plan.of(Finish):
         moved = {one.name for one in finish.operands}
-        reads = tuple(one for one in finish.epilogue.reads
-                      if one.kind in ("vector", "strided") and one.name not in moved)  # fmt: skip
-        if (of.reads, of.column, of.columns) != (reads, finish.column, plan.tiles.columns):
-            raise VerifyError(f"{len(of.reads)} operands are brought near, of {of.columns} columns",
-                              where=f"{plan.entry}: {of.column}")  # fmt: skip
+        vectors = tuple(one for one in finish.epilogue.reads
+                        if one.kind == "vector" and one.name not in moved)  # fmt: skip
+        passes = (one for e in finish.epilogue.before for one in e.reads)
+        matrices = {one.name: one for one in passes
+                    if one.kind == "vector" and one.m and not one.shared}  # fmt: skip
+        found = tuple(tuple(one.read for one in each) for each in (of.vectors, of.matrices))
+        if found != (vectors, tuple(matrices.values())) or of.column != finish.column:
+            raise VerifyError(f"{len(found[0])} and {len(found[1])} operands are brought near",
+                              where=where)  # fmt: skip
+    for own, names in agents(plan):
+        for at in units(("b_m",)):
+            if value(of.row, names | at) != at["b_m"] * tiles.cta[0] + own[0] * tiles.warp[0]:
+                raise VerifyError(f"rows of another agent than {own} are brought near", where=where)
+    if of.threads != plan.device.group_threads:
+        raise VerifyError(f"{of.threads} threads of an agent", where=where)
+    for one, rows in (*((o, 1) for o in of.vectors), *((o, tiles.warp[0]) for o in of.matrices)):
+        per_line = plan.device.cache_line_bytes // one.read.tensor.dtype.bytes
+        check_visits(one, rows, tiles.columns, per_line)
+        if rows == 1 and one.count > of.threads:
+            raise VerifyError(f"{one.count} lines for {of.threads} threads", where=where)
+
+
+@functools.lru_cache(maxsize=64)
+def check_visits(of: Visits, rows: int, columns: int, per_line: int) -> None:
+    """Every line that has elements of the tile is visited, wherever rows begin and the array ends.
+
+    Of others at most the next one is, inside of the array; and no visit could be left out.
+
+    Args:
+        of: the visits.
+        rows: of the tile.
+        columns: of it.
+        per_line: elements of a line.
+
+    Raises:
+        VerifyError: with what is visited instead.
+    """
+    where = f"{of.read.tensor.name}: {of.row}, {of.column}"
+    each, number = of.count // rows, np.arange(of.count)
+    row, column = (
+        np.broadcast_to(formula.value(text.format("visit"), {"visit": number}), number.shape)
+        for text in (of.row, of.column)
+    )
+    wanted = np.repeat(np.arange(rows), each)
+    order = np.lexsort((column, row))
+    if each * rows != of.count or not np.array_equal(row[order], wanted):
+        raise VerifyError(f"{of.count} visits of {rows} rows", where=where)
+    in_rows = column[order].reshape(rows, each)
+    visited = in_rows[0]
+    if (in_rows != visited).any():
+        raise VerifyError("rows are visited at other columns", where=where)
+    # Wherever in a line rows begin; and the array ends in the tile, or behind it.
+    shift, end, own = np.ix_(np.arange(per_line), np.arange(1, columns + per_line + 1), visited)
+    lines = (shift + np.minimum(own, end - 1)) // per_line
+    last = ((shift + np.minimum(end, columns) - 1) // per_line)[:, :, 0]
+    tile = np.arange(each + 1)
+    met = (lines[..., None] == tile) & (tile <= last[..., None, None])
+    whole = np.array_equal(met.any(2).sum(2), last + 1) and (lines <= last[..., None] + 1).all()
+    if not whole or not (last + 1 == each).any():
+        raise VerifyError(f"visits at {', '.join(map(str, visited))} are not a line each",
+                          where=where)  # fmt: skip

@@ -24,7 +24,8 @@ from polygen.lower.formulas import units, value
 from polygen.lower.operands import K_INSIDE
 from polygen.lower.plan import KernelPlan
 from polygen.lower.result_work import Epilogue, Finish
-from polygen.lower.work import Boxes, Copy, Fill, Load, Locate, Move, Product, Stream
+from polygen.lower.shares import LANES, check_share, check_step
+from polygen.lower.work import Boxes, Copy, Fill, Load, Locate, Move, Product, Stream, chunk_passes
 from polygen.poly.by_warps import copy_parts
 from polygen.poly.register_operands import tile_extents
 from polygen.poly.tiling import RowVectors, share_of
@@ -63,7 +64,7 @@ def check_places(plan: KernelPlan) -> None:
     _check_numbers(plan)
 
 
-def _agents(plan: KernelPlan) -> Iterator[tuple[tuple[int, int], dict[str, int]]]:
+def agents(plan: KernelPlan) -> Iterator[tuple[tuple[int, int], dict[str, int]]]:
     """The part of a tile that an agent has along m and n, and the names that say so."""
     counts = plan.tiles.warps
     for own in itertools.product(range(counts[0]), range(counts[1])):
@@ -84,7 +85,7 @@ def _check_product(plan: KernelPlan, work: Product) -> None:
         rest = plan.match.rest
         if rest is None or work.columns != rest.padded:
             raise VerifyError(f"products with {work.columns} columns", where=plan.entry)
-    for own, names in _agents(plan):
+    for own, names in agents(plan):
         for axis in range(2):
             if axis == 0 and work.fragment:
                 continue
@@ -129,6 +130,12 @@ def _check_copy(plan: KernelPlan, of: Copy) -> None:
         raise VerifyError(f"copy_{of.operand} by {of.width} bytes, {unit.name}", where=plan.entry)
     if of.parts != copy_parts(plan.tiles, plan.schedule):
         raise VerifyError(f"copy_{of.operand} in {of.parts} parts", where=plan.entry)
+    if of.share is None or of.share.elements != of.moved:
+        raise VerifyError(f"copy_{of.operand} is of no pieces", where=plan.entry)
+    check_share(of.share, of.stored, plan.launch.threads, 1 if of.staging else of.parts)
+    if of.staging and value(of.share.end, {}) != chunk_passes(of, plan.launch.threads):
+        raise VerifyError(f"{of.staging} holds no {of.share.end} chunks", where=plan.entry)
+    check_step(of.share, plan.buffer(of.buffer).rows)
 
 
 def _check_load(plan: KernelPlan, of: Load) -> None:
@@ -191,8 +198,9 @@ def _check_vectors(plan: KernelPlan, one: Epilogue) -> None:
     if one.staged != (plan.schedule.epilogue.through == "smem") or min(one.vector, one.batch) < 1:
         raise VerifyError(f"{one.batch} vectors of {one.vector} results", where=plan.entry)
     if not one.staged:
-        fits = (one.vector, one.batch, one.fixed_column) == (2, 1, False)
+        fits = (one.vector, one.batch, one.fixed_column, one.share) == (2, 1, False, None)
     else:
+        _check_share(plan, one, rows)
         # A warp's rows may be fewer than a vector, whose further results are outside.
         passes = f"0 <= r < {rows.passes(plan.tiles)}"
         fits = passes in plan.tile_program.statement("store").bounds and (
@@ -204,6 +212,22 @@ def _check_vectors(plan: KernelPlan, one: Epilogue) -> None:
         fits = fits and (same or not one.fixed_column)
     if not fits:
         raise VerifyError(f"{one.batch} vectors of {one.vector} results", where=plan.entry)
+
+
+def _check_share(plan: KernelPlan, one: Epilogue, rows: RowVectors) -> None:
+    """The lanes of a warp have every vector of its tile; those that keep a column say which."""
+    tile = (plan.tiles.warp[0], max(plan.tiles.warp[1], one.vector))
+    if one.share is None or one.share.elements != one.vector or one.share.step:
+        raise VerifyError(f"vectors of {one.vector} results are nobody's", where=plan.entry)
+    if (one.share.first, one.share.end) != ("0", str(one.batch)):
+        raise VerifyError(f"{one.batch} vectors up to {one.share.end}", where=plan.entry)
+    check_share(one.share, tile, rows.lanes, rows.passes(plan.tiles), LANES)
+    lane = np.arange(rows.lanes)
+    for r in range(rows.passes(plan.tiles)) if one.fixed_column else ():
+        item = formula.value(one.share.piece, {"r": r, "lane": lane})
+        own, kept = (formula.value(one.share.column, {"item": at}) for at in (item, lane))
+        if not np.array_equal(own, kept):
+            raise VerifyError("lanes do not keep their columns", where=plan.entry)
 
 
 def _check_lanes(plan: KernelPlan, one: Epilogue) -> None:
@@ -223,8 +247,8 @@ def _check_bases(plan: KernelPlan, one: Epilogue) -> None:
     tiles, atom, facts = plan.tiles, plan.atom, common_facts()
     for axis, base in enumerate((one.row_base, one.column_base)):
         quarters = facts["warpgroup_warps"] if axis == 0 and atom.scope == "warpgroup" else 1
-        agents = itertools.product(_agents(plan), range(quarters), range(tiles.split))
-        for (own, names), quarter, share in agents:
+        every = itertools.product(agents(plan), range(quarters), range(tiles.split))
+        for (own, names), quarter, share in every:
             for at in units(("b_m", "b_n")):
                 rows = quarter * (atom.m // quarters)
                 wanted = at[("b_m", "b_n")[axis]] * tiles.cta[axis]
@@ -253,7 +277,7 @@ def _check_finish(plan: KernelPlan, of: Finish) -> None:
     if not np.array_equal(formula.value(of.lane_column, {"lane": lane}), table[:, 0, 1]):
         raise VerifyError(f"lanes have columns {of.lane_column}", where=plan.entry)
     quarter = atom.m // facts["warpgroup_warps"]
-    for own, names in _agents(plan):
+    for own, names in agents(plan):
         for at in units(("b_m", "b_n", "block", "quarter")):
             at["quarter"] *= quarter
             row = at["b_m"] * tiles.cta[0] + own[0] * tiles.warp[0] + at["block"] * atom.m

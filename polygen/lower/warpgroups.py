@@ -311,7 +311,7 @@ class _Leaves:
     ) -> Iterator[Leaf]:
         work = epilogue.finish(self.given, out, incoming, results)
         yield Leaf("compute", "compute", "threads", (), out)
-        near = epilogue.warm(work, self.given.tiles)
+        near = epilogue.warm(self.given, work)
         op = "prepare_rows" if near.matrices else "prepare"
         yield Leaf("prepare", op, "cache", _TILE, near)
         finish = (Leaf("finish", "finish", "threads", _PANEL, work),)

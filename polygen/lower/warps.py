@@ -19,6 +19,7 @@ from polygen.lower.operands import copy, load
 from polygen.lower.plan import Inside, Leaf, Place
 from polygen.lower.promoting import promote
 from polygen.lower.result_work import Epilogue
+from polygen.lower.shares import copy_share, held_share
 from polygen.lower.sync_work import Groups
 from polygen.lower.synchronise import AGENTS, placed, sync_leaves
 from polygen.lower.tallies import leaves as tallied
@@ -47,9 +48,11 @@ def inside(given: Given, out: Epilogue) -> Inside:
     tree, count = given.tree, given.tiles.warp_count
     bare = memory(given.schedule, given.match, given.work, given.tiles, ())
     syncs = placed(tree.synchronised, {})
-    leaves = _leaves(given, moved, out, tuple(sync_leaves(given, syncs, "")))
     buffers = tuple(_with_layout(given, buffer, moved, out) for buffer in bare)
-    folded = tallied(tallies(given, {buffer.name: buffer for buffer in buffers}), ())
+    named = {buffer.name: buffer for buffer in buffers}
+    moved = [(_shared(given, one, named[one.buffer]), loaded) for one, loaded in moved]
+    leaves = _leaves(given, moved, out, tuple(sync_leaves(given, syncs, "")))
+    folded = tallied(tallies(given, named), ())
     return Inside(
         buffers,
         tuple(replace(leaf, place=_PLACE) for leaf in (*folded, *leaves)),
@@ -72,6 +75,18 @@ def _with_layout(
         width = chunk_bytes() if one.staging else one.width
         rows = layout.ring(buffer.name, one.rows, row_bytes, width, loaded.load, wanted)
     return replace(buffer, layout=rows)
+
+
+def _shared(given: Given, one: Copy, buffer: Buffer) -> Copy:
+    """A copy with the pieces that every thread moves."""
+    threads = given.tiles.warp_count * given.device.warp_size
+    if one.staging:
+        return replace(one, share=held_share(one.stored, one.moved, threads))
+    # Where rows lie in runs, the address of each is computed.
+    keeps = one.asynchronous and not one.in_runs[0]
+    period = buffer.rows.swizzle.period if keeps else 0
+    share = copy_share(one.stored, one.moved, threads, one.parts, period)
+    return replace(one, share=share)
 
 
 def _promotions(given: Given) -> Iterator[Leaf]:

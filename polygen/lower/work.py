@@ -14,9 +14,12 @@ from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.accesses import Padding, Step
 from polygen.lower.computed import Computed
 from polygen.lower.launch import MapAxis
+from polygen.lower.shares import Share
 from polygen.lower.sync_work import Placed
 from polygen.poly.match import RowGroups
 from polygen.poly.tile_walk import TileWalk
+
+_WORD_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,7 @@ class Copy:
     computed: Computed | None = None  # how its elements are made, which nobody stores
     staging: str = ""  # the registers in which threads hold their chunks of a tile; "": none
     padded: tuple[Padding, ...] = ()  # what keeps rows inside of axes with zeros around them
+    share: Share | None = None  # which pieces of it are whose; None: of no tile for all threads
 
     @property
     def stride(self) -> str:
@@ -112,10 +116,23 @@ class Copy:
         return not self.ragged and (self.asynchronous or bool(staged))
 
     @property
+    def moved(self) -> int:
+        """Elements of a piece: of a chunk, an access or a word, which a thread moves at once."""
+        if self.computed is not None or self.staging:
+            return chunk_bytes() // self.element_bytes
+        moved = self.width if self.asynchronous else _WORD_BYTES
+        return max(1, moved // self.element_bytes)
+
+    @property
     def in_runs(self) -> tuple[bool, bool]:
         """Whether rows, and elements of one, lie where digits of their numbers say."""
         rows, columns = (any(one != Step(one.stride) for one in of) for of in self.lie)
         return rows, columns
+
+    @property
+    def stored(self) -> tuple[int, int]:
+        """Stored rows of a tile, and elements of one."""
+        return self.rows, self.columns
 
     @property
     def rows(self) -> int:

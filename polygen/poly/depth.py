@@ -199,23 +199,6 @@ def _step(index: Index, iterator: str) -> int:
 
 
 # --- the numbers of k tiles ----------------------------------------------------------------------
-def digits(number: str, counts: Sequence[str]) -> list[str]:
-    """The places of a number over several radices, as C: the first has no bound.
-
-    Args:
-        number: of the tile.
-        counts: per place how many it counts, the last one fastest.
-    """
-    found = []
-    for place in range(len(counts)):
-        faster = counts[place + 1 :]
-        over = " * ".join(faster)
-        over = f" / ({over})" if len(faster) > 1 else f" / {over}" if faster else ""
-        inside = f" % {counts[place]}" if place else ""
-        found.append(f"{number}{over}{inside}")
-    return found
-
-
 def prove_walk(places: int) -> Proof:
     """Prove that tuples in the order of their numbers are all tuples in lexicographic order.
 

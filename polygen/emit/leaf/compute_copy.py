@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from polygen.emit.leaf.computed_chunk import makes, reads
-from polygen.emit.leaf.move_cp_async import in_passes, positions
+from polygen.emit.leaf.move_cp_async import in_passes, pieces, place_line, positions
 from polygen.emit.leaf.table import Text, leaf
-from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import Copy
 
@@ -16,11 +15,10 @@ _UNROLLED = " 2"  # passes: each reads in the background of the other
 def _(plan: KernelPlan, one: Leaf, c: Copy) -> Text:
     assert c.computed is not None
     of, elements = c.computed, c.computed.elements
-    per_row = c.columns // elements
     row_base, column_base, rows, columns = positions(plan, c)
     body = [
-        f"const int piece = i * {plan.launch.threads} + thread;",
-        f"const int row = piece / {per_row}, column = piece % {per_row} * {elements};",
+        f"const int piece = {pieces(c).piece};",
+        place_line(pieces(c)),
         f"const int from_row = {row_base} + row, from_column = {column_base} + column;",
         f"const int safe_row = min(from_row, {rows} - 1);",
         f"const int left = from_row < {rows} ? {columns} - from_column : 0;",
@@ -35,6 +33,6 @@ def _(plan: KernelPlan, one: Leaf, c: Copy) -> Text:
             f"slot + place_{c.buffer}(row, column * {c.element_bytes})", "left", rounded=False,
         ),
     ]  # fmt: skip
-    text = in_passes(plan, one, c, chunk_bytes(), [], body, _UNROLLED)
+    text = in_passes(plan, one, c, [], body, _UNROLLED)
     names = ", ".join(dict.fromkeys(fetch.tensor.name for fetch in of.fetches))
     return Text(text.body, f"{text.comment}; computed from {names or 'coordinates'}")

@@ -20,6 +20,7 @@ from polygen.frontend.program import (
 )
 from polygen.lower.follow_work import Settle, StoreResults, known
 from polygen.lower.plan import KernelPlan, Leaf
+from polygen.poly.digits import peeled
 from polygen.poly.pointwise import Compute
 
 
@@ -75,12 +76,9 @@ def result_variable(output: str) -> str:
 
 def _along(extents: Sequence[Dim]) -> list[str]:
     """Where a result is along its axes, the last fastest."""
-    lines, rest = [], "fold_result"
-    for at in reversed(range(len(extents))):
-        inside = f" % {size_name(extents[at])}" if at else ""
-        lines.append(f"const long long fold_at{at} = {rest}{inside};")
-        rest = f"{rest} / {size_name(extents[at])}"
-    return lines
+    found = peeled("fold_result", [size_name(extent) for extent in extents])
+    lines = [f"const long long fold_at{at} = {text};" for at, text in enumerate(found)]
+    return lines[::-1]
 
 
 def computed(statement: Pointwise, writer: PointwiseWriter, reads: dict[Access, str]) -> Compute:

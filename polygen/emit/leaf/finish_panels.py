@@ -23,7 +23,7 @@ from polygen.emit.leaves import (
 from polygen.emit.names import c_name
 from polygen.lower.epilogue import column_reads
 from polygen.lower.plan import KernelPlan, Leaf
-from polygen.lower.result_work import Finish, Panel, Read, Store, Warm
+from polygen.lower.result_work import Finish, Panel, Read, Store, Visits, Warm
 from polygen.poly.match import Along
 
 _WORD_BYTES = 4
@@ -37,15 +37,9 @@ def _(plan: KernelPlan, one: Leaf, work: Warm) -> Text:
 
 def _columns_near(plan: KernelPlan, one: Leaf, work: Warm) -> Text:
     """Touches the lines of operands with one value per column."""
-    threads, n_extent = plan.device.group_threads, extent_names(plan)["n"]
-    lines = []
-    for read in work.reads:
-        if read.kind == "vector":  # touch every line of the warpgroup's slice once
-            per_line = plan.device.cache_line_bytes // read.tensor.dtype.bytes
-            element = f"min({work.column} + thread % {threads} * {per_line}, {n_extent} - 1)"
-            count = -(-work.columns // per_line) + 1
-            place = position(read, "0", element)
-            lines.append(f"if (thread % {threads} < {count}) warm({place});")
+    own, lines = f"thread % {work.threads}", []
+    for visits in work.vectors:  # touch every line of the warpgroup's slice once
+        lines.append(f"if ({own} < {visits.count}) warm({_visited(plan, work, visits, own)});")
     comment = (
         f"{one.statement}[i]: operands with one value per column are near "
         "by the time the sums are complete"
@@ -53,19 +47,23 @@ def _columns_near(plan: KernelPlan, one: Leaf, work: Warm) -> Text:
     return Text(block(*lines), comment)
 
 
+def _visited(plan: KernelPlan, work: Warm, visits: Visits, number: str) -> str:
+    """The address of a visit, the last row or column instead of one behind it."""
+    extents, row = extent_names(plan), "0"
+    column = f"min({work.column} + {visits.column.format(number)}, {extents['n']} - 1)"
+    if visits.read.m:
+        row = f"min({work.row} + {visits.row.format(number)}, {extents['m']} - 1)"
+    return position(visits.read, row, column)
+
+
 @leaf("prepare_rows", "cache", Warm, needs=("near",))
 def _(plan: KernelPlan, one: Leaf, work: Warm) -> Text:
-    threads, extents, lines = plan.device.group_threads, extent_names(plan), []
-    for read in work.matrices:
-        # Rows may begin anywhere in a line, so that there is one more of them.
-        per_line = plan.device.cache_line_bytes // read.tensor.dtype.bytes
-        count = -(-work.columns // per_line) + 1
-        row = f"min({work.row} + at / {count}, {extents['m']} - 1)"
-        column = f"min({work.column} + at % {count} * {per_line}, {extents['n']} - 1)"
-        lines.append(
-            f"for (int at = thread % {threads}; at < {work.rows * count}; at += {threads}) "
-            f"near({position(read, row, column)});"
-        )
+    threads = work.threads
+    lines = [
+        f"for (int at = thread % {threads}; at < {visits.count}; at += {threads}) "
+        f"near({_visited(plan, work, visits, 'at')});"
+        for visits in work.matrices
+    ]
     text = _columns_near(plan, one, work)
     comment = f"{text.comment}, and matrices that are read straight from memory"
     return Text("\n".join(part for part in (text.body, block(*lines)) if part), comment)

@@ -21,6 +21,7 @@ from polygen.emit.leaves import extent_names, plus
 from polygen.frontend.monoids import MONOIDS
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Epilogue, Folding, FoldPart, Meeting
+from polygen.poly.digits import numbered
 
 
 @leaf("unfold", "threads", Folding)
@@ -184,11 +185,13 @@ def _slot(plan: KernelPlan, part: FoldPart, slot: int) -> list[str]:
     if part.along:
         lines.append(f"  const int fold_place = {_place(plan, e, part, slot)};")
         conditions.append(f"fold_place < {extents[part.along]}")
-    result, sizes = "0LL", dict(plan.batches)
-    for dim in part.kept:
-        extent = extents[dim] if dim in extents else extent_text([sizes[dim]])
-        own = "fold_place" if dim == part.along else dim
-        result = f"({result} * ({extent}) + {own})" if result != "0LL" else f"(long long){own}"
+    sizes = dict(plan.batches)
+    places = [
+        (extents[dim] if dim in extents else extent_text([sizes[dim]]),
+         "fold_place" if dim == part.along else dim)
+        for dim in part.kept
+    ]  # fmt: skip
+    result = numbered(f"(long long){places[0][1]}", places[1:]) if places else "0LL"
     results = extent_text(part.parts.results)
     at = f"{part_number(part)} * ({results}) + {result}"
     writes = [

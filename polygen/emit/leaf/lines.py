@@ -8,13 +8,9 @@ from __future__ import annotations
 
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import extent_names, position, slot_address, stored_row
-from polygen.hardware.matrix_layout import span_swizzle
-from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Line, Lines, Read, Write
-
-_IN_FLIGHT = 8  # registers of a thread with reads that are on their way together
-_WORD_BYTES = 4
+from polygen.lower.shares import edge
 
 
 @leaf("store", "lines", Lines, ("p",), needs=("portions", "panels_out"))
@@ -22,19 +18,19 @@ def _(plan: KernelPlan, one: Leaf, work: Lines) -> Text:
     lines: list[str] = []
     for line in work.moved:
         size, wide = line.panel.element_bytes, _type(line.width)
-        inside, at, row_inside = _inside(plan, line), _address(line), _row_inside(plan)
+        at, row_inside, inside, left = (f"{line.panel.name}_at + {line.place}", *_edge(plan, line))
         access, named = line.access, []
         if isinstance(access, Write) and access.by_index is not None:
             stored = stored_row(access, "to_row", "to_column")
-            both = f"{row_inside} && {_left(plan)} > 0"
+            both = f"{row_inside} && {left} > 0"
             named = [f"  const int {access.name}_stored = {both} ? {stored} : -1;"]
             inside, row_inside = (
                 f"{access.name}_stored >= 0 && {one}" for one in (inside, row_inside)
             )
         lines += [
-            *_head(plan, work, line),
-            f"for (int i = 0; i < {_count(work, line)}; ++i) {{",
-            *_portion(work, line),
+            *_head(plan, line),
+            f"for (int i = {line.share.first}; i < {line.share.end}; ++i) {{",
+            *_portion(line),
             *named,
             f"  {_type(size)}* const to = "
             f"({_type(size)}*)({position(line.access, 'to_row', 'to_column')});",
@@ -46,7 +42,7 @@ def _(plan: KernelPlan, one: Leaf, work: Lines) -> Text:
             lines += [
                 f"  if ({inside}) *({wide}*)to = portion;",
                 f"  else if ({row_inside})",
-                f"    for (int e = 0; e < {_left(plan)}; ++e) "
+                f"    for (int e = 0; e < {left}; ++e) "
                 f"to[e] = read_portion<{_type(size)}>({at} + e * {size});",
             ]
         lines += ["}"]
@@ -60,27 +56,27 @@ def _(plan: KernelPlan, one: Leaf, work: Lines) -> Text:
 def _(plan: KernelPlan, one: Leaf, work: Lines) -> Text:
     lines: list[str] = []
     for line in work.moved:
-        size, wide, count = line.panel.element_bytes, _type(line.width), _count(work, line)
-        batch = min(count, _IN_FLIGHT // max(1, line.width // _WORD_BYTES))
+        size, wide, share = line.panel.element_bytes, _type(line.width), line.share
+        batch, (row_inside, inside, left) = line.together, _edge(plan, line)
         lines += [
-            *_head(plan, work, line, unrolled=False),
-            f"for (int j = 0; j < {count}; j += {batch}) {{",
+            *_head(plan, line, unrolled=False),
+            f"for (int j = {share.first}; j < {share.end}; j += {batch}) {{",
             f"  {wide} held[{batch}];",
             "#pragma unroll",
             f"  for (int r = 0; r < {batch}; ++r) {{",
             "    const int i = j + r;",
-            *(f"  {text}" for text in _portion(work, line)),
+            *(f"  {text}" for text in _portion(line)),
             f"    const {_type(size)}* const from = (const {_type(size)}*)({_source(plan, line)});",
             "    held[r] = {};",
-            f"    if ({_inside(plan, line)}) held[r] = __ldg((const {wide}*)from);",
+            f"    if ({inside}) held[r] = __ldg((const {wide}*)from);",
         ]
         if line.width != size:
             lines += [
-                f"    else if ({_row_inside(plan)}) {{",
-                f"      {_type(size)} part[{line.width // size}] = {{}};",
+                f"    else if ({row_inside}) {{",
+                f"      {_type(size)} part[{share.elements}] = {{}};",
                 "#pragma unroll",
-                f"      for (int e = 0; e < {line.width // size}; ++e) "
-                f"if (e < {_left(plan)}) part[e] = __ldg(from + e);",
+                f"      for (int e = 0; e < {share.elements}; ++e) "
+                f"if (e < {left}) part[e] = __ldg(from + e);",
                 f"      held[r] = joined_portion<{wide}>(part);",
                 "    }",
             ]
@@ -89,8 +85,8 @@ def _(plan: KernelPlan, one: Leaf, work: Lines) -> Text:
             "#pragma unroll",
             f"  for (int r = 0; r < {batch}; ++r) {{",
             "    const int i = j + r;",
-            *(f"  {text}" for text in _portion(work, line)),
-            f"    write_portion({_address(line)}, held[r]);",
+            *(f"  {text}" for text in _portion(line)),
+            f"    write_portion({line.panel.name}_at + {line.place}, held[r]);",
             "  }",
             "}",
         ]
@@ -113,7 +109,7 @@ def _type(size: int) -> str:
     return {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "uint2", 16: "uint4"}[size]
 
 
-def _head(plan: KernelPlan, work: Lines, line: Line, *, unrolled: bool = True) -> list[str]:
+def _head(plan: KernelPlan, line: Line, *, unrolled: bool = True) -> list[str]:
     """Where the panel is in shared memory and in the array."""
     name = line.panel.name
     at = slot_address(plan.buffer(line.panel.buffer), line.panel.slot, "group")
@@ -124,50 +120,17 @@ def _head(plan: KernelPlan, work: Lines, line: Line, *, unrolled: bool = True) -
     ]
 
 
-def _count(work: Lines, line: Line) -> int:
-    """Portions of every thread."""
-    return line.panel.bytes // line.width // work.threads
-
-
-def _portion(work: Lines, line: Line) -> list[str]:
-    """Which one it is: its row, column and first byte in the panel, its place in the array."""
-    panel, elements = line.panel, line.width // line.panel.element_bytes
-    number = f"(i * {work.threads} + thread % {work.threads})"
-    per_line = panel.columns // elements if line.along == "n" else panel.rows
-    outer, inner = f"{number} / {per_line}", f"{number} % {per_line}"
-    inner += f" * {elements}" if elements > 1 else ""
-    row, column = (outer, inner) if line.along == "n" else (inner, outer)
-    name = panel.name
+def _portion(line: Line) -> list[str]:
+    """Which one it is: its row and column in the panel, its place in the array."""
+    name = line.panel.name
     return [
-        f"  const int row = {row}, column = {column};",
+        f"  const int row = {line.share.row}, column = {line.share.column};",
         f"  const int to_row = {name}_row + row, to_column = {name}_column + column;",
     ]
 
 
-def _address(line: Line) -> str:
-    """Of a portion in shared memory, by the swizzle of its panel."""
-    panel, size = line.panel, chunk_bytes()
-    swizzle = span_swizzle(panel.span)
-    per_box = panel.span // panel.element_bytes
-    inside = "column" if panel.boxes == 1 else f"column % {per_box}"
-    byte = f"{inside} * {panel.element_bytes}"
-    spread = f"(row >> {swizzle.shift} & {swizzle.mask})"
-    box = "" if panel.boxes == 1 else f"column / {per_box} * {panel.rows * panel.span} + "
-    return (
-        f"{panel.name}_at + {box}row * {panel.span} + "
-        f"(({byte} / {size} ^ {spread}) * {size} + {byte} % {size})"
-    )
-
-
-def _row_inside(plan: KernelPlan) -> str:
-    return f"to_row < {extent_names(plan)['m']}"
-
-
-def _left(plan: KernelPlan) -> str:
-    return f"{extent_names(plan)['n']} - to_column"
-
-
-def _inside(plan: KernelPlan, line: Line) -> str:
-    elements = line.width // line.panel.element_bytes
-    end = f"to_column + {elements} <=" if elements > 1 else "to_column <"
-    return f"{_row_inside(plan)} && {end} {extent_names(plan)['n']}"
+def _edge(plan: KernelPlan, line: Line) -> tuple[str, str, str]:
+    """Whether a portion's row is inside of the array, the whole portion too, and what is left."""
+    of, extents = edge(line.share.elements, "to_row", "to_column"), extent_names(plan)
+    row, whole, left = (one.format(**extents) for one in (of.row, of.whole, of.left))
+    return row, f"{row} && {whole}", left

@@ -8,6 +8,8 @@ import numpy as np
 
 from polygen.emit.leaf.table import Text, filled, leaf
 from polygen.emit.leaves import plus, slot_address
+from polygen.errors import VerifyError
+from polygen.hardware import formula
 from polygen.hardware.fragment_load import FragmentLoad
 from polygen.lower.buffers import Buffer
 from polygen.lower.plan import KernelPlan, Leaf
@@ -32,12 +34,13 @@ def _(plan: KernelPlan, one: Leaf, work: Load) -> Text:
         registers = [f"{slot}[i][{r}]" for _, r in form.register_map]
     instructions: list[dict[str, Any]] = []
     for number in range(form.count):
-        first = number * form.results
+        first, address = number * form.results, _address(buffer, work, number)
+        check_address(address, buffer, work, number)
         instructions.append(
             {
                 "function": load_function(form),
                 "results": ", ".join(registers[first : first + form.results]),
-                "address": _address(buffer, work, number),
+                "address": address,
             }
         )
     record = {
@@ -84,6 +87,42 @@ def _address(buffer: Buffer, work: Load, number: int) -> str:
             return f"((slot + {lane}) ^ i * {across * size}) + s * {form.tile_k * row_bytes}"
         at = f"s * {form.tile_k} + {row}, ({warp} + i * {across}) * {size} + {lane_byte}"
     return f"slot + {place}({at})"
+
+
+def check_address(text: str, buffer: Buffer, work: Load, number: int) -> None:
+    """Every lane of every warp gives the address of its row, in every step and tile.
+
+    Args:
+        text: the formula.
+        buffer: the ring.
+        work: what is loaded.
+        number: of the instruction.
+
+    Raises:
+        VerifyError: it gives another one.
+    """
+    form, layout, size = work.load, buffer.rows, work.element_bytes
+    row, byte = form.lane_addresses(number)
+    depth, extent = layout.row_bytes // size, layout.rows
+    if not form.k_contiguous:
+        depth, extent = extent, depth
+    counts = (extent // work.warp_tile, work.tiles, depth // form.tile_k, len(row))
+    warp, tile, step, lane = np.indices(counts)
+    along, across = step * form.tile_k, warp * work.warp_tile + tile * form.tile_mn
+    if form.k_contiguous:
+        row, byte = across + row[lane], along * size + byte[lane]
+    else:
+        row, byte = along + row[lane], across * size + byte[lane]
+    swizzle, base = layout.swizzle, buffer.offset + SHARED_ALIGNMENT * 3 + buffer.slot_bytes
+    wanted = base + swizzle.address(row, byte, layout.row_bytes)
+
+    def place(row: Any, byte: Any) -> Any:
+        return formula.value(layout.place, {"row": row, "byte": byte})
+
+    names = {"slot": base, "i": tile, "s": step, "lane": lane, f"w_{work.role}": warp}
+    found = formula.value(text, names | {f"place_{buffer.name}": place})
+    if not np.array_equal(found, wanted) or (byte >= layout.row_bytes).any():
+        raise VerifyError(f"lanes load {buffer.name} from elsewhere", where=text)
 
 
 def _is_separable(buffer: Buffer, work: Load, number: int) -> bool:

@@ -14,6 +14,7 @@ from polygen.emit.leaves import (
 from polygen.emit.names import c_name
 from polygen.lower.operands import K_INSIDE
 from polygen.lower.plan import KernelPlan, Leaf
+from polygen.lower.shares import Share
 from polygen.lower.work import Copy
 
 _ALL_UNROLLED = 16  # passes
@@ -26,57 +27,56 @@ def copy_function(c: Copy) -> str:
 
 @leaf("move", "cp.async", Copy, ("k", "p"), needs=("copies", "words", "places"))
 def _(plan: KernelPlan, one: Leaf, c: Copy) -> Text:
-    elements = c.width // c.element_bytes
-    per_row = c.columns // elements
-    # Threads keep their column from pass to pass, and the swizzle repeats: base plus constant.
-    threads, period = plan.launch.threads, plan.buffer(c.buffer).rows.swizzle.period
-    regular = threads % per_row == 0 and threads // per_row % period == 0
-    if regular and not c.in_runs[0]:
-        prelude, body = _regular(plan, c, elements, per_row)
+    elements, share = c.moved, pieces(c)
+    if share.step:
+        prelude, body = _regular(plan, c, share)
     else:
-        prelude, (position, left) = [], general_position(plan, c, elements, per_row)
+        prelude, (position, left) = [], general_position(plan, c)
         inside = f"from_row < {left[0]}{row_inside(c, 'from_row', 'from_column')}"
         body = [
             *position,
             _left(c, elements, left[1]),
             f"{copy_function(c)}(to, from, {_amount(c, inside)});",
         ]
-    return in_passes(plan, one, c, c.width, prelude, body)
+    return in_passes(plan, one, c, prelude, body)
+
+
+def pieces(c: Copy) -> Share:
+    """Which pieces of its tile each thread of the block moves."""
+    assert c.share is not None
+    return c.share
 
 
 def in_passes(
     plan: KernelPlan,
     one: Leaf,
     c: Copy,
-    moved: int,
     prelude: list[str],
     body: list[str],
     unroll: str = "",
 ) -> Text:
-    """A copy leaf: `p` says which part of the tile, `moved` the bytes of one access.
+    """A copy leaf: `p` says which part of the tile.
 
     `unroll`: how many passes are unrolled; "": as many as are worth it.
     """
-    buffer, threads = plan.buffer(c.buffer), plan.launch.threads
-    pieces = c.rows * (c.columns * c.element_bytes // moved)
-    passes = -(-pieces // threads)
-    per_part = -(-passes // c.parts)
-    end = f"(p + 1) * {per_part}"
-    if pieces % threads:
-        body = [f"if (i * {threads} + thread >= {pieces}) break;", *body]
+    buffer, share = plan.buffer(c.buffer), pieces(c)
+    passes = -(-c.rows * c.columns // (c.moved * plan.launch.threads))
+    if share.beyond:
+        body = [f"if ({share.beyond}) break;", *body]
     ranges = (f"{c.tile} of {c.role}", f"{c.tile_k} of k")
     part = f", part p of {c.parts}" if c.parts > 1 else ""
     record = {
         "slot": slot_address(buffer, f"(k % {buffer.slots})"),
         "prelude": [*walk_lines(plan), *prelude],
         "body": body,
-        "first": f"p * {per_part}",
-        "end": end if passes % c.parts == 0 else f"min({end}, {passes})",
+        "first": share.first,
+        "end": share.end,
         "unroll": unroll or ("" if passes <= _ALL_UNROLLED else " 8"),
     }
     comment = (
         f"{one.statement}[k,p]: {c.tensor.name}, {ranges[0]} x {ranges[1]}{part} -> "
-        f"{c.buffer}[k % {buffer.slots}], {moved} bytes at a time, zeros beyond it"
+        f"{c.buffer}[k % {buffer.slots}], {c.moved * c.element_bytes} bytes at a time, "
+        "zeros beyond it"
     )
     return Text(filled("move_by_threads", record), comment)
 
@@ -112,14 +112,13 @@ def chunk_source(c: Copy, row: str, column: str) -> str:
     return " + ".join([c_name(c.tensor.name), *c.base, *parts])
 
 
-def _regular(plan: KernelPlan, c: Copy, elements: int, per_row: int) -> tuple[list[str], list[str]]:
+def _regular(plan: KernelPlan, c: Copy, share: Share) -> tuple[list[str], list[str]]:
     row_base, column_base, row_extent, column_extent = positions(plan, c)
-    rows = plan.launch.threads // per_row
-    row_bytes = plan.buffer(c.buffer).rows.row_bytes
+    rows, row_bytes = share.step, plan.buffer(c.buffer).rows.row_bytes
     prelude = [
-        f"const int row = thread / {per_row}, column = thread % {per_row} * {elements};",
+        place_line(share),
         f"const int rows_left = {row_extent} - ({row_base} + row);",
-        _left(c, elements, f"{column_extent} - ({column_base} + column)"),
+        _left(c, c.moved, f"{column_extent} - ({column_base} + column)"),
         f"const {c_type(c.tensor.dtype)}* from = "
         f"{chunk_source(c, f'({row_base} + row)', f'({column_base} + column)')};",
         f"const unsigned to = slot + place_{c.buffer}(row, column * {c.element_bytes});",
@@ -141,14 +140,17 @@ def _amount(c: Copy, row: str) -> str:
     return f"{row} ? bytes : 0" if c.ragged else f"inside && {row}"
 
 
-def general_position(
-    plan: KernelPlan, c: Copy, elements: int, per_row: int
-) -> tuple[list[str], tuple[str, str]]:
+def place_line(share: Share) -> str:
+    """The row of a piece, and its first element."""
+    return f"const int row = {share.row}, column = {share.column};"
+
+
+def general_position(plan: KernelPlan, c: Copy) -> tuple[list[str], tuple[str, str]]:
     """Where piece i of a thread comes from and goes to; the rows' end, and elements left in one."""
     row_base, column_base, row_extent, column_extent = positions(plan, c)
     lines = [
-        f"const int piece = i * {plan.launch.threads} + thread;",
-        f"const int row = piece / {per_row}, column = piece % {per_row} * {elements};",
+        f"const int piece = {pieces(c).piece};",
+        place_line(pieces(c)),
         f"const int from_row = {row_base} + row, from_column = {column_base} + column;",
         f"const {c_type(c.tensor.dtype)}* from = {chunk_source(c, 'from_row', 'from_column')};",
         f"const unsigned to = slot + place_{c.buffer}(row, column * {c.element_bytes});",

@@ -7,7 +7,13 @@ ends inside it; what lies outside the array is zeros. Products run between the t
 
 from __future__ import annotations
 
-from polygen.emit.leaf.move_cp_async import chunk_source, positions, row_inside
+from polygen.emit.leaf.move_cp_async import (
+    chunk_source,
+    pieces,
+    place_line,
+    positions,
+    row_inside,
+)
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import c_type, slot_address, walk_lines
 from polygen.hardware.swizzle import chunk_bytes
@@ -23,7 +29,7 @@ def _(plan: KernelPlan, one: Leaf, c: Copy) -> Text:
     spaced = f"read_spaced<4, {size}>({words}, from, {_step(c)}, left);"
     inside = row_inside(c, "from_row", "from_column")
     body = [
-        *_piece(plan, c),
+        *_piece(c),
         f"const int from_row = {row_base} + row, from_column = {column_base} + column;",
         f"const int left = from_row < {rows}{inside} ? {columns} - from_column : 0;",
         f"const {c_type(c.tensor.dtype)}* from = {chunk_source(c, 'from_row', 'from_column')};",
@@ -39,7 +45,7 @@ def _(plan: KernelPlan, one: Leaf, c: Copy) -> Text:
     ranges = f"{c.tile} of {c.role} x {c.tile_k} of k"
     walked = block(*walk_lines(plan)) + "\n" if plan.match.sums else ""
     return Text(
-        walked + _loop(plan, c, body),
+        walked + _loop(c, body),
         f"{one.statement}[k,p]: {c.tensor.name}, {ranges} -> registers, "
         f"{chunk_bytes()} bytes at a time, zeros beyond it",
         (f"unsigned {c.staging}[{passes}][4];",),
@@ -50,33 +56,29 @@ def _(plan: KernelPlan, one: Leaf, c: Copy) -> Text:
 def _(plan: KernelPlan, one: Leaf, c: Copy) -> Text:
     buffer = plan.buffer(c.buffer)
     body = [
-        *_piece(plan, c),
+        *_piece(c),
         f"write_held(slot + place_{c.buffer}(row, column * {c.element_bytes}), {c.staging}[i]);",
     ]
     slot = f"  const unsigned slot = {slot_address(buffer, f'(k % {buffer.slots})')};\n"
     return Text(
-        slot + _loop(plan, c, body),
+        slot + _loop(c, body),
         f"{one.statement}[k,p]: registers -> {c.buffer}[k % {buffer.slots}]",
     )
 
 
-def _piece(plan: KernelPlan, c: Copy) -> list[str]:
+def _piece(c: Copy) -> list[str]:
     """Row and first element of a thread's i-th chunk; threads beyond the tile have none."""
-    threads, elements = plan.launch.threads, chunk_bytes() // c.element_bytes
-    per_row = c.columns // elements
-    lines = [f"const int piece = i * {threads} + thread;"]
-    if c.rows * per_row % threads:
-        lines.append(f"if (piece >= {c.rows * per_row}) break;")
-    return [
-        *lines,
-        f"const int row = piece / {per_row}, column = piece % {per_row} * {elements};",
-    ]
+    share = pieces(c)
+    lines = [f"const int piece = {share.piece};"]
+    if share.beyond:
+        lines.append(f"if ({share.beyond}) break;")
+    return [*lines, place_line(share)]
 
 
-def _loop(plan: KernelPlan, c: Copy, body: list[str]) -> str:
+def _loop(c: Copy, body: list[str]) -> str:
     """Over a thread's chunks, unrolled: registers have no index."""
-    passes = chunk_passes(c, plan.launch.threads)
-    head = ["#pragma unroll", f"for (int i = 0; i < {passes}; ++i) {{"]
+    share = pieces(c)
+    head = ["#pragma unroll", f"for (int i = {share.first}; i < {share.end}; ++i) {{"]
     return block(*head, *(f"  {line}" for line in body), "}").replace("  #pragma", "#pragma")
 
 

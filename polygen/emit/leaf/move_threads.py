@@ -19,8 +19,8 @@ _FEW = " 2"  # passes: where rows lie between zeros an address takes registers o
 
 @leaf("move", "threads", Copy, ("k", "p"), needs=("words", "places"))
 def _(plan: KernelPlan, one: Leaf, c: Copy) -> Text:
-    elements = max(1, _WORD_BYTES // c.element_bytes)
-    position, (rows, left) = general_position(plan, c, elements, c.columns // elements)
+    elements = c.moved
+    position, (rows, left) = general_position(plan, c)
     inside = row_inside(c, "from_row", "from_column")
     body = [
         *position,
@@ -30,7 +30,7 @@ def _(plan: KernelPlan, one: Leaf, c: Copy) -> Text:
     if c.in_runs[1] and elements > 1:
         body = [*position[:-2], position[-1], *_scattered(plan, c, elements, rows)]
     few = _FEW if c.padded else ""
-    return in_passes(plan, one, c, max(_WORD_BYTES, c.element_bytes), [], body, few)
+    return in_passes(plan, one, c, [], body, few)
 
 
 def _word(c: Copy, elements: int) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import indexed_address, slot_address, sum_register
+from polygen.lower.peers import all_blocks
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.sync_work import Nothing
 from polygen.lower.work import Combine, Landing, Send
@@ -47,15 +48,17 @@ def _(plan: KernelPlan, one: Leaf, work: Send) -> Text:
         f"const unsigned full = {full};",
         f"if (thread % {threads} == 0) barrier_expect(full, {work.full.bytes});",
     ]
+    to = all_blocks(work.blocks)
     for of in work.landings:
         at = slot_address(plan.buffer(of.buffer), slot, "group")
-        lines.append(f"const unsigned to_{of.buffer} = {at} + rank * {of.part_bytes} + {_own(of)};")
+        own = f"{to.own} * {of.part_bytes} + {_own(of)}"
+        lines.append(f"const unsigned to_{of.buffer} = {at} + {own};")
     lines += [
         "// Every block begins with itself, so that at no time all send to one.",
         "#pragma unroll",
-        f"for (int step = 0; step < {2 * work.blocks - 1}; ++step) {{",
-        f"  const int d = step % {work.blocks};",
-        f"  if (step < rank || step >= rank + {work.blocks}) continue;",
+        f"for (int step = 0; step < {to.steps}; ++step) {{",
+        f"  const int d = {to.target.replace('there', to.number)};",
+        f"  if ({to.leaves.replace('there', to.number)}) continue;",
         "  const unsigned there = address_in(full, d);",
     ]
     for of in work.landings:

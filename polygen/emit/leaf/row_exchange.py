@@ -5,22 +5,21 @@ from __future__ import annotations
 from polygen.emit.leaf.fold_parts import given, met, taken
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import indexed_address, slot_address
+from polygen.lower.peers import Peers, blocks_of_row
 from polygen.lower.plan import KernelPlan, Leaf
-from polygen.lower.result_work import Exchange
+from polygen.lower.result_work import Exchange, FoldPart
 
 _NEEDS = ("mbarrier", "mbarrier_wait", "cursor", "block_address", "row_numbers", "wait_across")
 
 
 @leaf("give", "st.async", Exchange, needs=_NEEDS)
 def _(plan: KernelPlan, one: Leaf, work: Exchange) -> Text:
-    below, _ = work.cluster
     slot, barrier = f"{work.counter}.slot", plan.buffer(work.full.buffer)
     full = indexed_address(barrier, slot, "group" if barrier.owners > 1 else "")
-    column = f"rank / {below}" if below > 1 else "rank"
     lines = [
         f"const unsigned full = {full};",
         f"if (thread % {plan.device.group_threads} == 0) barrier_expect(full, {work.full.bytes});",
-        f"const unsigned own_rows = {_area(plan, work)} + {column} * {work.part_bytes};",
+        f"const unsigned own_rows = {_area(plan, work)} + {_to(work).own} * {work.part_bytes};",
     ]
     first = 0
     for part in work.epilogue.folds:
@@ -32,7 +31,7 @@ def _(plan: KernelPlan, one: Leaf, work: Exchange) -> Text:
                 for number in range(len(names))
             ]
             lines += [f"  {line}" for line in inside]
-            lines += _sent(work, 1 << len(part.masks), list(zip(places, names, strict=True)))
+            lines += _sent(_to(work, part), list(zip(places, names, strict=True)))
             lines.append("  }")
         lines.append("}")
         first += len(part.terms)
@@ -51,17 +50,18 @@ def _area(plan: KernelPlan, work: Exchange) -> str:
     return slot_address(plan.buffer(work.given), f"{work.counter}.slot", "group")
 
 
-def _sent(work: Exchange, lanes: int, numbers: list[tuple[str, str]]) -> list[str]:
+def _to(work: Exchange, part: FoldPart | None = None) -> Peers:
+    """To which blocks lanes send that have a row."""
+    return blocks_of_row(work.cluster, 1 << len(part.masks) if part is not None else 1)
+
+
+def _sent(to: Peers, numbers: list[tuple[str, str]]) -> list[str]:
     """Each of the lanes that have a row sends it to some of the blocks, and begins with its own."""
-    below, beside = work.cluster
-    d = f"(rank + there) % {beside}"
-    if below > 1:
-        d = f"(rank / {below} + there) % {beside} * {below} + rank % {below}"
     return [
         "#pragma unroll",
-        f"    for (int turn = 0; turn < {-(-beside // lanes)}; ++turn) {{",
-        f"      const int there = turn * {lanes} + lane % {lanes}, d = {d};",
-        f"      if (there < {beside}) {{",
+        f"    for (int turn = 0; turn < {to.steps}; ++turn) {{",
+        f"      const int there = {to.number.replace('step', 'turn')}, d = {to.target};",
+        f"      if ({to.sends}) {{",
         *(
             f"        number_send(address_in({at}, d), {name}, address_in(full, d));"
             for at, name in numbers

@@ -11,13 +11,15 @@ from polygen.emit.leaf.table import Text, block, filled, leaf
 from polygen.emit.leaves import areas, extent_names
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Epilogue
+from polygen.lower.shares import Share
 
 _QUAD = 4  # sums of one read of the scratch area
 
 
-def _per_row(plan: KernelPlan, e: Epilogue) -> int:
-    """Vectors of a row of a warp's tile."""
-    return max(1, plan.tiles.warp[1] // e.vector)
+def _share(e: Epilogue) -> Share:
+    """Which vectors of a warp's tile each lane has."""
+    assert e.share is not None
+    return e.share
 
 
 @leaf("prepare", "threads", Epilogue)
@@ -26,7 +28,7 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
     lines = []
     if hoisted:
         vector, n_extent = e.vector, extent_names(plan)["n"]
-        lane = f"lane % {_per_row(plan, e)} * {vector}"
+        lane = _share(e).column.replace("item", "lane")  # the same for all items of a lane
         lines = [
             f"const int column = {e.column_base} + {lane};",
             f"if (column + {vector} > {n_extent}) return;",
@@ -42,8 +44,7 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
 @leaf("store_rows", "threads", Epilogue, ("r",), needs=("words", "places"))
 def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
     scratch, extents = plan.buffer("scratch"), extent_names(plan)
-    per_row, lanes = _per_row(plan, e), plan.device.warp_size
-    items = plan.tiles.warp[0] * per_row
+    share = _share(e)
     record = vector_record(e) | {
         "area": f"shared + {scratch.offset} + warp * {scratch.owner_bytes}",
         "scratch": scratch.name,
@@ -55,11 +56,12 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
         "n_extent": extents["n"],
         "row_base": e.row_base,
         "column_base": e.column_base,
-        "batch": e.batch,
-        "per_pass": lanes * e.batch,
-        "items_end": items if items % (lanes * e.batch) else None,
-        "lanes": lanes,
-        "per_row": per_row,
+        "item": share.piece,
+        "local_row": share.row,
+        "local_column": share.column,
+        "first": share.first,
+        "end": share.end,
+        "beyond": share.beyond,
         "parts": list(range(0, e.vector, _QUAD)),
     }
     comment = (

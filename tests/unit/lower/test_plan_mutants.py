@@ -46,6 +46,13 @@ EQUIVALENT = {
     "with what changes nothing; where the order matters it is checked",
     ("Terms", "coordinates"): "helpers have their parameters, and calls what they pass, in another "
     "order; which coordinate has which name is checked",
+    (
+        "Share",
+        "first",
+    ): "a tile that is moved in one part, whose number is 0, once more as a number",
+    ("Share", "end"): "likewise",
+    ("Share", "step"): "of threads that have one piece each",
+    ("Visits", "column"): "the number of a visit, modulo what it is less than",
     ("Epilogue", "fixed_column"): "what is the same in every pass is read again",
 }
 
@@ -60,15 +67,16 @@ def plan(name: str) -> KernelPlan:
 
 SAMPLES = (
     "chain", "masked chain", "padded chain", "paged chain", "chain in parts", "chain in pairs",
-    "rows", "held rows", "followed", "copied", "made",
+    "rows", "held rows", "followed", "covered rows", "staged", "by words", "copied", "made",
 )  # fmt: skip
-QUICK = ("small warps", "small roles", "lanes", "copied", "made")
+QUICK = ("small warps", "small roles", "lanes", "by words", "copied", "made")
 # Of these one in so many is tried in the fast tests.
 FEW = (
     "masked chain", "paged chain", "chain in parts", "chain in pairs", "held rows", "followed",
+    "covered rows", "staged",
 )  # fmt: skip
 EVERY = 24
-SLOW = ("small cluster", "warps", "roles", "shared", "threads", "exchanged", *SAMPLES[:-2])
+SLOW = ("small cluster", "warps", "roles", "shared", "threads", "exchanged", *SAMPLES[:-3])
 CASES = [
     *((name, 1) for name in QUICK),
     *((name, EVERY) for name in FEW),
