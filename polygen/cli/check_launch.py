@@ -30,6 +30,7 @@ from polygen.cli.check_arguments import (
 )
 from polygen.errors import LaunchFileError, UnknownTarget
 from polygen.hardware import device as targets
+from polygen.machine import Launch
 from polygen.machine.tensormap import SWIZZLES
 
 FORMAT = 1
@@ -46,6 +47,8 @@ class LaunchFile:
         arch: what a ``.cu`` is compiled for; "" when the command line says it.
         entry: kernel name; "" when the file has one kernel.
         shared_bytes: dynamic shared memory.
+        cluster: CTAs of a cluster along x, y, z, as a launch attribute says; missing sides are 1;
+            empty: as the kernel was compiled.
         completion: when asynchronous copies land: "late", "early" or "random".
         seed: for ``completion = "random"``.
         profile: count bank conflicts and sectors.
@@ -57,6 +60,7 @@ class LaunchFile:
     arch: str = ""
     entry: str = ""
     shared_bytes: int = 0
+    cluster: tuple[int, ...] = ()
     completion: str = "late"
     seed: int = 0
     profile: bool = False
@@ -118,16 +122,28 @@ def _argument(number: int, table: dict[str, Any], problems: list[str]) -> Argume
 
 
 def sides(given: tuple[int, ...]) -> tuple[int, int, int]:
-    """A grid or block; missing sides are 1."""
+    """A grid, block or cluster; missing sides are 1."""
     x, y, z = (*given, 1, 1)[:3]
     return x, y, z
+
+
+def launched(head: LaunchFile, values: tuple[Any, ...], entry: str = "") -> Launch:
+    """The launch of a file with these arguments; `entry` in the place of the one it names."""
+    return Launch(
+        sides(head.grid),
+        sides(head.block),
+        head.shared_bytes,
+        values,
+        entry or head.entry or None,
+        sides(head.cluster) if head.cluster else None,
+    )
 
 
 # --- values --------------------------------------------------------------------------------------
 def _head_problems(head: LaunchFile) -> list[str]:
     problems = []
-    for name, sides in (("grid", head.grid), ("block", head.block)):
-        if name == "block" and not sides:
+    for name, sides in (("grid", head.grid), ("block", head.block), ("cluster", head.cluster)):
+        if name != "grid" and not sides:
             continue
         if not 1 <= len(sides) <= 3 or any(side < 1 for side in sides):
             problems.append(f"{name}: {list(sides)} is not one to three positive numbers")
@@ -240,7 +256,8 @@ def _structured(raw: dict[str, Any], kind: type[Any], where: str, problems: list
 
 
 _LEGAL: dict[str, Any] = {
-    "grid": [1], "block": [1], "dtype": "f32", "shape": [1], "box": [1], "value": 0, "size": 1,
+    "grid": [1], "block": [1], "cluster": [1], "dtype": "f32", "shape": [1], "box": [1],
+    "value": 0, "size": 1,
 }  # fmt: skip
 
 

@@ -53,7 +53,10 @@ def load(w: Writer, one: Instruction) -> None:
             w.write(target, dtype, text, True)
         return
     where = w.address(one.operands[1])
-    if space == "generic":
+    if space == "param" and w.is_uniform(address(one.operands[1])[0]):
+        for place, target in enumerate(targets):
+            w.write(target, dtype, f"parameter_word(M, {where}, {dtype!r}, {place})", True)
+    elif space == "generic":
         w.call(
             "load_generic", [where], f", {dtype!r}, {len(targets)}, {w.position}", targets, dtype
         )
