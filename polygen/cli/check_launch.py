@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import math
 import tomllib
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields, replace
@@ -193,6 +194,11 @@ def _array_problems(where: str, one: ArrayArgument | MapArgument) -> list[str]:
     problems = _dtype_problems(where, one.dtype)
     if not one.shape or any(side < 1 for side in one.shape):
         problems.append(f"{where}.shape: {list(one.shape)} is not a list of positive numbers")
+    elif math.prod(one.shape) > MOST_ELEMENTS:
+        problems.append(
+            f"{where}.shape: {list(one.shape)} has {math.prod(one.shape)} elements, more than the "
+            f"machine takes. Nearest legal: {MOST_ELEMENTS}"
+        )
     if one.fill not in FILLS and not one.fill.endswith(".npy"):
         problems.append(
             f"{where}.fill: {one.fill!r} is unknown. {_choice(one.fill, FILLS)}, or an .npy file"
@@ -213,6 +219,7 @@ def _struct_problems(where: str, one: StructArgument) -> list[str]:
     return problems
 
 
+MOST_ELEMENTS = 1 << 30  # of an array
 MOST_STRUCT = 32764  # bytes: what all parameters of a kernel may have
 FILLS = ("random-integers", "zeros", "nan", "iota")
 # The machine's arrays by name; f16 and the like as polygen calls them.
