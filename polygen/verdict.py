@@ -289,11 +289,12 @@ def _packed(launch: Launch) -> tuple[Any, ...]:
 
     arguments = [packed(value) for value in launch.arguments]
     buffers = [np.frombuffer(root.tobytes("A"), np.uint8) for _, root in roots.values()]
-    return launch.grid, launch.block, launch.shared_bytes, launch.entry, arguments, buffers
+    head = launch.grid, launch.block, launch.shared_bytes, launch.entry, launch.cluster
+    return head, arguments, buffers
 
 
 def _unpacked(given: tuple[Any, ...]) -> Launch:
-    grid, block, shared_bytes, entry, arguments, buffers = given
+    (grid, block, shared_bytes, entry, cluster), arguments, buffers = given
 
     def array(where: tuple[Any, ...]) -> Array:
         number, offset, shape, strides, dtype = where
@@ -314,7 +315,7 @@ def _unpacked(given: tuple[Any, ...]) -> Launch:
             return image(array(one[1]), **one[2])
         return tuple(map(value, one[1])) if one[0] == "tuple" else one[1]
 
-    return Launch(grid, block, shared_bytes, tuple(map(value, arguments)), entry)
+    return Launch(grid, block, shared_bytes, tuple(map(value, arguments)), entry, cluster)
 
 
 # --- in the process ------------------------------------------------------------------------------

@@ -86,9 +86,10 @@ def _argument(kernel: Kernel, parameter: Variable) -> list[str]:
     reached = _reached(kernel, parameter.name)
     if (parameter.size == 128 and parameter.align >= 64) or _describes(kernel, reached):
         rank = _rank(kernel)
+        shape = ", ".join(["2"] * (rank - 2) + ["128"] * min(rank, 2))
         box = ", ".join(["1"] * (rank - 2) + ["64"] * min(rank, 2))
         return [
-            'kind = "tensor-map"', 'dtype = "f16"', f"shape = [{', '.join(['128'] * rank)}]",
+            'kind = "tensor-map"', 'dtype = "f16"', f"shape = [{shape}]",
             f"box = [{box}]", "swizzle = 128",
         ]  # fmt: skip
     images = [one for one in kernel.instructions if _handles(one, reached)]

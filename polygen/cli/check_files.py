@@ -18,11 +18,11 @@ from typing import Any
 
 from polygen.cli import check_draft, check_formats
 from polygen.cli.check_arrays import arguments, wrong_values
-from polygen.cli.check_launch import LaunchFile, load_launch, sides
+from polygen.cli.check_launch import LaunchFile, launched, load_launch, sides
 from polygen.cli.output import print_json
 from polygen.errors import LaunchFileError, PolygenError
 from polygen.hardware.device import device
-from polygen.machine import AccessProfile, Finding, Launch, Report, run
+from polygen.machine import AccessProfile, Finding, Report, run
 from polygen.machine.parse import parse
 from polygen.runtime.outside import compile_ptx
 
@@ -64,10 +64,9 @@ def check(options: argparse.Namespace) -> int:
     entry = options.name or launch.entry
     if not launch.block:
         launch = dataclasses.replace(launch, block=_own_block(ptx, entry, launch_path))
-    grid, block = sides(launch.grid), sides(launch.block)
     report = run(
         ptx,
-        Launch(grid, block, launch.shared_bytes, values, entry or None),
+        launched(launch, values, entry),
         completion=launch.completion,
         seed=launch.seed,
         profile=launch.profile,

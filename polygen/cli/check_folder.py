@@ -21,11 +21,10 @@ from typing import Any
 
 from polygen.cli import check_draft
 from polygen.cli.check_arrays import arguments
-from polygen.cli.check_launch import LaunchFile, load_launch, read_launch, sides
+from polygen.cli.check_launch import launched, load_launch, read_launch
 from polygen.cli.output import print_json
 from polygen.errors import CompileError, MachineFault, PolygenError, UsageError
 from polygen.hardware.device import device
-from polygen.machine import Launch
 from polygen.machine.parse import parse
 from polygen.runtime import sandbox, toolkit
 from polygen.runtime.outside import by_nvcc, compile_text, read_text
@@ -119,7 +118,7 @@ def _of_file(folder: Path, path: Path, options: argparse.Namespace) -> Iterator[
                 launch = dataclasses.replace(launch, block=tuple(said["blocks"][kernel]))
             verdict = judge(
                 said["ptx"] if path.suffix == ".cu" else path,
-                _launch(launch, values),
+                launched(launch, values),
                 expected if any(one is not None for one in expected) else None,
                 seed=launch.seed,
                 seconds=options.seconds,
@@ -148,11 +147,6 @@ def _read(path: Path, arch: str, drafted: bool, seconds: float) -> dict[str, Any
     job = str(path), arch, drafted, by_nvcc(nvcc, path, arch, refused, max(seconds, 60.0))
     said, _ = sandbox.ask(f"{__name__}:read", job, seconds=seconds, memory=MEMORY)
     return said
-
-
-def _launch(launch: LaunchFile, values: tuple[Any, ...]) -> Launch:
-    grid, block = sides(launch.grid), sides(launch.block)
-    return Launch(grid, block, launch.shared_bytes, values, launch.entry or None)
 
 
 def _told(verdict: Verdict) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import math
 import tomllib
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields, replace
@@ -30,6 +31,7 @@ from polygen.cli.check_arguments import (
 )
 from polygen.errors import LaunchFileError, UnknownTarget
 from polygen.hardware import device as targets
+from polygen.machine import Launch
 from polygen.machine.tensormap import SWIZZLES
 
 FORMAT = 1
@@ -46,6 +48,8 @@ class LaunchFile:
         arch: what a ``.cu`` is compiled for; "" when the command line says it.
         entry: kernel name; "" when the file has one kernel.
         shared_bytes: dynamic shared memory.
+        cluster: CTAs of a cluster along x, y, z, as a launch attribute says; missing sides are 1;
+            empty: as the kernel was compiled.
         completion: when asynchronous copies land: "late", "early" or "random".
         seed: for ``completion = "random"``.
         profile: count bank conflicts and sectors.
@@ -57,6 +61,7 @@ class LaunchFile:
     arch: str = ""
     entry: str = ""
     shared_bytes: int = 0
+    cluster: tuple[int, ...] = ()
     completion: str = "late"
     seed: int = 0
     profile: bool = False
@@ -118,16 +123,28 @@ def _argument(number: int, table: dict[str, Any], problems: list[str]) -> Argume
 
 
 def sides(given: tuple[int, ...]) -> tuple[int, int, int]:
-    """A grid or block; missing sides are 1."""
+    """A grid, block or cluster; missing sides are 1."""
     x, y, z = (*given, 1, 1)[:3]
     return x, y, z
+
+
+def launched(head: LaunchFile, values: tuple[Any, ...], entry: str = "") -> Launch:
+    """The launch of a file with these arguments; `entry` in the place of the one it names."""
+    return Launch(
+        sides(head.grid),
+        sides(head.block),
+        head.shared_bytes,
+        values,
+        entry or head.entry or None,
+        sides(head.cluster) if head.cluster else None,
+    )
 
 
 # --- values --------------------------------------------------------------------------------------
 def _head_problems(head: LaunchFile) -> list[str]:
     problems = []
-    for name, sides in (("grid", head.grid), ("block", head.block)):
-        if name == "block" and not sides:
+    for name, sides in (("grid", head.grid), ("block", head.block), ("cluster", head.cluster)):
+        if name != "grid" and not sides:
             continue
         if not 1 <= len(sides) <= 3 or any(side < 1 for side in sides):
             problems.append(f"{name}: {list(sides)} is not one to three positive numbers")
@@ -177,6 +194,11 @@ def _array_problems(where: str, one: ArrayArgument | MapArgument) -> list[str]:
     problems = _dtype_problems(where, one.dtype)
     if not one.shape or any(side < 1 for side in one.shape):
         problems.append(f"{where}.shape: {list(one.shape)} is not a list of positive numbers")
+    elif math.prod(one.shape) > MOST_ELEMENTS:
+        problems.append(
+            f"{where}.shape: {list(one.shape)} has {math.prod(one.shape)} elements, more than the "
+            f"machine takes. Nearest legal: {MOST_ELEMENTS}"
+        )
     if one.fill not in FILLS and not one.fill.endswith(".npy"):
         problems.append(
             f"{where}.fill: {one.fill!r} is unknown. {_choice(one.fill, FILLS)}, or an .npy file"
@@ -197,6 +219,7 @@ def _struct_problems(where: str, one: StructArgument) -> list[str]:
     return problems
 
 
+MOST_ELEMENTS = 1 << 30  # of an array
 MOST_STRUCT = 32764  # bytes: what all parameters of a kernel may have
 FILLS = ("random-integers", "zeros", "nan", "iota")
 # The machine's arrays by name; f16 and the like as polygen calls them.
@@ -240,7 +263,8 @@ def _structured(raw: dict[str, Any], kind: type[Any], where: str, problems: list
 
 
 _LEGAL: dict[str, Any] = {
-    "grid": [1], "block": [1], "dtype": "f32", "shape": [1], "box": [1], "value": 0, "size": 1,
+    "grid": [1], "block": [1], "cluster": [1], "dtype": "f32", "shape": [1], "box": [1],
+    "value": 0, "size": 1,
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What a launch's arguments are made of: arrays, tensor maps, images, structs with pointers."""
+"""What a launch's arguments are made of: arrays, tensor maps, images, structs of all these."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ import numpy as np
 
 from polygen.errors import LaunchError
 from polygen.machine.images import Surface, Texture
-from polygen.machine.tensormap import TensorMap
+from polygen.machine.tensormap import IMAGE_BYTES, MAP_ALIGNMENT, TensorMap
 
 Array = np.ndarray[Any, Any]
-Target = Array | Texture | Surface
+Target = Array | Texture | Surface | TensorMap
 
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """A parameter by value that holds pointers, as iterators and views of libraries do.
+    """A parameter by value that holds pointers, handles or tensor maps, as libraries' records do.
 
     Attributes:
         data: its bytes; what they say at the places of pointers does not matter.
         pointers: by byte offset in it, the array that a pointer points to, or the array and how
-            many bytes into it, or the texture or surface of a handle. A pointer alone, into the
-            middle of an array, is a struct of 8.
+            many bytes into it, the texture or surface of a handle, or the tensor map whose 128
+            bytes begin there. A pointer alone, into the middle of an array, is a struct of 8.
     """
 
     data: bytes
     pointers: Mapping[int, Target | tuple[Array, int]] = field(default_factory=dict)
 
     def targets(self, where: str) -> list[tuple[int, Target, int]]:
-        """(offset in the struct, array or image, bytes into it), in the order of the struct.
+        """(offset in the struct, array, image or map, bytes into it), in the struct's order.
 
         Raises:
             LaunchError: a pointer that does not fit the struct, or its array.
@@ -39,11 +39,20 @@ class Struct:
         found: list[tuple[int, Target, int]] = []
         for offset, target in sorted(self.pointers.items()):
             array, start = target if isinstance(target, tuple) else (target, 0)
-            if not 0 <= offset <= len(self.data) - 8:
+            is_map = isinstance(array, TensorMap)
+            size = IMAGE_BYTES if is_map else 8
+            if not 0 <= offset <= len(self.data) - size:
+                what = "tensor map" if is_map else "pointer"
                 raise LaunchError(
-                    f"a pointer at byte {offset} of a struct of {len(self.data)}", where=where
+                    f"a {what} at byte {offset} of a struct of {len(self.data)}", where=where
                 )
-            if isinstance(array, Texture | Surface) and not start:
+            if is_map and offset % MAP_ALIGNMENT:
+                raise LaunchError(
+                    f"a tensor map at byte {offset} of a struct",
+                    where=where,
+                    nearest=f"A multiple of {MAP_ALIGNMENT}",
+                )
+            if isinstance(array, Texture | Surface | TensorMap) and not start:
                 found.append((offset, array, 0))
                 continue
             if not isinstance(array, np.ndarray):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from polygen.errors import PtxError
 from polygen.machine import special
 from polygen.machine.facts import Facts, facts
-from polygen.machine.module import Instruction, Kernel
+from polygen.machine.module import Instruction, Kernel, address
 
 ENDS = frozenset({"bra", "brx", "ret", "exit", "trap"})
 _NO_RESULT = frozenset(
@@ -217,7 +217,8 @@ def _uniform(kernel: Kernel) -> frozenset[str]:
         if one.predicate or "|" in one.operands[0] or one.operands[0].startswith("{"):
             return False
         if one.parts[:2] == ("ld", "param"):
-            return True
+            base, _ = address(one.operands[1])
+            return base not in kernel.registers or base in found
         if one.parts[0] not in PURE or any(x in one.parts for x in ("f16x2", "bf16x2")):
             return False
         for operand in one.operands[1:]:

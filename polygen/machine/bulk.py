@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 ALIGNMENT = 128  # of a tensor box in shared memory
 AREA = 128  # bytes that the shadow takes together where a copy covers all of them
-MAP_ALIGNMENT = 64  # of a tensor map
 # What a box holds outside its tensor when the map asks for NaN, as bits: read off an H200.
 NAN_FILL = {"bfloat16": 0x7FF7, "float16": 0x7FF7, "float32": 0x7FF77FF7}
 MASK = (1 << SLOT) - 1
@@ -84,7 +83,7 @@ def map_at(machine: Machine, lanes: Lanes, lane: int, address: int, position: in
         at = address - base
         if 0 <= at < room:
             number = tensormap.number_in(data[at : at + tensormap.IMAGE_BYTES].tobytes())
-            if number >= 0 and at % MAP_ALIGNMENT:
+            if number >= 0 and at % tensormap.MAP_ALIGNMENT:
                 wrong = f"at byte {at} of {'its parameters' if base != BASE else 'global memory'}"
                 number = -1
     if not 0 <= number < len(machine.tensor_maps):

@@ -2,7 +2,8 @@
 
 Every thread of the cluster arrives once per phase; the phase ends when all that have not exited
 have arrived. ``arrive`` never waits; ``wait`` parks the thread until the phase it arrived in ends.
-A ``.relaxed`` arrival publishes nothing.
+A ``.relaxed`` arrival publishes what its warps have fenced before: all they knew, or, by
+``fence.mbarrier_init``, what they did themselves.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from polygen.machine.clocks import CODE
 from polygen.machine.lane_clocks import ACTOR, ACTORS
 from polygen.machine.lanes import Geometry, Lanes, Vector
-from polygen.machine.races import NEVER
+from polygen.machine.race_reports import NEVER
 
 if TYPE_CHECKING:
     from polygen.machine.state import Machine
@@ -32,6 +33,8 @@ class Clusters:
         self.parked: list[list[tuple[Vector, int, int]]] = [[] for _ in range(count)]
         self.clock: list[tuple[Vector, Vector] | None] = [None] * count
         self.done: list[tuple[Vector, Vector] | None] = [None] * count
+        self.held: dict[int, tuple[Vector, Vector]] = {}  # by clock row: what it has fenced
+        self.initialisers: set[int] = set()  # clock rows that have initialised mbarriers
 
     def arrive(
         self, machine: Machine, lanes: Lanes, relaxed: bool, position: int
@@ -51,7 +54,11 @@ class Clusters:
             threads = lanes.index[lanes.index // self.per_cluster == cluster]
             self.arrived[threads] = True
             self.due[threads] = self.phase[cluster]
-            if machine.shadow is not None and not relaxed:
+            if machine.shadow is not None and relaxed:
+                for row in np.unique(machine.shadow.row_of[threads]).tolist():
+                    if row in self.held:
+                        self.clock[cluster] = _joined(self.clock[cluster], self.held[row])
+            elif machine.shadow is not None:
                 rows = np.unique(machine.shadow.row_of[threads])
                 new = machine.shadow.clock[rows].max(0), machine.shadow.fenced[rows].max(0)
                 self.clock[cluster] = _joined(self.clock[cluster], new)
@@ -137,6 +144,36 @@ def _joined(
     if old is None or new is None:
         return old or new
     return np.maximum(old[0], new[0]), np.maximum(old[1], new[1])
+
+
+def hold(machine: Machine, lanes: Lanes, own: bool) -> None:
+    """A fence by some lanes: what relaxed arrivals of their warps publish from now on.
+
+    Args:
+        machine: the wave.
+        lanes: those that execute it.
+        own: a fence of mbarriers' initialisations, which covers nothing that others did.
+    """
+    shadow = machine.shadow
+    if shadow is None:
+        return
+    last = dict(zip(shadow.rows(lanes).tolist(), lanes.index.tolist(), strict=True))
+    if own:
+        last = {row: at for row, at in last.items() if row in machine.clusters.initialisers}
+    if not last:
+        return
+    for row, thread in last.items():
+        found = shadow.released(thread)
+        if own:
+            mine = np.arange(len(found[0])) == shadow.column[row]
+            found = np.where(mine, found[0], 0), np.where(mine, found[1], 0)
+        held = _joined(machine.clusters.held.get(row), found)
+        assert held is not None
+        machine.clusters.held[row] = held
+    rows = np.array(sorted(last))
+    unfenced = shadow.unfenced[rows]
+    shadow.tick(rows)  # what follows is not covered
+    shadow.unfenced[rows] = unfenced
 
 
 def check_ends(machine: Machine) -> None:

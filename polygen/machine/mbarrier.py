@@ -123,6 +123,7 @@ def initialise(machine: Machine, lanes: Lanes, address: Any, count: Any, positio
     places, counts = places_of(machine, lanes, address, position), full(lanes, count)
     if machine.shadow is not None:
         machine.shadow.write(lanes, places, 8, position)
+        machine.clusters.initialisers.update(machine.shadow.rows(lanes).tolist())
     for at, number in zip(places.tolist(), counts.tolist(), strict=True):
         if not 1 <= number < 1 << 20:
             machine.findings.add("barrier-count", f"an mbarrier count of {number}", position)

@@ -364,6 +364,14 @@ def in_space(address: Any, space: str) -> Any:
     return ~(in_space(address, "shared") | in_space(address, "local"))
 
 
+def parameter_word(machine: Machine, address: Any, dtype: str, place: int) -> Any:
+    """One word of ``ld.param`` from an address that all threads share."""
+    size = np.dtype(dtype).itemsize
+    at = (int(address) & 0xFFFFFFFF) + place * size
+    wide = np.clip(np.arange(at, at + size), 0, len(machine.parameter_bytes) - 1)
+    return machine.parameter_bytes[wide].view(dtype)[0]
+
+
 def load_parameter(
     machine: Machine, lanes: Lanes, address: Any, dtype: str, count: int, position: int
 ) -> tuple[Vector, ...]:

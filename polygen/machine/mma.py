@@ -1,4 +1,4 @@
-"""Warp-level matrix instructions: mma.sync, ldmatrix, stmatrix, in the terms of the PTX ISA.
+"""Warp-level matrix instructions, mma.sync, ldmatrix, stmatrix, movmatrix, as the PTX ISA has them.
 
 With lane l, ``g = l / 4`` and ``t = l % 4``, a 32-bit register holds ``per`` neighbouring elements:
 
@@ -246,6 +246,13 @@ def load_matrix(
         halves = rows.view("u2").reshape(matrices, warps, 8, 8).transpose(0, 1, 3, 2)
         return tuple(np.ascontiguousarray(halves).view("u4").reshape(matrices, warps * 32))
     return tuple(rows.view("u4").reshape(matrices, warps * 32))
+
+
+def move_matrix(machine: Machine, lanes: Lanes, value: Any, position: int) -> tuple[Vector]:
+    """``movmatrix``: lanes hold a matrix as `load_matrix` leaves it, and get its transpose."""
+    require_complete(machine, lanes, position)
+    halves = np.ascontiguousarray(full(lanes, value)).view("u2").reshape(-1, 8, 8)
+    return (np.ascontiguousarray(halves.transpose(0, 2, 1)).view("u4").ravel(),)
 
 
 def store_matrix(machine: Machine, lanes: Lanes, address: Any, *rest: Any) -> None:

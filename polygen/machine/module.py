@@ -71,6 +71,7 @@ class Kernel:
     instructions: tuple[Instruction, ...]
     labels: dict[str, int]  # label -> index of the instruction it precedes
     cluster: tuple[int, int, int] = (1, 1, 1)
+    clustered: bool = False  # it was compiled for this cluster, and can be launched in no other
     threads_most: int = 0  # of a block, by its launch bounds; 0: they do not say
     block: tuple[int, ...] = ()  # the block that it must be launched with; (): any
     blocks_least: int = 1  # of a multiprocessor, likewise

@@ -297,6 +297,7 @@ def _header(text: str, line: int) -> dict[str, Any]:
         "name": match[1],
         "parameters": tuple(_variable(part, line) for part in split_operands(match[2] or "")),
         "cluster": (*sides.get("reqnctapercluster", ()), 1, 1, 1)[:3],
+        "clustered": "reqnctapercluster" in sides,
         "threads_most": math.prod(sides.get("reqntid") or sides.get("maxntid", [0])),
         "block": (*sides["reqntid"], 1, 1, 1)[:3] if "reqntid" in sides else (),
         "blocks_least": sides.get("minnctapersm", [1])[0],

@@ -4,8 +4,8 @@
    share one.
 2. Scalars and structs become bytes of the parameters, pointers, alone or in structs, the addresses
    of their buffers.
-3. A tensor map is an image that tells its number (`tensormap.image`): among the parameters, or in
-   global memory behind a pointer.
+3. A tensor map is an image that tells its number (`tensormap.image`): among the parameters, alone
+   or in a struct, or in global memory behind a pointer.
 """
 
 from __future__ import annotations
@@ -99,6 +99,12 @@ def place_arguments(module: Module, program: Program, arguments: tuple[Any, ...]
         placed_images.append(images.place(where, target, buffer.offset))
         return images.HANDLE + len(placed_images) - 1
 
+    def place_map(where: str, one: TensorMap) -> bytes:
+        """Its image."""
+        buffer = reserve(where, one.memory)
+        maps.append(tensormap.place(where, one, buffer.offset + one.start))
+        return tensormap.image(len(maps) - 1)
+
     for number, (one, value) in enumerate(zip(kernel.parameters, arguments, strict=True)):
         where = f"argument {number} ({one.name})"
         size = one.size or type_bytes(one.kind)
@@ -106,13 +112,9 @@ def place_arguments(module: Module, program: Program, arguments: tuple[Any, ...]
         offsets[one.name] = len(data)
         pieces = value if isinstance(value, tuple) else (value,)
         if any(isinstance(piece, TensorMap) for piece in pieces):
-            image = b""
-            for piece in pieces:
-                if not isinstance(piece, TensorMap):
-                    raise LaunchError("a tuple of tensor maps and others", where=where)
-                buffer = reserve(where, piece.memory)
-                image += tensormap.image(len(maps))
-                maps.append(tensormap.place(where, piece, buffer.offset + piece.start))
+            if not all(isinstance(piece, TensorMap) for piece in pieces):
+                raise LaunchError("a tuple of tensor maps and others", where=where)
+            image = b"".join(place_map(where, piece) for piece in pieces)
             if size == 8:  # a pointer to maps in global memory
                 held = memory.reserve_bytes(where, image, len(image), 64)
                 image = (BASE + held.offset).to_bytes(8, "little")
@@ -127,8 +129,11 @@ def place_arguments(module: Module, program: Program, arguments: tuple[Any, ...]
         elif isinstance(value, Struct):
             struct = bytearray(_scalar(value.data, one.kind, size, where))
             for offset, target, start in value.targets(where):
-                inside = address(where, target) + start
-                struct[offset : offset + 8] = inside.to_bytes(8, "little")
+                if isinstance(target, TensorMap):
+                    word = place_map(f"{where}, byte {offset}", target)
+                else:
+                    word = (address(where, target) + start).to_bytes(8, "little")
+                struct[offset : offset + len(word)] = word
             data += bytes(struct)
         else:
             data += _scalar(value, one.kind, size, where)

@@ -18,16 +18,15 @@ from typing import Any
 
 import numpy as np
 
+from polygen.machine import race_reports
 from polygen.machine.cells import Reads, fill, put
 from polygen.machine.clocks import CODE, Clocks
 from polygen.machine.lane_clocks import ACTOR, ACTORS
 from polygen.machine.lanes import Geometry, Lanes, Vector
+from polygen.machine.race_reports import FLIGHT, NEVER
 from polygen.machine.report import Findings
 from polygen.machine.special import RESERVED
-from polygen.machine.unwritten import Again, may_load_shared
 
-NEVER = np.int64(1 << 62)  # the write record of a cell nobody wrote
-FLIGHT = np.int64(1 << 61)  # added to the record of a copy that has not landed
 LATER = np.int32(2**31 - 1)  # an epoch that never ends
 
 
@@ -101,7 +100,7 @@ class Shadow(Clocks):
         wrong = last > self.seen(warps, last)
         wrong = self.single.excuse(wrong, lanes.index, last)
         wrong |= self.beside(last, self.mark(lanes, position))
-        return self._report_read(lanes, cells, wrong, position) if wrong.any() else None
+        return race_reports.read(self, lanes, cells, wrong, position) if wrong.any() else None
 
     def write(
         self,
@@ -136,7 +135,7 @@ class Shadow(Clocks):
             wrong = self.single.excuse(wrong, lanes.index, before)
             wrong |= self.beside(before, mark)
             if wrong.any():
-                self._report_write(lanes, self.cells(at, size), wrong, position)
+                race_reports.write(self, lanes, self.cells(at, size), wrong, position)
         last = self.read_in.reshape(-1, count).take(places, 0)
         if self.readers or (last.max() > self.behind and not (last <= met).all()):
             self._check_reads(lanes, self.cells(at, size), rows, mark, position)
@@ -152,7 +151,7 @@ class Shadow(Clocks):
         lost = change >= 1 << ACTOR
         if lost.any():  # two warps wrote the same cell with this very instruction
             cells = self.cells(at, size)
-            self._report_write(lanes, cells, np.repeat(lost[:, None], count, 1), position)
+            race_reports.write(self, lanes, cells, np.repeat(lost[:, None], count, 1), position)
             return False
         return True
 
@@ -177,8 +176,10 @@ class Shadow(Clocks):
         """Check that the reads of cells are over which lanes are about to write."""
         records = self.reads.settled(self.met)
         if records is None:  # what is read asynchronously has records when it is over
-            if self.readers and self._being_read(cells).any():
-                self._report_overwrite(lanes, cells, np.zeros((*cells.shape, 1), bool), position)
+            if self.readers and self.being_read(cells).any():
+                race_reports.overwrite(
+                    self, lanes, cells, np.zeros((*cells.shape, 1), bool), position
+                )
             return
         reads = records[:, cells]  # actors, lanes, cells of a lane
         known = self.clock[rows, : self.actors].T[:, :, None]
@@ -191,8 +192,8 @@ class Shadow(Clocks):
             if near.any():
                 lane, place = np.nonzero(near)
                 late[lane, place, own[lane]] = True
-        if late.any() or (self.readers and self._being_read(cells).any()):
-            self._report_overwrite(lanes, cells, late, position)
+        if late.any() or (self.readers and self.being_read(cells).any()):
+            race_reports.overwrite(self, lanes, cells, late, position)
 
     def land(self, rows: Vector, at: Vector, size: int, position: int, lane: Any = 0) -> None:
         """Copies issued earlier have landed, and the actors of `rows` know it."""
@@ -216,7 +217,7 @@ class Shadow(Clocks):
         if alone:
             wrong = self.single.excuse(wrong, lanes.index, last)
         if wrong.any():
-            self._report_read(lanes, self.cells(at, size), wrong, position)
+            race_reports.read(self, lanes, self.cells(at, size), wrong, position)
 
     def check_async(
         self,
@@ -240,7 +241,7 @@ class Shadow(Clocks):
             wrong &= ~self._fenced_itself(rows, last)
         if wrong.any():
             cells = self.cells(at, size)
-            for lane, place, record, count in self._pairs(wrong, self.written[cells]):
+            for lane, place, record, count in race_reports.pairs(wrong, self.written[cells]):
                 self.findings.add(
                     "missing-proxy-fence",
                     f"the async proxy reads shared byte {self.offset(int(cells[lane, place]))} for "
@@ -302,103 +303,10 @@ class Shadow(Clocks):
         put(self.reads.records.reshape(-1), places, 16 >> self.shift, marks)
         fill(self.read_in, rows, 16 >> self.shift, LATER)
 
-    def _being_read(self, cells: Vector) -> Vector:
+    def being_read(self, cells: Vector) -> Vector:
         """Of which cells an asynchronous operation still reads the bytes."""
         return self.reading[cells >> (4 - self.shift)] > 0
 
     def offset(self, cell: int) -> int:
         """Where a cell is among the block's own shared memory."""
         return cell * self.granule % self.bytes - RESERVED
-
-    def _pairs(self, wrong: Vector, records: Vector) -> list[tuple[int, int, int, int]]:
-        """First (lane, place) per other instruction, with that record and the count."""
-        found: dict[int, list[int]] = {}
-        for lane, place in np.argwhere(np.broadcast_to(wrong, records.shape))[:4096]:
-            record = int(records[lane, place])
-            entry = found.setdefault(record & CODE, [lane, place, record, 0])
-            entry[3] += 1
-        return [(lane, place, record, count) for lane, place, record, count in found.values()]
-
-    def _report_read(
-        self, lanes: Lanes, cells: Vector, wrong: Vector, position: int
-    ) -> tuple[Vector, str] | None:
-        last = self.written[cells]
-        never = wrong & (last >= NEVER)
-        followed = None
-        if never.any():
-            lane, place = np.argwhere(never)[0]
-            where = self.offset(int(cells[lane, place]))
-            sentence = f"{lanes.name(lane)} reads shared byte {where}, which nothing has written"
-            if position in self.followed:
-                followed = never, sentence
-            elif may_load_shared(self.findings.kernel.instructions[position]):
-                raise Again(loads=True)
-            else:
-                self.findings.add(
-                    "uninitialised-shared-read", sentence, position, count=int(never.any(1).sum())
-                )
-        for lane, place, record, count in self._pairs(wrong & ~never, last):
-            other = record & CODE
-            flying = record >= FLIGHT
-            if position in self.atomic and other in self.atomic:
-                continue
-            actor = self.who(record)
-            detail = (
-                "a copy still in flight from" if flying else "a write not ordered before it, by"
-            )
-            self.findings.add(
-                "in-flight-access" if flying else "race-write-read",
-                f"{lanes.name(lane)} reads shared byte {self.offset(int(cells[lane, place]))} "
-                f"against {detail} {actor}",
-                position,
-                other,
-                count,
-            )
-        return followed
-
-    def _report_write(self, lanes: Lanes, cells: Vector, wrong: Vector, position: int) -> None:
-        records = self.written[cells]
-        for lane, place, record, count in self._pairs(wrong, records):
-            other = record & CODE
-            flying = record >= FLIGHT
-            if position in self.atomic and other in self.atomic:
-                continue
-            actor = self.who(record)
-            detail = (
-                "a copy still in flight from" if flying else "a write not ordered before it, by"
-            )
-            self.findings.add(
-                "in-flight-access" if flying else "race-write-write",
-                f"{lanes.name(lane)} writes shared byte {self.offset(int(cells[lane, place]))} "
-                f"against {detail} {actor}",
-                position,
-                other,
-                count,
-            )
-
-    def _report_overwrite(self, lanes: Lanes, cells: Vector, late: Vector, position: int) -> None:
-        flying = self._being_read(cells)
-        if flying.any():
-            lane, place = np.argwhere(flying)[0]
-            self.findings.add(
-                "in-flight-access",
-                f"{lanes.name(lane)} writes shared byte {self.offset(int(cells[lane, place]))} "
-                "while an asynchronous operation still reads it",
-                position,
-                count=int(flying.any(1).sum()),
-            )
-        for column in np.flatnonzero(late.any((0, 1))):
-            wrong = late[:, :, column]
-            for lane, place, record, count in self._pairs(wrong, self.reads.records[column, cells]):
-                other = record & CODE
-                if position in self.atomic and other in self.atomic:
-                    continue
-                self.findings.add(
-                    "race-read-write",
-                    f"{lanes.name(lane)} writes shared byte "
-                    f"{self.offset(int(cells[lane, place]))} while {self.who(record)} "
-                    "may still have to read it",
-                    position,
-                    other,
-                    count,
-                )

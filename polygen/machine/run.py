@@ -15,7 +15,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,7 @@ from polygen.machine.wide import narrowed
 
 MOST_GRID = (2**31 - 1, 2**16 - 1, 2**16 - 1)
 MOST_BLOCKS = 1 << 22
+MOST_CLUSTER = 16  # what is not portable included
 COMPLETIONS = ("late", "early", "random")
 
 
@@ -60,6 +61,8 @@ class Launch:
             `Struct` for what has pointers inside. An array given twice, or with its axes in another
             order, is one buffer, and so is the whole of a map of a part.
         entry: kernel name; None when the PTX has one kernel.
+        cluster: CTAs of a cluster along x, y, z, as a launch attribute says; None: as the kernel
+            was compiled (``.reqnctapercluster``), else clusters of one.
     """
 
     grid: tuple[int, int, int]
@@ -67,6 +70,7 @@ class Launch:
     shared_bytes: int = 0
     arguments: tuple[Any, ...] = ()
     entry: str | None = None
+    cluster: tuple[int, int, int] | None = None
 
 
 def arrays_of(launch: Launch) -> list[np.ndarray[Any, Any]]:
@@ -82,7 +86,7 @@ def _shared_limit(target: str) -> int:
 
 
 _CACHE: dict[str, Module] = {}
-_TRANSLATIONS: dict[tuple[str, str], Translation] = {}
+_TRANSLATIONS: dict[tuple[str, str, tuple[int, int, int]], Translation] = {}
 
 
 @contextlib.contextmanager
@@ -155,10 +159,36 @@ def _check_launch(launch: Launch, kernel: Kernel, completion: str) -> None:
             where=where,
             nearest=", ".join(f"{one.name}: {one.kind}" for one in kernel.parameters),
         )
-    if any(g % c for g, c in zip(launch.grid, kernel.cluster, strict=True)):
+    if any(g % c for g, c in zip(launch.grid, _cluster(launch, kernel), strict=True)):
         raise LaunchError(
-            f"grid {launch.grid} is not a multiple of the cluster {kernel.cluster}", where=where
+            f"grid {launch.grid} is not a multiple of the cluster {_cluster(launch, kernel)}",
+            where=where,
         )
+
+
+def _cluster(launch: Launch, kernel: Kernel) -> tuple[int, int, int]:
+    """CTAs of a cluster of the launch.
+
+    Raises:
+        LaunchError: it is none that the kernel can be launched in.
+    """
+    if launch.cluster is None:
+        return kernel.cluster
+    where, shape = f"launch of {kernel.name}", tuple(launch.cluster)
+    if len(shape) != 3 or any(int(side) < 1 for side in shape):
+        raise LaunchError(f"cluster {shape} is not three positive numbers", where=where)
+    if math.prod(shape) > MOST_CLUSTER:
+        raise LaunchError(
+            f"a cluster of {math.prod(shape)} blocks",
+            where=where,
+            nearest=f"At most {MOST_CLUSTER}",
+        )
+    if kernel.clustered and shape != kernel.cluster:
+        raise LaunchError(
+            f"a cluster of {shape}, the kernel's .reqnctapercluster is {kernel.cluster}",
+            where=where,
+        )
+    return shape
 
 
 def _check_shared(kernel: Kernel, launch: Launch, end: int, limit: int) -> None:
@@ -210,12 +240,15 @@ def run(
     module = _module(ptx_text)
     kernel = _kernel(module, launch.entry)
     _check_launch(launch, kernel, completion)
-    key = (ptx_text, kernel.name)
+    cluster = _cluster(launch, kernel)
+    key = (ptx_text, kernel.name, cluster)
     if key not in _TRANSLATIONS:
         names = frozenset(one.name for one in module.variables)
         with _readable():
             _TRANSLATIONS[key] = Translation(
-                analyse(narrowed(flattened(kernel, module.functions)), names)
+                analyse(
+                    narrowed(flattened(replace(kernel, cluster=cluster), module.functions)), names
+                )
             )
     program = _TRANSLATIONS[key].program
     kernel = program.kernel

@@ -84,7 +84,7 @@ class PlacedMap:
 
 
 _MARK = b"a tensor map of the PTX machine "
-IMAGE_BYTES = 128
+IMAGE_BYTES, MAP_ALIGNMENT = 128, 64
 
 
 def image(number: int) -> bytes:

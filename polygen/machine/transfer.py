@@ -53,7 +53,10 @@ def load(w: Writer, one: Instruction) -> None:
             w.write(target, dtype, text, True)
         return
     where = w.address(one.operands[1])
-    if space == "generic":
+    if space == "param" and w.is_uniform(address(one.operands[1])[0]):
+        for place, target in enumerate(targets):
+            w.write(target, dtype, f"parameter_word(M, {where}, {dtype!r}, {place})", True)
+    elif space == "generic":
         w.call(
             "load_generic", [where], f", {dtype!r}, {len(targets)}, {w.position}", targets, dtype
         )
@@ -152,6 +155,16 @@ def fence(w: Writer, one: Instruction) -> None:
         w.call("proxy_fence", [], "")
     elif one.parts[1] != "proxy":
         w.call("order.fence", [], f", {'cta' in one.parts}")
+    if one.parts[1] != "proxy" and "cta" not in one.parts and _arrives_relaxed(w):
+        w.call("cluster.hold", [], f", {one.parts[1] == 'mbarrier_init'}")
+
+
+def _arrives_relaxed(w: Writer) -> bool:
+    """Whether the kernel has arrivals at the cluster's barrier that fences are for."""
+    return any(
+        one.parts[:3] == ("barrier", "cluster", "arrive") and "relaxed" in one.parts
+        for one in w.kernel.instructions
+    )
 
 
 @opcode("griddepcontrol")

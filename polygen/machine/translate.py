@@ -23,6 +23,7 @@ from polygen.machine import (
     bits,
     bulk,
     bulk_stores,
+    cluster,
     compute,
     convert,
     exchange,
@@ -124,7 +125,7 @@ def _namespace() -> dict[str, object]:
         registers=registers,
         texture=texture,
     )
-    names.update(grids=grids)
+    names.update(grids=grids, cluster=cluster)
     names.update(order=order, remote=remote, accumulators=accumulators, unwritten=unwritten)
     names.update(
         one=np.float32(1),

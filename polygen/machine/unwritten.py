@@ -34,7 +34,7 @@ _SINKS = frozenset(
 )  # fmt: skip
 EVERYWHERE = True  # the flags of a register that no thread has written
 REGISTER = 1  # a flag: it depends on a register; larger ones are of loads, by their first places
-_EXCHANGES = frozenset(["shfl", "vote", "match", "redux", "activemask", "elect"])
+_EXCHANGES = frozenset(["shfl", "vote", "match", "redux", "activemask", "elect", "movmatrix"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Code for warp-wide instructions: mma, ldmatrix, stmatrix, shuffles, votes, reductions."""
+"""Code for warp-wide instructions: mma, moves of matrices, shuffles, votes, reductions."""
 
 from __future__ import annotations
 
@@ -132,6 +132,15 @@ def store_matrix(w: Writer, one: Instruction) -> None:
     values = [w.read(name, "u4") for name in items(one.operands[1])]
     tail = f", {'trans' in one.parts}, {w.position}"
     w.call("store_matrix", [w.address(one.operands[0]), *values], tail)
+
+
+@opcode("movmatrix")
+def move_matrix(w: Writer, one: Instruction) -> None:
+    """``movmatrix.sync.aligned.m8n8.trans.b16``."""
+    if one.parts[1:] != ("sync", "aligned", "m8n8", "trans", "b16") or len(one.operands) != 2:
+        raise w.refuse(one)
+    target, source = one.operands
+    w.call("move_matrix", [w.read(source, "u4")], f", {w.position}", (target,), "u4")
 
 
 def _pair(operand: str) -> tuple[str, str]:

@@ -77,7 +77,7 @@ FAULTS = [
     ("cluster", "no cluster", [("__cluster_dims__(2, 1, 1) ", "")], False),
     ("cluster", "barrier of the block at the start", [(CLUSTER, "  __syncthreads();\n", 1)], True),
     ("cluster", "no wait at the start", [(CLUSTER, "  cluster_arrive();\n", 1)], True),
-    ("cluster", "cluster barrier relaxed", [("barrier.cluster.arrive.release", "barrier.cluster.arrive.relaxed")], True),
+    ("cluster", "cluster barrier relaxed, nothing fenced", [("barrier.cluster.arrive.release", "barrier.cluster.arrive.relaxed"), (INIT, "")], True),
     ("cluster", "no cluster barrier at the end", [(CLUSTER, "", -1)], True),
     ("cluster", "no wait at the end", [(CLUSTER, "  cluster_arrive();\n", -1)], True),
     # barriers at the start

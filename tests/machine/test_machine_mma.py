@@ -356,3 +356,29 @@ def test_doubles(compile_ptx, shape, arch):
     assert report.ok, str(report)
     wanted = c + 2 * (a @ b)
     np.testing.assert_array_equal(report.arrays[2].reshape(row.shape), wanted[row, column])
+
+
+MOVE = """
+extern "C" __global__ void k(const unsigned* in, unsigned* out) {
+  unsigned found = 77;
+  GUARD asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(found) : "r"(in[threadIdx.x]));
+  out[threadIdx.x] = found;
+}"""
+
+
+@pytest.mark.parametrize(
+    "guard, found",
+    [("", set()), ("if (threadIdx.x >= 32)", set()), ("if (threadIdx.x & 1)", {"divergent-warp-operation"})],
+)  # fmt: skip
+def test_movmatrix_transposes_what_the_lanes_of_a_warp_hold(compile_ptx, guard, found):
+    matrices = np.arange(2 * 64, dtype=np.uint16).reshape(2, 8, 8)
+    words, out = matrices.reshape(2, -1).view(np.uint32).ravel(), np.zeros(64, np.uint32)
+    text = compile_ptx(MOVE.replace("GUARD", guard), "sm_80")
+    report = run(text, Launch((1, 1, 1), (64, 1, 1), 0, (words, out)))
+    assert {one.code for one in report.findings} == found
+    if not found:
+        moved = report.arrays[1].reshape(2, 32)
+        np.testing.assert_array_equal(moved[1].view(np.uint16).reshape(8, 8), matrices[1].T)
+        first = np.full(32, 77) if guard else moved[0]
+        wanted = first if guard else matrices[0].T.ravel().copy().view(np.uint32)
+        np.testing.assert_array_equal(moved[0], wanted)

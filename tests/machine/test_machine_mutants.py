@@ -229,6 +229,9 @@ EQUIVALENT_KINDS = {
         )
         for name, nth in ((TRIANGLE, 2), (SHARED_ROWS, 2), (PIXELS, 2), (GOES_ON, 2), (PARTS, 3))
     },
+    (SHARED_ROWS, "a release is relaxed", "barrier.cluster.arrive.release;", 1): (
+        "fence.mbarrier_init, ahead of it, covers the mbarriers, and nothing else is behind it"
+    ),
     (SHARED_ROWS, "a release is relaxed", "barrier.cluster.arrive.release;", 2): (
         "it only keeps blocks alive: nothing is read behind it"
     ),

@@ -412,7 +412,8 @@ CLUSTER_FAULTS = [
     ("no cluster barrier at the start", 'asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");\n'
      '  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");', "__syncthreads();",
      {"race-write-read", "uninitialised-shared-read"}),
-    ("relaxed arrival", "barrier.cluster.arrive.release.aligned", "barrier.cluster.arrive.relaxed.aligned", {"race-write-read"}),
+    ("relaxed arrival without a fence", 'FENCE_INIT; extra[0] = 100 + rank; }\n  asm volatile("barrier.cluster.arrive.release.aligned;"',
+     'extra[0] = 100 + rank; }\n  asm volatile("barrier.cluster.arrive.relaxed.aligned;"', {"race-write-read"}),
     ("half the bytes", "expect(full, 2048)", "expect(full, 1024)", {"race-write-read", "in-flight-access", "deadlock", "race-write-write"}),
     ("mask misses the peer", "(unsigned short)3", "(unsigned short)(1 << rank)", {"deadlock"}),
     ("only one release", "threadIdx.x < 2 && step", "threadIdx.x < 1 && step", {"deadlock"}),

@@ -169,6 +169,21 @@ def test_tensor_maps_of_a_hopper_kernel(tmp_path, capsys):
     assert "1 array(s) equal" in capsys.readouterr().out
 
 
+def test_a_draft_of_a_map_of_five_dims_is_small(tmp_path, capsys):
+    source = """
+struct __align__(64) Map { unsigned long long words[16]; };
+extern "C" __global__ void k(const __grid_constant__ Map map) {
+  asm volatile("prefetch.tensormap [%0];" :: "l"(&map));
+  asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global.tile [%0, {%1, %1, %1, %1, %1}];" :: "l"(&map), "r"(0));
+}"""
+    assert main(["check", written(tmp_path, "five.cu", source), "--arch", "sm_90a"]) == 0
+    draft = capsys.readouterr().out
+    assert "shape = [2, 2, 2, 128, 128]" in draft and "box = [1, 1, 1, 64, 64]" in draft
+    path = Path(written(tmp_path, "five.toml", draft))
+    ((made,), _) = arguments(load_launch(path), path)
+    assert made.array.shape == (2, 2, 2, 128, 128)
+
+
 # --- launch files --------------------------------------------------------------------------------
 def test_arrays_are_filled_as_asked(tmp_path):
     text = ONE + ARRAY + "seed = 3\nlow = 0\nhigh = 1\n"
@@ -218,6 +233,7 @@ MISTAKES = [
     ('kind = "array"\n', "", ["argument[0].kind: missing"]),
     ('"s32"', '"s31"', ["argument[0].dtype: 's31' is unknown. Nearest legal: 's32'"]),
     ("shape = [32]", "shape = []", ["argument[0].shape: [] is not a list of positive numbers"]),
+    ("shape = [32]", "shape = [65536, 65536]", ["has 4294967296 elements", "Nearest legal: 1073741824"]),
     ("shape = [32]", 'shape = [32]\nfill = "ones"', ["argument[0].fill: 'ones' is unknown"]),
     ("shape = [32]", 'shape = [32]\nfill = "nan"', ["argument[0].fill: s32 has no NaN"]),
     ("shape = [32]", 'shape = [32]\nfill = "no.npy"', ["argument[0].fill: no.npy cannot be read"]),
