@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from polygen.bench import figures, plots, report
-from polygen.bench.record import KIND, load
+from polygen.bench.record import KIND, load, newest
 from polygen.hardware.cost_parameters import cost_parameters
 from polygen.hardware.device import device
 from polygen.tune.fit import judge
@@ -254,7 +254,7 @@ PEERS = ("separate", "eager", "cublaslt", "inductor", "cudnn")
 
 def speed(folder: Path = FOLDER / "results") -> str:
     """The README's part: one table, of each suite what was measured last."""
-    record = report.newest(list(records(folder).values()))
+    record = newest(list(records(folder).values()))
     good = [line for line in record["rows"] if figures.is_measured(line)]
     lost = len(figures.losses(good))
     (gpu,) = {made["gpu"]["name"] for made in record["runs"]}

@@ -126,3 +126,29 @@ def merge(record: Record, line: Line, order: Sequence[Row]) -> None:
     kept = list(found.values())
     kept.sort(key=lambda old: place.get(old["key"], len(place)))
     record["rows"] = kept
+
+
+def newest(records: Sequence[Record]) -> Record:
+    """One record of several: of each suite the rows that were measured last.
+
+    Args:
+        records: at least one.
+    """
+    suites: dict[str, Record] = {}
+    for record in sorted(records, key=_when):
+        suites |= {name: record for line in record["rows"] for name in line["suites"]}
+    rows: list[Line] = []
+    runs: list[dict[str, Any]] = []
+    for record in records:
+        own = {name for name, found in suites.items() if found is record}
+        for line in record["rows"]:
+            kept = [name for name in line["suites"] if name in own]
+            if kept:
+                rows.append({**line, "run": len(runs) + line["run"], "suites": kept})
+        runs += record["runs"] if own else []
+    return {**sorted(records, key=_when)[-1], "rows": rows, "runs": runs}
+
+
+def _when(record: Record) -> str:
+    when: str = record["runs"][-1]["date"]
+    return when

@@ -266,32 +266,6 @@ def _cut(text: str, most: int = 160) -> str:
 
 
 # --- for the README -------------------------------------------------------------------------------
-def newest(records: Sequence[Record]) -> Record:
-    """One record of several: of each suite the rows that were measured last.
-
-    Args:
-        records: at least one.
-    """
-    suites: dict[str, Record] = {}
-    for record in sorted(records, key=_when):
-        suites |= dict.fromkeys(suites_in(record), record)
-    rows: list[Line] = []
-    runs: list[dict[str, Any]] = []
-    for record in records:
-        own = {name for name, found in suites.items() if found is record}
-        for line in record["rows"]:
-            kept = [name for name in line["suites"] if name in own]
-            if kept:
-                rows.append({**line, "run": len(runs) + line["run"], "suites": kept})
-        runs += record["runs"] if own else []
-    return {**sorted(records, key=_when)[-1], "rows": rows, "runs": runs}
-
-
-def _when(record: Record) -> str:
-    when: str = record["runs"][-1]["date"]
-    return when
-
-
 def overview(record: Record, peers: Sequence[str] | None = None) -> str:
     """A short table: per suite, the mean beside the best library and beside each.
 

@@ -82,7 +82,7 @@ def test_of_each_suite_what_was_measured_last():
     new["runs"][-1]["date"] = "2999-01-01T00:00:00+00:00"
     new["rows"] = new["rows"][:1]
     for records in ((old, new), (new, old)):
-        made = report.newest(records)
+        made = record.newest(records)
         lines = report.overview(made, ("cublaslt", "triton")).splitlines()
         assert lines[0].endswith("| best of all | cuBLASLt | lost rows | of limit | measured |")
         (hopper, small, both) = (line.split(" | ") for line in lines[2:])
