@@ -202,7 +202,10 @@ def check_share(
             )
         found.append(row * per_row + column // of.elements)
     if not np.array_equal(np.sort(np.concatenate(found)), np.arange(rows * per_row)):
-        raise VerifyError(f"not every piece is moved once: {of.row}, {of.column}", where=WHERE)
+        raise VerifyError(
+            f"not every piece is moved once by {threads} threads: {of.row}, {of.column}",
+            where=WHERE,
+        )
 
 
 def check_step(of: Share, layout: Rows) -> None:
