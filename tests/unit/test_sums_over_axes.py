@@ -13,7 +13,8 @@ from polygen.lower.operands import walk
 from polygen.lower.verify import verify
 from polygen.lower.work import Move
 from polygen.pipeline import generate
-from polygen.poly.depth import digits, prove_walk
+from polygen.poly.depth import prove_walk
+from polygen.poly.digits import digits
 from polygen.schedule.load import load_schedule, schedules_folder
 
 WAYS = {
