@@ -50,28 +50,34 @@ def read(
             shadow.findings.add(
                 "uninitialised-shared-read", sentence, position, count=int(never.any(1).sum())
             )
-    for lane, place, record, count in pairs(wrong & ~never, last):
-        other = record & CODE
-        flying = record >= FLIGHT
-        if position in shadow.atomic and other in shadow.atomic:
-            continue
-        actor = shadow.who(record)
-        detail = "a copy still in flight from" if flying else "a write not ordered before it, by"
-        shadow.findings.add(
-            "in-flight-access" if flying else "race-write-read",
-            f"{lanes.name(lane)} reads shared byte {shadow.offset(int(cells[lane, place]))} "
-            f"against {detail} {actor}",
-            position,
-            other,
-            count,
-        )
+    _unordered(shadow, lanes, cells, (wrong & ~never, last), position, "read")
     return followed
 
 
 def write(shadow: Shadow, lanes: Lanes, cells: Vector, wrong: Vector, position: int) -> None:
     """Writes to cells whose last write is not ordered before them."""
-    records = shadow.written[cells]
-    for lane, place, record, count in pairs(wrong, records):
+    _unordered(shadow, lanes, cells, (wrong, shadow.written[cells]), position, "write")
+
+
+def _unordered(
+    shadow: Shadow,
+    lanes: Lanes,
+    cells: Vector,
+    found: tuple[Vector, Vector],
+    position: int,
+    what: str,
+) -> None:
+    """Accesses to cells against the last writes of others.
+
+    Args:
+        shadow: the cells.
+        lanes: who accesses them.
+        cells: by lane.
+        found: where the access is wrong, and the records of the last writes.
+        position: of the instruction.
+        what: it does: "read" or "write".
+    """
+    for lane, place, record, count in pairs(*found):
         other = record & CODE
         flying = record >= FLIGHT
         if position in shadow.atomic and other in shadow.atomic:
@@ -79,8 +85,8 @@ def write(shadow: Shadow, lanes: Lanes, cells: Vector, wrong: Vector, position: 
         actor = shadow.who(record)
         detail = "a copy still in flight from" if flying else "a write not ordered before it, by"
         shadow.findings.add(
-            "in-flight-access" if flying else "race-write-write",
-            f"{lanes.name(lane)} writes shared byte {shadow.offset(int(cells[lane, place]))} "
+            "in-flight-access" if flying else f"race-write-{what}",
+            f"{lanes.name(lane)} {what}s shared byte {shadow.offset(int(cells[lane, place]))} "
             f"against {detail} {actor}",
             position,
             other,
