@@ -177,7 +177,8 @@ def _fitting(
     if not part:
         return Decided(atom, schedule, shape, origin)
     tile, raster = replace(schedule.tile, part=part), replace(schedule.raster, order=MATRIX)
-    schedule = replace(schedule, name=f"{schedule.name}{_PARTS}{part}", tile=tile, raster=raster)
+    name = f"{_tile_of(schedule.name)}{_PARTS}{part}"
+    schedule = replace(schedule, name=name, tile=tile, raster=raster)
     origin = f"{origin}, keys in parts of {part} by the cost model"
     return Decided(atom, schedule, _shape(found, atom, schedule), origin)
 
@@ -233,7 +234,7 @@ def _all_fitting(
             epilogue=Epilogue("registers", prefetch=one["rows"]),
             min_blocks=one.get("blocks", 1),
         )
-        if any(name.split(_PARTS)[0] == schedule.name for name in skip):
+        if _tile_of(name) in map(_tile_of, skip):
             continue
         shape = _shape(found, atom, schedule)
         try:
@@ -245,6 +246,13 @@ def _all_fitting(
         yield one, schedule, shape
     if not fits:
         raise last
+
+
+def _tile_of(name: str) -> str:
+    """A schedule's name without the order of rows and the keys of a part."""
+    for ending in (f"_{LONGEST}", f"_{PAIRS}", _PARTS):
+        name = name.split(ending)[0]
+    return name
 
 
 def _order(found: ChainMatch, wanted: str) -> str:

@@ -131,6 +131,8 @@ def as_for(arch: str, kernel: Kernel) -> Kernel:
     while True:
         made = kernel._generated
         kernel._generated = replace(made, source=replace(made.source, arch=arch))
+        for compiled in ("artifact", "_launcher"):  # for its own target, while it was chosen
+            kernel.__dict__.pop(compiled, None)
         tried.add(made.schedule.name)
         try:
             _ = kernel.artifact

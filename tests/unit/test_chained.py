@@ -174,10 +174,38 @@ def test_of_the_tiles_that_were_timed_the_fastest_is_taken() -> None:
     assert chosen(softmax, 128, 512) == "chain_128x128x128_r2_t"  # 640 keys would be visited
     assert chosen(softmax, 128, 4289) == "chain_128x128x160_r1"  # 31 keys beyond, not 63
     assert chosen(softmax, 128, 16384) == "chain_128x128x160_r1"
-    assert chosen(causal, 64, 1024) == "chain_64x64x64_r1"  # blocks begin beside others
-    assert chosen(causal, 64, 8192) == "chain_192x64x128_r2_t"
-    assert chosen(causal, 128, 512) == "chain_64x128x64_r1"
-    assert chosen(causal, 128, 4096) == "chain_128x128x128_r1_t"
+    assert chosen(causal, 64, 1024) == "chain_64x64x64_r1_pairs"  # blocks begin beside others
+    assert chosen(causal, 64, 8192) == "chain_192x64x128_r2_t_pairs"
+    assert chosen(causal, 128, 4096) == "chain_128x128x128_r2_t_pairs"
+
+
+def test_parts_of_keys_are_chosen_where_few_rows_have_many_keys_of_their_range() -> None:
+    target = device("sm_90a")
+
+    def window(q: Any, k: Any, v: Any) -> Any:
+        i, j = pg.indices(scores := q @ k.mT)[-2:]
+        return pg.softmax(pg.where((i >= j) & (i - j < 512), scores, -np.inf)) @ v
+
+    def chosen(score: Callable[..., Any], batches: int, rows: int) -> tuple[str, int, str]:
+        program = pg.fuse(score).program(*["bf16[B,S,64]"] * 3)
+        found = decide_chain(program, target, "auto", sizes={"B": batches, "S": rows}).schedule
+        return found.name, found.tile.part, found.raster.order
+
+    assert chosen(causal, 64, 4096) == ("chain_192x64x128_r2_t_pairs", 0, "pairs")
+    name, part, order = chosen(causal, 1, 4096)  # 22 tiles of rows
+    assert part and order == "matrix" and name == f"chain_192x64x128_r2_t_p{part}"
+    assert chosen(window, 1, 4096)[1] == 0  # no row has more than ten tiles of keys
+
+
+def test_a_tile_that_spills_is_left_out_in_every_order_and_with_parts() -> None:
+    program = pg.fuse(causal).program(*["bf16[B,S,64]"] * 3)
+    for batches in (64, 1):
+        sizes = {"B": batches, "S": 4096}
+        spills = decide_chain(program, device("sm_90a"), "auto", sizes=sizes).schedule
+        other = decide_chain(
+            program, device("sm_90a"), "auto", frozenset({spills.name}), sizes=sizes
+        )
+        assert other.schedule.tile.cta != spills.tile.cta
 
 
 def test_every_multiprocessor_has_the_blocks_of_the_schedule() -> None:

@@ -57,20 +57,25 @@ class ChainProblem:
     lower: int | None = None
     upper: int | None = None
 
-    def visited(self, rows: int, keys: int) -> int:
-        """Tiles of keys that the tiles of rows of a matrix visit, all together.
+    def visited(self, rows: int, keys: int) -> list[int]:
+        """Tiles of keys that each tile of rows of a matrix visits.
 
         Args:
             rows: of a tile.
             keys: of a tile.
         """
-        found = 0
+        found = []
         for first in range(0, self.rows, rows):
             last = min(first + rows, self.rows) - 1
             begin = 0 if self.lower is None else max(0, first + self.lower)
             end = self.keys if self.upper is None else min(self.keys, last + self.upper + 1)
-            found += max(1, -(-end // keys) - begin // keys)
+            found.append(max(1, -(-end // keys) - begin // keys))
         return found
+
+    @property
+    def ranges(self) -> bool:
+        """Whether a mask leaves rows a range of keys."""
+        return self.lower is not None or self.upper is not None
 
     @property
     def bytes(self) -> float:
@@ -99,8 +104,13 @@ def chain_time(device: Device, schedule: Schedule, problem: ChainProblem) -> flo
     ring = schedule.pipeline.stages * cta.k * width * problem.item
     copies = cta.k * width * problem.item / ring * p.latency * (1 + p.crowding)
     step = max(products, exponentials, copies)
-    rounds = -(-blocks // at_once)
-    cycles = rounds * -(-keys_each // cta.k) * step
+    steps: float = -(-keys_each // cta.k)
+    if problem.ranges:  # blocks end one by one, and others begin
+        visited = problem.visited(cta.m, cta.k)
+        steps = max(min(steps, max(visited)), sum(visited) * problem.matrices / at_once)
+    else:
+        steps *= -(-blocks // at_once)
+    cycles = steps * step
     bandwidth = p.memory * p.memory_share * _KILO
     found = p.start + max(cycles / (p.clock * _KILO), problem.bytes / bandwidth)
     if parts > 1:
@@ -123,9 +133,8 @@ def timed(
     """
     cta, slots = schedule.tile.cta, device.multiprocessors * schedule.min_blocks
     tiles = problem.matrices * -(-problem.rows // cta.m)
-    each = begin + step * problem.visited(cta.m, cta.k) * problem.matrices / tiles
-    ranges = problem.lower is not None or problem.upper is not None
-    return each * (max(1.0, tiles / slots) if ranges else -(-tiles // slots))
+    each = begin + step * sum(problem.visited(cta.m, cta.k)) * problem.matrices / tiles
+    return each * (max(1.0, tiles / slots) if problem.ranges else -(-tiles // slots))
 
 
 def parts_worth_it(device: Device, schedule: Schedule, problem: ChainProblem) -> int:
