@@ -124,11 +124,12 @@ def compilable(kernel: Kernel) -> Kernel:
 def as_for(arch: str, kernel: Kernel) -> Kernel:
     """The kernel with its text compiled for another target, which knows its instructions too.
 
-    It is compiled here: a choice that spills is replaced by one whose text is for its own target.
+    It is compiled here: a choice that spills is replaced by one whose text is for its own target,
+    which is compiled for the other one in its turn.
     """
     realigned, tried = kernel._realigned, set[str]()
     kernel._realigned = lambda mismatch: as_for(arch, realigned(mismatch))  # type: ignore[method-assign]
-    while True:
+    while kernel.schedule.name not in tried:
         made = kernel._generated
         kernel._generated = replace(made, source=replace(made.source, arch=arch))
         for compiled in ("artifact", "_launcher"):  # for its own target, while it was chosen
@@ -140,7 +141,9 @@ def as_for(arch: str, kernel: Kernel) -> Kernel:
             if kernel.schedule.name in tried:
                 raise
         else:
-            return kernel
+            if kernel._generated.source.arch == arch:
+                return kernel
+    raise AssertionError(f"for {arch} schedules {', '.join(sorted(tried))} spill")
 
 
 def by_warps(arch: str) -> tuple[Schedule, ...]:
