@@ -56,6 +56,9 @@ class CostParameters:
         crowding: share by which latency grows when all multiprocessors copy.
         cluster_loss: share of a k tile that two blocks of a cluster lose by going in step.
         wide_cluster_loss: likewise, more than two blocks.
+        group_share: of the L2 cache that holds the operand which tiles of a group of the raster
+            share, beside what else comes and goes.
+        group_loss: share of a k tile that products lose each time that this operand doubles.
         block_step: cycles that a k tile takes at least for each block of a cluster that shares
             its operands, however small it is.
         tile: cycles per tile to begin: its place, the first wait.
@@ -128,6 +131,8 @@ class CostParameters:
     crowding: float
     cluster_loss: float
     wide_cluster_loss: float
+    group_share: float
+    group_loss: float
     block_step: float
     tile: float
     exchange: float

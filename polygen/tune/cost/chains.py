@@ -134,7 +134,8 @@ def timed(
     cta, slots = schedule.tile.cta, device.multiprocessors * schedule.min_blocks
     tiles = problem.matrices * -(-problem.rows // cta.m)
     each = begin + step * sum(problem.visited(cta.m, cta.k)) * problem.matrices / tiles
-    return each * (max(1.0, tiles / slots) if problem.ranges else -(-tiles // slots))
+    rounds = max(1.0, tiles / slots) if problem.ranges else -(-tiles // slots)
+    return cost_parameters(device).start + each * rounds
 
 
 def parts_worth_it(device: Device, schedule: Schedule, problem: ChainProblem) -> int:

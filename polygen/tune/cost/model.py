@@ -140,6 +140,9 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     product = product + c.resident * c.promoted / p.promote_rate
     in_step = np.where(c.blocks > 2, p.wide_cluster_loss, p.cluster_loss)
     product = product * (1 + np.where(c.blocks > c.split, in_step, 0.0))
+    # What tiles of a group share is fetched again, if the cache does not hold it beside the rest.
+    outgrown = np.log2(np.clip(c.along_bytes / (p.group_share * p.l2_bytes), 1.0, None))
+    product = product * (1 + p.group_loss * np.where(c.groups > 1, outgrown, 0.0))
     boxes = c.box_rows / p.box_rate
     own = c.resident * np.where(
         c.astride > 0, np.maximum(boxes, c.fetched / p.fetch_rate_astride), boxes

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from polygen.hardware.cost_parameters import cost_parameters
 from polygen.hardware.device import device
 from polygen.schedule.model import CtaTile, Schedule, Tile, WarpTile
 from polygen.tune.cost.chains import ChainProblem, timed
 
 H100 = device("sm_90a")
+START = cost_parameters(H100).start
 RANGES = [(None, None), (None, 0), (-100, 0), (-1, 70), (5, None), (None, -300)]
 
 
@@ -35,10 +37,10 @@ def test_tiles_of_keys_are_those_of_any_row(
 def test_times_count_rounds_of_blocks_or_where_they_differ_in_length_all_of_them() -> None:
     schedule = Schedule(tile=Tile(CtaTile(128, 64, 128), WarpTile(64, 64)))
     one = ChainProblem(128, 1024, H100.multiprocessors, 64, 64, 2)
-    assert timed(H100, schedule, one, 3.0, 0.5) == pytest.approx(3.0 + 8 * 0.5)
+    assert timed(H100, schedule, one, 3.0, 0.5) == pytest.approx(START + 3.0 + 8 * 0.5)
     more = replace(one, matrices=one.matrices + 1)
-    assert timed(H100, schedule, more, 3.0, 0.5) == pytest.approx(2 * 7.0)
+    assert timed(H100, schedule, more, 3.0, 0.5) == pytest.approx(START + 2 * 7.0)
     beside = replace(schedule, min_blocks=2)
-    assert timed(H100, beside, more, 3.0, 0.5) == pytest.approx(7.0)
+    assert timed(H100, beside, more, 3.0, 0.5) == pytest.approx(START + 7.0)
     masked = replace(one, rows=1024, upper=0)  # 1 to 8 tiles of keys
-    assert timed(H100, schedule, masked, 3.0, 0.5) == pytest.approx(8 * 3.0 + 36 * 0.5)
+    assert timed(H100, schedule, masked, 3.0, 0.5) == pytest.approx(START + 8 * 3.0 + 36 * 0.5)
