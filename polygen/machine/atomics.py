@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polygen.machine import grids
-from polygen.machine.arithmetic import from_bf16, to_bf16
+from polygen.machine.arithmetic import flush, from_bf16, to_bf16
 from polygen.machine.data import spread
 from polygen.machine.lanes import Lanes, Vector, full
 from polygen.machine.memory import split
@@ -42,13 +42,19 @@ def _halves(function: Callable[[Any, Any], Any], kind: str) -> Callable[[Any, An
     return update
 
 
+def _flushed_sum(old: Vector, b: Vector) -> Vector:
+    """A sum of float32 in global memory, where atomics know no subnormal numbers."""
+    return flush(flush(old) + flush(b))
+
+
 PACKED = {
     f"{name}.{kind}": _halves(function, kind)
     for name, function in (("add", np.add), ("min", np.fmin), ("max", np.fmax))
-    for kind in ("f16x2", "bf16", "bf16x2")
+    for kind in ("f16", "f16x2", "bf16", "bf16x2")
 }
 UPDATES: dict[str, Callable[[Any, Any], Any]] = {
     "add": lambda old, b: old + b,
+    "add.flushed": _flushed_sum,
     "min": np.minimum,
     "max": np.maximum,
     "and": lambda old, b: old & b,
@@ -110,6 +116,8 @@ def atomic(
         return spread(lanes.count, good, found)
     _note(machine, lanes, at, kind.itemsize, space, position)
     data, index = memory.view(kind), at // kind.itemsize
+    if (operation, dtype, space) == ("add", "f4", "global"):
+        operation = "add.flushed"
     old = np.empty(lanes.count, kind)
     for chosen in _turns(index):
         here = index[chosen]

@@ -114,63 +114,95 @@ def _sampled(
     elif shape == "cube":
         layer, *values = _face(*values[:3])
     whole = ctype == "i4"
+    linear = not whole and (image.filter == "linear" or gathers >= 0)
+    steps = found.steps
     if whole:
         axes = [_whole(value, n) for value, n in zip(values, found.extents, strict=False)]
     else:
-        linear = image.filter == "linear" or gathers >= 0
-        modes = image.addressing, image.normalised or shape == "cube", linear
+        filtered = linear and gathers < 0
+        modes = image.addressing, image.normalised or shape == "cube", linear, filtered
         axes = [_along(value, n, *modes) for value, n in zip(values, found.extents, strict=False)]
+        if len(axes) == 1 and linear and image.addressing == "border":
+            # a line is the only row of a plane, read at its upper edge: half of it is border
+            axes.append(_along(np.zeros(lanes.count, "f4"), 1, *modes))
+            steps = (*steps, 0)
 
     def texels(corner: tuple[int, ...]) -> Vector:
         at = found.offset + layer * found.layer_bytes
         inside = np.ones(lanes.count, bool)
-        for (indices, holds, _), step, side in zip(axes, found.steps, corner, strict=True):
+        for (indices, holds, _), step, side in zip(axes, steps, corner, strict=True):
             at = at + indices[side] * step
             inside = inside & holds[side]
         return _texels(machine, lanes, found, at, inside, position)
 
     if gathers >= 0:
         return tuple(texels(corner)[:, gathers] for corner in ((0, 1), (1, 1), (1, 0), (0, 0)))
+    if whole or not linear:
+        return tuple(texels((0,) * len(axes)).T)
     total: Vector = 0
-    for number in range(1 << len(axes)):
-        corner = tuple(number >> axis & 1 for axis in range(len(axes)))
-        weight = np.ones(lanes.count)
-        for (_, _, part), side in zip(axes, corner, strict=True):
-            weight = weight * (part if side else 1 - part)
-        if not weight.any():
-            continue
-        if not number and (weight == 1).all():
-            total = texels(corner)
-            break
-        total = total + np.where(weight[:, None] > 0, texels(corner), 0) * weight[:, None]
-    return tuple(total.T)
+    for corner, weight in _weights([part for _, _, part in axes]).items():
+        used = weight > 0
+        if used.any():
+            total = total + np.where(used[:, None], texels(corner), 0) * weight[:, None]
+    return tuple((total / WEIGHT).T)
 
 
 _Axis = tuple[tuple[Vector, Vector], tuple[Vector, Vector], Vector]
+_Weights = dict[tuple[int, ...], Vector]
 
 
-def _along(values: Vector, extent: int, addressing: str, normalised: bool, linear: bool) -> _Axis:
-    """Of one axis: the indices of two texels, whether they hold, and the weight of the second."""
+def _weights(parts: list[Vector]) -> _Weights:
+    """The weights of the corners in 256ths, which add up to 256, as an H200 has them.
+
+    The last axis divides the whole, the first one divides what each of its sides gets, and the
+    second one these. The far side gets the product to the nearest; on a tie it gets more, but along
+    the second axis less where the first one's side is the near one.
+    """
+    x, *rest = parts
+    whole = np.full_like(x, WEIGHT)
+    slices = {(0,): whole - rest[1], (1,): rest[1]} if len(rest) > 1 else {(): whole}
+    weights: _Weights = {}
+    for behind, share in slices.items():
+        far = _share(share * x, 0)
+        for side, part in enumerate((share - far, far)):
+            if not rest:
+                weights[side, *behind] = part
+                continue
+            further = _share(part * rest[0], side - 1)
+            weights[side, 0, *behind] = part - further
+            weights[side, 1, *behind] = further
+    return weights
+
+
+def _share(product: Vector, less: int) -> Vector:
+    return (product + WEIGHT // 2 + less) // WEIGHT
+
+
+def _along(
+    values: Vector, extent: int, addressing: str, normalised: bool, linear: bool, filtered: bool
+) -> _Axis:
+    """Of one axis: the indices of two texels, whether they hold, and the second's 256ths."""
     u = np.nan_to_num(values.view("f4").astype(np.float64), posinf=2.0**40, neginf=-(2.0**40))
     if normalised:
-        if addressing == "wrap":
-            u = u - np.floor(u)
-        elif addressing == "mirror":
-            odd = np.floor(u) % 2 == 1
-            u = np.where(odd, 1 - (u - np.floor(u)), u - np.floor(u))
         u = u * extent
-    if linear:
-        u = u - 0.5
-    first = np.floor(u)
-    part = np.floor((u - first) * WEIGHT + 0.5) / WEIGHT if linear else np.zeros(len(u))
-    pair = [first.astype(np.int64), first.astype(np.int64) + 1]
-    holds = [np.ones(len(u), bool)] * 2
-    for side, index in enumerate(pair):
+    steps = WEIGHT if linear else 1
+    place = np.floor((u - 0.5) * steps + 0.5) if linear else np.floor(u)
+    whole = np.clip(place, -(2.0**50), 2.0**50).astype(np.int64)
+    if addressing == "clamp" and filtered:
+        whole = np.clip(whole, 0, (extent - 1) * steps)  # which leaves no part of the next texel
+    first, part = whole // steps, whole % steps
+    pair, holds = [], []
+    for index in (first, first + 1):
+        inside = np.ones(len(u), bool)
         if addressing == "border":
-            holds[side] = (index >= 0) & (index < extent)
-        if addressing == "wrap":
+            inside = (index >= 0) & (index < extent)
+        elif addressing == "wrap":
             index = index % extent
-        pair[side] = np.clip(index, 0, extent - 1)  # a mirror shows its edge twice
+        elif addressing == "mirror":  # which shows its edges twice
+            index = index % (2 * extent)
+            index = np.where(index < extent, index, 2 * extent - 1 - index)
+        pair.append(np.clip(index, 0, extent - 1))
+        holds.append(inside)
     return (pair[0], pair[1]), (holds[0], holds[1]), part
 
 
@@ -209,8 +241,6 @@ def _texels(
     if isinstance(image, Texture) and image.as_floats:
         most = np.iinfo(kind).max
         result = np.maximum(result.astype(np.float64) / most, -1.0).astype(np.float32)
-    if result.dtype.kind == "f" and image.channels < 4:
-        result[chosen, 3] = 1
     return result
 
 

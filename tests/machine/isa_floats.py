@@ -10,6 +10,13 @@ from isa import NEAR, THREADS, case, clamped, size, storage, wrapped
 
 # --- conversions ---------------------------------------------------------------------------------
 ALL = ("u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64")
+
+
+def fits(a: str, b: str) -> bool:
+    """Whether every number of an integer type is one of another."""
+    return size(b) > size(a) and (a[0] == "u" or b[0] == "s")
+
+
 for a in ALL:
     for b in ALL:
         if a != b:
@@ -19,12 +26,13 @@ for a in ALL:
                 b if size(b) > 1 else b[0] + "16",
                 lambda x, b=b: wrapped(x, b),
             )
-            case(
-                f"cvt.sat.{b}.{a} %o, %a",
-                a,
-                b if size(b) > 1 else b[0] + "16",
-                lambda x, b=b: clamped(x, b),
-            )
+            if not fits(a, b):  # else assemblers refuse .sat
+                case(
+                    f"cvt.sat.{b}.{a} %o, %a",
+                    a,
+                    b if size(b) > 1 else b[0] + "16",
+                    lambda x, b=b: clamped(x, b),
+                )
 ROUND = {"rni": lambda x: round(x), "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}
 
 
