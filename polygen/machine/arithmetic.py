@@ -285,7 +285,10 @@ def eight_pair_to_half(pairs: Array, kind: str) -> Array:
 
 
 def to_integer(a: Array, dtype: str, mode: str) -> Array:
-    """Float to integer: round by `mode`, clamp to the range, NaN to zero."""
+    """Float to integer: round by `mode`, clamp to the range.
+
+    NaN becomes zero; of float64, and as 64 bits, the number whose highest bit alone is set.
+    """
     wide = a.astype("f8")
     rounding = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}[mode]
     rounded = rounding(wide)
@@ -293,7 +296,12 @@ def to_integer(a: Array, dtype: str, mode: str) -> Array:
     inside = (rounded >= low) & (rounded < float(high) + 1) & (a == a)
     result = np.where(inside, rounded, 0).astype(dtype)
     result = np.where(rounded >= float(high) + 1, np.dtype(dtype).type(high), result)
-    return np.where(rounded < low, np.dtype(dtype).type(low), result)
+    result = np.where(rounded < low, np.dtype(dtype).type(low), result)
+    missing = a != a
+    if np.count_nonzero(missing) and 8 in (a.dtype.itemsize, np.dtype(dtype).itemsize):
+        top = np.array(1 << 8 * np.dtype(dtype).itemsize - 1, f"u{np.dtype(dtype).itemsize}")
+        result = np.where(missing, top.view(dtype), result)
+    return result
 
 
 def narrow(a: Array, dtype: str) -> Array:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polygen.machine import grids
+from polygen.machine import filters, grids
+from polygen.machine.arithmetic import flush
 from polygen.machine.data import as_bytes
 from polygen.machine.images import HANDLE, PlacedImage, Surface, Texture
 from polygen.machine.lanes import Lanes, Vector, full
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from polygen.machine.state import Machine
 
 AXES = {"1d": 1, "2d": 2, "3d": 3, "a1d": 1, "a2d": 2, "cube": 2}
-WEIGHT = 256  # steps of a linear filter's weights: 8 bits behind the point
+FINEST = 2.0**21  # steps of a normalised coordinate that an H200 tells apart
 
 
 def _images(
@@ -122,70 +123,41 @@ def _sampled(
         filtered = linear and gathers < 0
         modes = image.addressing, image.normalised or shape == "cube", linear, filtered
         axes = [_along(value, n, *modes) for value, n in zip(values, found.extents, strict=False)]
-        if len(axes) == 1 and linear and image.addressing == "border":
+        if shape == "1d" and linear and image.addressing == "border":
             # a line is the only row of a plane, read at its upper edge: half of it is border
             axes.append(_along(np.zeros(lanes.count, "f4"), 1, *modes))
             steps = (*steps, 0)
 
-    def texels(corner: tuple[int, ...]) -> Vector:
+    def texels(corner: tuple[int, ...], raw: bool = False) -> Vector:
         at = found.offset + layer * found.layer_bytes
         inside = np.ones(lanes.count, bool)
         for (indices, holds, _), step, side in zip(axes, steps, corner, strict=True):
             at = at + indices[side] * step
             inside = inside & holds[side]
-        return _texels(machine, lanes, found, at, inside, position)
+        return _texels(machine, lanes, found, at, inside, position, raw)
 
     if gathers >= 0:
         return tuple(texels(corner)[:, gathers] for corner in ((0, 1), (1, 1), (1, 0), (0, 0)))
     if whole or not linear:
         return tuple(texels((0,) * len(axes)).T)
-    total: Vector = 0
-    for corner, weight in _weights([part for _, _, part in axes]).items():
-        used = weight > 0
-        if used.any():
-            total = total + np.where(used[:, None], texels(corner), 0) * weight[:, None]
-    return tuple((total / WEIGHT).T)
+    parts = [part for _, _, part in axes]
+    return tuple(filters.blended(parts, lambda corner: texels(corner, True), image.array.dtype).T)
 
 
 _Axis = tuple[tuple[Vector, Vector], tuple[Vector, Vector], Vector]
-_Weights = dict[tuple[int, ...], Vector]
-
-
-def _weights(parts: list[Vector]) -> _Weights:
-    """The weights of the corners in 256ths, which add up to 256, as an H200 has them.
-
-    The last axis divides the whole, the first one divides what each of its sides gets, and the
-    second one these. The far side gets the product to the nearest; on a tie it gets more, but along
-    the second axis less where the first one's side is the near one.
-    """
-    x, *rest = parts
-    whole = np.full_like(x, WEIGHT)
-    slices = {(0,): whole - rest[1], (1,): rest[1]} if len(rest) > 1 else {(): whole}
-    weights: _Weights = {}
-    for behind, share in slices.items():
-        far = _share(share * x, 0)
-        for side, part in enumerate((share - far, far)):
-            if not rest:
-                weights[side, *behind] = part
-                continue
-            further = _share(part * rest[0], side - 1)
-            weights[side, 0, *behind] = part - further
-            weights[side, 1, *behind] = further
-    return weights
-
-
-def _share(product: Vector, less: int) -> Vector:
-    return (product + WEIGHT // 2 + less) // WEIGHT
 
 
 def _along(
     values: Vector, extent: int, addressing: str, normalised: bool, linear: bool, filtered: bool
 ) -> _Axis:
     """Of one axis: the indices of two texels, whether they hold, and the second's 256ths."""
-    u = np.nan_to_num(values.view("f4").astype(np.float64), posinf=2.0**40, neginf=-(2.0**40))
+    given = flush(values.view("f4")).astype(np.float64)
+    if addressing in ("wrap", "mirror"):  # after two, all begins again
+        given = np.fmod(np.where(np.isfinite(given), given, 0), 2)
+    u = np.nan_to_num(given, posinf=2.0**40, neginf=-(2.0**40))
     if normalised:
-        u = u * extent
-    steps = WEIGHT if linear else 1
+        u = np.floor(u * FINEST) / FINEST * extent
+    steps = filters.WEIGHT if linear else 1
     place = np.floor((u - 0.5) * steps + 0.5) if linear else np.floor(u)
     whole = np.clip(place, -(2.0**50), 2.0**50).astype(np.int64)
     if addressing == "clamp" and filtered:
@@ -217,8 +189,8 @@ def _face(x: Vector, y: Vector, z: Vector) -> tuple[Vector, Vector, Vector]:
     """Of a direction: the face of the cube, and coordinates of 0 to 1 on it."""
     x, y, z = (one.view("f4") for one in (x, y, z))
     a, b, c = abs(x), abs(y), abs(z)
-    by_x = (a >= b) & (a >= c)
-    by_y = ~by_x & (b >= c)
+    by_y = (b >= a) & (b > c)  # on a tie z comes first, then y
+    by_x = (a > b) & (a > c)
     major = np.where(by_x, a, np.where(by_y, b, c))
     face = np.where(by_x, x < 0, np.where(by_y, 2 + (y < 0), 4 + (z < 0)))
     s = np.choose(face, [-z, z, x, x, x, -x])
@@ -228,17 +200,26 @@ def _face(x: Vector, y: Vector, z: Vector) -> tuple[Vector, Vector, Vector]:
 
 
 def _texels(
-    machine: Machine, lanes: Lanes, found: PlacedImage, at: Vector, inside: Vector, position: int
+    machine: Machine,
+    lanes: Lanes,
+    found: PlacedImage,
+    at: Vector,
+    inside: Vector,
+    position: int,
+    raw: bool,
 ) -> Vector:
-    """Texels at places in memory, as four numbers per lane; 0 where they are not inside."""
+    """Texels at places in memory, as four numbers per lane; 0 where they are not inside.
+
+    Integers that are read as floats are made floats unless they are wanted `raw`.
+    """
     image, size = found.image, found.texel_bytes
     kind = image.array.dtype
     chosen = np.flatnonzero(inside)
     result = np.zeros((lanes.count, 4), np.float64 if kind.kind == "f" else np.int64)
     if len(chosen):
-        raw = _load(machine, lanes.pick(chosen), at[chosen], size, position)
-        result[chosen, : image.channels] = raw.view(kind)
-    if isinstance(image, Texture) and image.as_floats:
+        loaded = _load(machine, lanes.pick(chosen), at[chosen], size, position)
+        result[chosen, : image.channels] = loaded.view(kind)
+    if isinstance(image, Texture) and image.as_floats and not raw:
         most = np.iinfo(kind).max
         result = np.maximum(result.astype(np.float64) / most, -1.0).astype(np.float32)
     return result
@@ -261,8 +242,8 @@ def _surface_places(
     layer, inside = np.zeros(lanes.count, np.int64), np.ones(lanes.count, bool)
     numbers = [value.view("i4").astype(np.int64) for value in values]
     if shape in ("a1d", "a2d"):
-        layer = numbers.pop(0)
-        inside &= (layer >= 0) & (layer < found.layers)
+        layer = numbers.pop(0) & 0xFFFFFFFF  # which has no sign: what is below 0 is far behind
+        inside &= layer < found.layers
     at = found.offset + np.clip(layer, 0, found.layers - 1) * found.layer_bytes
     ends = (found.extents[0] * found.texel_bytes - size + 1, *found.extents[1:])
     steps = (1, *found.steps[1:])

@@ -39,6 +39,7 @@ MAP_TYPES = {
 MAP_SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 
 Allowed = Sequence[Any] | None  # per array of a launch: see `run_within`
+ANY_NAN = "any NaN"  # all bits agree, but for which NaN it is
 
 
 def _image(array: np.ndarray) -> np.ndarray:
@@ -293,7 +294,8 @@ def run_within(ptx: str, launch: Launch, allowed: Allowed, **options: Any) -> Re
         ptx: as for `run`.
         launch: as for `run`.
         allowed: per array of the launch, what its elements may be off by (an array of the same
-            shape or a number); None where all bits must agree. NaN agrees with any NaN.
+            shape or a number), where NaN agrees with any NaN; None where all bits must agree;
+            `ANY_NAN` where all but those of NaN must.
         options: as for `run`.
     """
     del allowed
@@ -306,8 +308,10 @@ def difference(mine: np.ndarray, real: np.ndarray, allowed: Any) -> str:
         return f"{mine.dtype} {mine.shape} here, {real.dtype} {real.shape} on the GPU"
     width = f"u{mine.itemsize}"
     here, there = (np.ascontiguousarray(one).view(width).ravel() for one in (mine, real))
-    if allowed is None:
+    if allowed is None or isinstance(allowed, str):
         wrong = here != there
+        if allowed == ANY_NAN:
+            wrong &= ~(np.isnan(mine) & np.isnan(real)).ravel()
     else:
         a, b = (one.astype(np.float64).ravel() for one in (mine, real))
         with np.errstate(invalid="ignore"):
@@ -340,8 +344,12 @@ def twin(cupy: Any, notes: list[Note], wrong: list[str]) -> Any:
         report = run(ptx, launch, **options)
         if report.ok:
             real = run_on_gpu(cupy, ptx, launch)
-            notes.append(Note(digest(launch), real, given(launch)))  # kept when they differ, too
             limits = allowed or (None,) * len(real)
+            exact = [
+                mine if one is None else None
+                for mine, one in zip(report.arrays, limits, strict=True)
+            ]
+            notes.append(Note(digest(launch), real, given(launch), tuple(exact)))
             for number, (mine, theirs, limit) in enumerate(
                 zip(report.arrays, real, limits, strict=True)
             ):
@@ -356,11 +364,18 @@ def twin(cupy: Any, notes: list[Note], wrong: list[str]) -> Any:
 # --- recordings ----------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What the GPU returned for one launch."""
+    """What the GPU returned for one launch; of arrays equal to `known` ones a digest will do."""
 
     digest: str
     arrays: tuple[np.ndarray, ...]
     before: tuple[np.ndarray, ...]
+    known: tuple[np.ndarray | None, ...] = ()
+
+
+def exact(arrays: Sequence[np.ndarray], limits: Sequence[Any]) -> tuple[np.ndarray | None, ...]:
+    """The arrays whose bits all have to agree; None for the others."""
+    pairs = zip(arrays, limits, strict=True)
+    return tuple(one if limit is None or isinstance(limit, str) else None for one, limit in pairs)
 
 
 def given(launch: Launch) -> tuple[np.ndarray, ...]:
@@ -394,7 +409,9 @@ class Recording:
     """Files of what a GPU returned: one ``.npz`` per test function, each distinct output once.
 
     ``index`` holds JSON: for every case, its launches; for every launch its digest and, per array,
-    the name of the entry with its bytes ("" when the kernel left the array as it was).
+    the name of the entry with its bytes ("" when the kernel left the array as it was). The name is
+    a digest of the bytes. Where the machine gave the same bits when it was recorded, and has to,
+    there is a name without an entry.
     """
 
     def __init__(self) -> None:
@@ -420,14 +437,17 @@ class Recording:
     @staticmethod
     def _names(note: Note, entries: dict[str, np.ndarray]) -> list[str]:
         names = []
-        for after, before in zip(note.arrays, note.before, strict=True):
-            if identical(after, before):
-                names.append("")
-                continue
-            data = np.frombuffer(_bits(after), np.uint8)
-            names.append("a" + hashlib.sha256(data).hexdigest()[:16])
-            entries[names[-1]] = data
+        known = note.known or (None,) * len(note.arrays)
+        for after, before, mine in zip(note.arrays, note.before, known, strict=True):
+            names.append("" if identical(after, before) else named(after))
+            if names[-1] and (mine is None or not identical(after, mine)):
+                entries[names[-1]] = np.frombuffer(_bits(after), np.uint8)
         return names
+
+
+def named(array: np.ndarray) -> str:
+    """The name of an array's bytes in a recording."""
+    return "a" + hashlib.sha256(_bits(array)).hexdigest()[:16]
 
 
 def replayed(path: Path, case: str) -> Any:
@@ -438,7 +458,8 @@ def replayed(path: Path, case: str) -> Any:
     """
     with np.load(path, allow_pickle=False) as stored:
         launches = list(json.loads(str(stored["index"]))["cases"].get(case, []))
-        entries = {name: stored[name] for _, names in launches for name in names if name}
+        held = set(stored.files)
+        entries = {name: stored[name] for _, names in launches for name in names if name in held}
 
     def compare(ptx: str, launch: Launch, allowed: Allowed = None, **options: Any) -> Report:
         report = run(ptx, launch, **options)
@@ -451,6 +472,12 @@ def replayed(path: Path, case: str) -> Any:
                 names, report.arrays, given(launch), limits, strict=True
             ):
                 real = before
+                if name and name not in entries:
+                    alike = name == named(after)
+                    assert alike, (
+                        f"{case} differs from what the GPU returned, of which a digest is kept"
+                    )
+                    continue
                 if name:
                     real = np.frombuffer(entries[name].tobytes(), after.dtype).reshape(after.shape)
                 differs = difference(after, real, limit)

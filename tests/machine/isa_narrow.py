@@ -81,7 +81,7 @@ for mode, rule in {"rni": round, "rzi": math.trunc, "rmi": math.floor, "rpi": ma
         def integral(word, k=k, rule=rule):
             x = brain(word)
             if math.isnan(x):
-                return 0
+                return 1 << 63 if k in ("u64", "s64") else 0
             return clamped(rule(x) if math.isfinite(x) else (1 << 70) * (1 if x > 0 else -1), k)
 
         case(f"cvt.{mode}.{k}.bf16 %o, %a", "b16", k, integral, "sm_90", (column[0],))

@@ -86,10 +86,6 @@ CHOSEN = [
             "surfaces_of_pairs_layers_and_bytes",
         ),
     ),
-]  # fmt: skip
-
-# What no GPU has been asked yet. Once it is recorded, it belongs to those above.
-NEXT = [
     (mma, ("movmatrix_transposes_what_the_lanes_of_a_warp_hold",)),
     (isa, ("an_instruction_gives_what_the_manual_says",)),
     (
@@ -130,6 +126,9 @@ NEXT = [
     ),
     (images, ("layers", "sizes_are_asked")),
 ]  # fmt: skip
+
+# What no GPU has been asked yet. Once it is recorded, it belongs to those above.
+NEXT: list[tuple[object, tuple[str, ...]]] = []
 
 
 def cases(chosen):

@@ -85,10 +85,16 @@ def weights(parts: list[int]) -> dict[tuple[int, ...], int]:
     return {key[: len(parts)]: w for key, w in found.items() if w}
 
 
-def sampled(array, at, mode="clamp", filter="point", normalised=False):
+def scaled(x: float, extent: int) -> Fraction:
+    """A coordinate in texels: a part of the extent is cut off to 21 bits behind the point."""
+    exact = Fraction(0 if abs(x) < 2.0**-126 else x)
+    return Fraction(math.floor(exact * 2**21), 2**21) * extent if extent else exact
+
+
+def sampled(array, at, mode="clamp", filter="point", normalised=False, layer=False):
     """A texel of an array (innermost axis last) at coordinates (innermost first)."""
     extents = array.shape[::-1]
-    at = [Fraction(float(x)) * (n if normalised else 1) for x, n in zip(at, extents, strict=True)]
+    at = [scaled(float(x), n if normalised else 0) for x, n in zip(at, extents, strict=True)]
 
     def texel(indices):
         kept = [outside(i, n, mode) for i, n in zip(indices, extents, strict=True)]
@@ -99,8 +105,10 @@ def sampled(array, at, mode="clamp", filter="point", normalised=False):
     steps = [half_up(256 * (x - Fraction(1, 2))) for x in at]
     if mode == "clamp":
         steps = [min(max(step, 0), 256 * (n - 1)) for step, n in zip(steps, extents, strict=True)]
-    if mode == "border" and len(at) == 1:  # the only row of a plane, at its upper edge
-        return sampled(array[None], [*at, 0.0], mode, filter)
+    if (
+        mode == "border" and len(at) == 1 and not layer
+    ):  # the only row of a plane, at its upper edge
+        return sampled(array[None], [float(at[0]), 0.0], mode, filter)
     total = sum(
         weight * texel([(step >> 8) + side for step, side in zip(steps, corner, strict=True)])
         for corner, weight in weights([step & 255 for step in steps]).items()
