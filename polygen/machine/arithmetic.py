@@ -174,13 +174,14 @@ def dot_four(a: Array, b: Array, c: Array, a_signed: bool, b_signed: bool) -> Ar
 
 # --- floating point --------------------------------------------------------------------------
 # NumPy takes arrays without axes faster than scalars.
-_ZERO, _LEAST_NORMAL = np.array(0.0, "f4"), np.array(1.1754944e-38, "f4")
+_ZERO = np.array(0.0, "f4")
+_LEAST_NORMAL = {np.dtype(kind): np.array(np.finfo(kind).tiny) for kind in ("f2", "f4", "f8")}
 
 
 def flush(a: Array) -> Array:
     """``.ftz``: subnormal values become zeros of the same sign."""
-    tiny = np.abs(a) < _LEAST_NORMAL
-    return np.where(tiny, np.copysign(np.float32(0), a), a) if np.count_nonzero(tiny) else a
+    tiny = np.abs(a) < _LEAST_NORMAL[a.dtype]
+    return np.where(tiny, np.copysign(a.dtype.type(0), a), a) if np.count_nonzero(tiny) else a
 
 
 def clamp_unit(a: Array) -> Array:
@@ -229,9 +230,15 @@ def to_bf16(a: Array, mode: str = "rn") -> Array:
 
 
 def to_half(a: Array, mode: str = "rn") -> Array:
-    """float32 or float64 to float16."""
+    """float32 or float64 to float16; NaN as hardware has it."""
     near = a.astype("f2")
-    return near if mode == "rn" else directed_narrow(a.astype("f8"), near, mode)
+    if mode != "rn":
+        near = directed_narrow(a.astype("f8"), near, mode)
+    missing = a != a
+    return np.where(missing, _HALF_NAN, near) if np.count_nonzero(missing) else near
+
+
+_HALF_NAN = np.array(0x7FFF, "u2").view("f2")[()]
 
 
 def to_tf32(a: Array, mode: str = "rna") -> Array:
@@ -268,16 +275,20 @@ EIGHT_TO_SINGLE = {
 def to_eight(a: Array, kind: str) -> Array:
     """float32 to 8-bit float bits, saturating to the largest finite value."""
     clipped = np.clip(a, -_LARGEST[kind], _LARGEST[kind])
-    return np.asarray(clipped, "f4").astype(_EIGHT[kind]).view("u1")
+    bits = np.asarray(clipped, "f4").astype(_EIGHT[kind]).view("u1")
+    return np.where(a == a, bits, np.uint8(0x7F))
 
 
 def eight_pair_to_half(pairs: Array, kind: str) -> Array:
     """Two 8-bit floats per 16-bit register to two f16 per 32-bit register."""
-    return EIGHT_TO_SINGLE[kind][pairs.view("u1")].astype("f2").view("u4")
+    return to_half(EIGHT_TO_SINGLE[kind][pairs.view("u1")]).view("u4")
 
 
 def to_integer(a: Array, dtype: str, mode: str) -> Array:
-    """Float to integer: round by `mode`, clamp to the range, NaN to zero."""
+    """Float to integer: round by `mode`, clamp to the range.
+
+    NaN becomes zero; of float64, and as 64 bits, the number whose highest bit alone is set.
+    """
     wide = a.astype("f8")
     rounding = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}[mode]
     rounded = rounding(wide)
@@ -285,7 +296,12 @@ def to_integer(a: Array, dtype: str, mode: str) -> Array:
     inside = (rounded >= low) & (rounded < float(high) + 1) & (a == a)
     result = np.where(inside, rounded, 0).astype(dtype)
     result = np.where(rounded >= float(high) + 1, np.dtype(dtype).type(high), result)
-    return np.where(rounded < low, np.dtype(dtype).type(low), result)
+    result = np.where(rounded < low, np.dtype(dtype).type(low), result)
+    missing = a != a
+    if np.count_nonzero(missing) and 8 in (a.dtype.itemsize, np.dtype(dtype).itemsize):
+        top = np.array(1 << 8 * np.dtype(dtype).itemsize - 1, f"u{np.dtype(dtype).itemsize}")
+        result = np.where(missing, top.view(dtype), result)
+    return result
 
 
 def narrow(a: Array, dtype: str) -> Array:

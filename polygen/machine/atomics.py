@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polygen.machine import grids
-from polygen.machine.arithmetic import from_bf16, to_bf16
+from polygen.machine.arithmetic import flush, from_bf16, greater, lesser, to_bf16, to_half
 from polygen.machine.data import spread
 from polygen.machine.lanes import Lanes, Vector, full
 from polygen.machine.memory import split
@@ -29,6 +29,14 @@ def _decrement(old: Vector, limit: Vector) -> Vector:
     return np.where((old == 0) | (old > limit), limit, old - old.dtype.type(1))
 
 
+def _least(a: Any, b: Any) -> Any:
+    return lesser(a, b, False)
+
+
+def _most(a: Any, b: Any) -> Any:
+    return greater(a, b, False)
+
+
 def _halves(function: Callable[[Any, Any], Any], kind: str) -> Callable[[Any, Any], Any]:
     """An update of one or two 16-bit floats in a word, each rounded by itself."""
 
@@ -37,18 +45,34 @@ def _halves(function: Callable[[Any, Any], Any], kind: str) -> Callable[[Any, An
         if "bf16" in kind:
             wide = function(from_bf16(a.view("u2")), from_bf16(c.view("u2")))
             return to_bf16(wide).view(a.dtype)
-        return function(a.view("f2"), c.view("f2")).view(a.dtype)
+        return to_half(function(a.view("f2"), c.view("f2"))).view(a.dtype)
 
     return update
 
 
+_NAN = np.array(0x7FFFFFFF, "u4").view("f4")
+
+
+def _sum(old: Vector, b: Vector) -> Vector:
+    """A sum of float32."""
+    total = old + b
+    return np.where(total == total, total, _NAN)
+
+
+def _flushed_sum(old: Vector, b: Vector) -> Vector:
+    """A sum of float32 in global memory, where atomics know no subnormal numbers."""
+    return flush(_sum(flush(old), flush(b)))
+
+
 PACKED = {
     f"{name}.{kind}": _halves(function, kind)
-    for name, function in (("add", np.add), ("min", np.fmin), ("max", np.fmax))
-    for kind in ("f16x2", "bf16", "bf16x2")
+    for name, function in (("add", np.add), ("min", _least), ("max", _most))
+    for kind in ("f16", "f16x2", "bf16", "bf16x2")
 }
 UPDATES: dict[str, Callable[[Any, Any], Any]] = {
     "add": lambda old, b: old + b,
+    "add.f32": _sum,
+    "add.flushed": _flushed_sum,
     "min": np.minimum,
     "max": np.maximum,
     "and": lambda old, b: old & b,
@@ -110,6 +134,8 @@ def atomic(
         return spread(lanes.count, good, found)
     _note(machine, lanes, at, kind.itemsize, space, position)
     data, index = memory.view(kind), at // kind.itemsize
+    if (operation, dtype) == ("add", "f4"):
+        operation = "add.flushed" if space == "global" else "add.f32"
     old = np.empty(lanes.count, kind)
     for chosen in _turns(index):
         here = index[chosen]

@@ -126,37 +126,38 @@ def widened(kind: str, name: str) -> str:
     return f"from_bf16({name}.view(D_u2))"
 
 
-def rounded(kind: str, text: str) -> str:
+def rounded(kind: str, text: str, ftz: bool = False) -> str:
     """The expression of a result brought back to the operand type."""
     if kind in ("f32", "f64"):
         return text
-    if kind == "f16":
-        return f"({text}).astype(D_f2)"
-    if kind == "bf16":
-        return f"to_bf16({text})"
-    if kind == "f16x2":
-        return f"({text}).astype(D_f2).view(D_u4)"
-    return f"to_bf16({text}).view(D_u4)"
+    if kind.startswith("bf16"):
+        text = f"to_bf16({text})"
+    else:
+        text = f"flush(to_half({text}))" if ftz else f"to_half({text})"
+    return f"{text}.view(D_u4)" if kind.endswith("x2") else text
 
 
 def _float_operands(w: Writer, one: Instruction, kind: str) -> tuple[list[str], bool]:
     sources = _sources(one)
-    if kind.endswith("x2"):
-        return [widened(kind, w.full(source, "u4")) for source in sources], False
-    names = [widened(kind, w.read(source, DTYPES[kind])) for source in sources]
-    if "ftz" in one.parts and kind == "f32":
+    packed = kind.endswith("x2")
+    names = [w.full(source, "u4") if packed else w.read(source, DTYPES[kind]) for source in sources]
+    if "ftz" in one.parts and kind.startswith("f16"):
+        names = [f"flush({name}.view(D_f2))" for name in names]
+    names = [widened(kind, name) for name in names]
+    if "ftz" in one.parts and not kind.startswith("f16"):
         names = [f"flush({name})" for name in names]
-    return names, w.is_uniform(*sources)
+    return names, not packed and w.is_uniform(*sources)
 
 
 def _finish(w: Writer, one: Instruction, kind: str, text: str, uniform: bool) -> None:
-    if "ftz" in one.parts and kind == "f32":
+    ftz = "ftz" in one.parts
+    if ftz and not kind.startswith("f16"):
         text = f"flush({text})"
     if "sat" in one.parts:
         text = f"clamp_unit({text})"
     if "relu" in one.parts:
         text = f"N.maximum({text}, 0)"
-    w.write(one.operands[0], DTYPES[kind], rounded(kind, text), uniform)
+    w.write(one.operands[0], DTYPES[kind], rounded(kind, text, ftz), uniform)
 
 
 def _floating(w: Writer, one: Instruction, kind: str) -> None:

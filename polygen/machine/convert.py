@@ -98,7 +98,9 @@ def _to_float(w: Writer, one: Instruction, target: str, source: str, flags: set[
             text = f"directed_whole({name}, {mode!r}, {DTYPES[target]!r})"
             w.write(one.operands[0], DTYPES[target], text, w.is_uniform(operand))
             return
-        if target in ("bf16", "f16"):
+        if target == "bf16":
+            name = w.fresh(f"to_odd({name})")
+        elif target == "f16":
             name = w.fresh(f"{name}.astype(D_f8)")
     else:
         name = _float(w, source, operand)
@@ -129,7 +131,8 @@ def _narrowed(w: Writer, one: Instruction, target: str, name: str, mode: str) ->
     if mode not in ("rn", "rz"):
         raise w.refuse(one, why=f"the rounding .{mode} to {target} is not modelled")
     if target == "bf16":
-        return f"to_bf16({name}.astype(D_f4), {mode!r})"
+        wide = f"to_odd({name})" if one.parts[-1] == "f64" else f"{name}.astype(D_f4)"
+        return f"to_bf16({wide}, {mode!r})"
     raise w.refuse(one)
 
 

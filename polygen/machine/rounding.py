@@ -22,6 +22,8 @@ _SHORT = 4096  # a vector so long takes less time whole than at chosen places
 _SINGLE, _DOUBLE, _WORD = np.dtype("f4"), np.dtype("f8"), np.dtype("u8")
 # Bits of a float64 below a float32; NumPy takes arrays without axes faster than scalars.
 _DROPPED, _HALF = np.array(0x1FFFFFFF, _WORD), np.array(0x10000000, _WORD)
+# Of float32 that are not normal: twice the bits of the least normal one, and half of their step.
+_ONE, _LEAST, _TIE = np.array(1, "u4"), np.array(0x01000000, "u4"), np.array(2.0**-150)
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
@@ -36,6 +38,10 @@ def fused(a: Array, b: Array, c: Array) -> Array:
     product = np.multiply(a, b, dtype=_DOUBLE)
     total = product + c
     tie = (total.view(_WORD) & _DROPPED) == _HALF
+    found = total.astype(_SINGLE)
+    small = (found.view("u4") << _ONE) - _ONE < _LEAST  # not zero, and not above the least normal
+    if np.count_nonzero(small):
+        tie = tie | (small & (np.abs(total - found) == _TIE))
     if np.count_nonzero(tie):  # the part float64 dropped decides which way the tie goes
         if total.size > _SHORT:
             return _fused_at(product, c, total, np.flatnonzero(tie))
@@ -44,7 +50,8 @@ def fused(a: Array, b: Array, c: Array) -> Array:
         tie = tie & (error != _NONE)
         if np.count_nonzero(tie):
             total = np.where(tie, np.nextafter(total, np.copysign(np.inf, error)), total)
-    return total.astype(_SINGLE)
+        return total.astype(_SINGLE)
+    return found
 
 
 def _fused_at(product: Array, c: Array, total: Array, places: Array) -> Array:
@@ -73,9 +80,25 @@ def fused_narrow(a: Array, b: Array, c: Array, brain: bool) -> Array:
     total = np.where(lost, np.nextafter(total, np.copysign(np.inf, error)), total)
     if not brain:
         return total
-    cut = directed(total, np.float64(0), "rz")
+    return to_odd(total)
+
+
+def to_odd(a: Array) -> Array:
+    """float32 that rounds to 16 bits as a float64 or an integer does.
+
+    The last bit of what is cut off toward zero is set where anything was lost, which no tie has.
+    """
+    if a.dtype.kind != "f":
+        size = np.abs(a).view(f"u{a.dtype.itemsize}") if a.dtype.kind == "i" else a
+        size = size.astype("u8")
+        width = np.frexp(size.astype(_DOUBLE))[1]
+        drop = np.maximum(width - 22, 0).astype("u8")
+        kept = size >> drop
+        kept = kept | (kept << drop != size).astype("u8")
+        return np.copysign(np.ldexp(kept.astype(_SINGLE), drop.astype("i4")), a)
+    cut = directed(a, np.float64(0), "rz")
     odd = (cut.view("u4") | np.uint32(1)).view(_SINGLE)
-    return np.where((cut != total) & np.isfinite(cut), odd, cut)
+    return np.where((cut != a) & np.isfinite(cut), odd, cut)
 
 
 def directed(total: Array, error: Array, mode: str) -> Array:

@@ -88,9 +88,11 @@ def byte_differences(w: Writer, one: Instruction) -> None:
     a, b, c = _sources(one)
     signed = tuple(part == "s32" for part in types[1:])
     text = f"differences({w.read(a, 'u4')}, {w.read(b, 'u4')}, {signed}, {'add' in one.parts})"
+    sources = [a, b]
     if "add" in one.parts:
         text = f"{w.read(c, 'u4')} + {text}"
-    w.write(one.operands[0], "u4", text, w.is_uniform(a, b, c))
+        sources.append(c)
+    w.write(one.operands[0], "u4", text, w.is_uniform(*sources))
 
 
 PAIRS = {"add": "{0} + {1}", "min": "N.minimum({0}, {1})", "max": "N.maximum({0}, {1})",

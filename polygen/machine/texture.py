@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polygen.machine import grids
+from polygen.machine import filters, grids
+from polygen.machine.arithmetic import flush
 from polygen.machine.data import as_bytes
 from polygen.machine.images import HANDLE, PlacedImage, Surface, Texture
 from polygen.machine.lanes import Lanes, Vector, full
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from polygen.machine.state import Machine
 
 AXES = {"1d": 1, "2d": 2, "3d": 3, "a1d": 1, "a2d": 2, "cube": 2}
-WEIGHT = 256  # steps of a linear filter's weights: 8 bits behind the point
+FINEST = 2.0**21  # steps of a normalised coordinate that an H200 tells apart
 
 
 def _images(
@@ -114,63 +115,66 @@ def _sampled(
     elif shape == "cube":
         layer, *values = _face(*values[:3])
     whole = ctype == "i4"
+    linear = not whole and (image.filter == "linear" or gathers >= 0)
+    steps = found.steps
     if whole:
         axes = [_whole(value, n) for value, n in zip(values, found.extents, strict=False)]
     else:
-        linear = image.filter == "linear" or gathers >= 0
-        modes = image.addressing, image.normalised or shape == "cube", linear
+        filtered = linear and gathers < 0
+        modes = image.addressing, image.normalised or shape == "cube", linear, filtered
         axes = [_along(value, n, *modes) for value, n in zip(values, found.extents, strict=False)]
+        if shape == "1d" and linear and image.addressing == "border":
+            # a line is the only row of a plane, read at its upper edge: half of it is border
+            axes.append(_along(np.zeros(lanes.count, "f4"), 1, *modes))
+            steps = (*steps, 0)
 
-    def texels(corner: tuple[int, ...]) -> Vector:
+    def texels(corner: tuple[int, ...], raw: bool = False) -> Vector:
         at = found.offset + layer * found.layer_bytes
         inside = np.ones(lanes.count, bool)
-        for (indices, holds, _), step, side in zip(axes, found.steps, corner, strict=True):
+        for (indices, holds, _), step, side in zip(axes, steps, corner, strict=True):
             at = at + indices[side] * step
             inside = inside & holds[side]
-        return _texels(machine, lanes, found, at, inside, position)
+        return _texels(machine, lanes, found, at, inside, position, raw)
 
     if gathers >= 0:
         return tuple(texels(corner)[:, gathers] for corner in ((0, 1), (1, 1), (1, 0), (0, 0)))
-    total: Vector = 0
-    for number in range(1 << len(axes)):
-        corner = tuple(number >> axis & 1 for axis in range(len(axes)))
-        weight = np.ones(lanes.count)
-        for (_, _, part), side in zip(axes, corner, strict=True):
-            weight = weight * (part if side else 1 - part)
-        if not weight.any():
-            continue
-        if not number and (weight == 1).all():
-            total = texels(corner)
-            break
-        total = total + np.where(weight[:, None] > 0, texels(corner), 0) * weight[:, None]
-    return tuple(total.T)
+    if whole or not linear:
+        return tuple(texels((0,) * len(axes)).T)
+    parts = [part for _, _, part in axes]
+    return tuple(filters.blended(parts, lambda corner: texels(corner, True), image.array.dtype).T)
 
 
 _Axis = tuple[tuple[Vector, Vector], tuple[Vector, Vector], Vector]
 
 
-def _along(values: Vector, extent: int, addressing: str, normalised: bool, linear: bool) -> _Axis:
-    """Of one axis: the indices of two texels, whether they hold, and the weight of the second."""
-    u = np.nan_to_num(values.view("f4").astype(np.float64), posinf=2.0**40, neginf=-(2.0**40))
+def _along(
+    values: Vector, extent: int, addressing: str, normalised: bool, linear: bool, filtered: bool
+) -> _Axis:
+    """Of one axis: the indices of two texels, whether they hold, and the second's 256ths."""
+    given = flush(values.view("f4")).astype(np.float64)
+    if addressing in ("wrap", "mirror"):  # after two, all begins again
+        given = np.fmod(np.where(np.isfinite(given), given, 0), 2)
+    u = np.nan_to_num(given, posinf=2.0**40, neginf=-(2.0**40))
     if normalised:
-        if addressing == "wrap":
-            u = u - np.floor(u)
-        elif addressing == "mirror":
-            odd = np.floor(u) % 2 == 1
-            u = np.where(odd, 1 - (u - np.floor(u)), u - np.floor(u))
-        u = u * extent
-    if linear:
-        u = u - 0.5
-    first = np.floor(u)
-    part = np.floor((u - first) * WEIGHT + 0.5) / WEIGHT if linear else np.zeros(len(u))
-    pair = [first.astype(np.int64), first.astype(np.int64) + 1]
-    holds = [np.ones(len(u), bool)] * 2
-    for side, index in enumerate(pair):
+        u = np.floor(u * FINEST) / FINEST * extent
+    steps = filters.WEIGHT if linear else 1
+    place = np.floor((u - 0.5) * steps + 0.5) if linear else np.floor(u)
+    whole = np.clip(place, -(2.0**50), 2.0**50).astype(np.int64)
+    if addressing == "clamp" and filtered:
+        whole = np.clip(whole, 0, (extent - 1) * steps)  # which leaves no part of the next texel
+    first, part = whole // steps, whole % steps
+    pair, holds = [], []
+    for index in (first, first + 1):
+        inside = np.ones(len(u), bool)
         if addressing == "border":
-            holds[side] = (index >= 0) & (index < extent)
-        if addressing == "wrap":
+            inside = (index >= 0) & (index < extent)
+        elif addressing == "wrap":
             index = index % extent
-        pair[side] = np.clip(index, 0, extent - 1)  # a mirror shows its edge twice
+        elif addressing == "mirror":  # which shows its edges twice
+            index = index % (2 * extent)
+            index = np.where(index < extent, index, 2 * extent - 1 - index)
+        pair.append(np.clip(index, 0, extent - 1))
+        holds.append(inside)
     return (pair[0], pair[1]), (holds[0], holds[1]), part
 
 
@@ -185,8 +189,8 @@ def _face(x: Vector, y: Vector, z: Vector) -> tuple[Vector, Vector, Vector]:
     """Of a direction: the face of the cube, and coordinates of 0 to 1 on it."""
     x, y, z = (one.view("f4") for one in (x, y, z))
     a, b, c = abs(x), abs(y), abs(z)
-    by_x = (a >= b) & (a >= c)
-    by_y = ~by_x & (b >= c)
+    by_y = (b >= a) & (b > c)  # on a tie z comes first, then y
+    by_x = (a > b) & (a > c)
     major = np.where(by_x, a, np.where(by_y, b, c))
     face = np.where(by_x, x < 0, np.where(by_y, 2 + (y < 0), 4 + (z < 0)))
     s = np.choose(face, [-z, z, x, x, x, -x])
@@ -196,21 +200,28 @@ def _face(x: Vector, y: Vector, z: Vector) -> tuple[Vector, Vector, Vector]:
 
 
 def _texels(
-    machine: Machine, lanes: Lanes, found: PlacedImage, at: Vector, inside: Vector, position: int
+    machine: Machine,
+    lanes: Lanes,
+    found: PlacedImage,
+    at: Vector,
+    inside: Vector,
+    position: int,
+    raw: bool,
 ) -> Vector:
-    """Texels at places in memory, as four numbers per lane; 0 where they are not inside."""
+    """Texels at places in memory, as four numbers per lane; 0 where they are not inside.
+
+    Integers that are read as floats are made floats unless they are wanted `raw`.
+    """
     image, size = found.image, found.texel_bytes
     kind = image.array.dtype
     chosen = np.flatnonzero(inside)
     result = np.zeros((lanes.count, 4), np.float64 if kind.kind == "f" else np.int64)
     if len(chosen):
-        raw = _load(machine, lanes.pick(chosen), at[chosen], size, position)
-        result[chosen, : image.channels] = raw.view(kind)
-    if isinstance(image, Texture) and image.as_floats:
+        loaded = _load(machine, lanes.pick(chosen), at[chosen], size, position)
+        result[chosen, : image.channels] = loaded.view(kind)
+    if isinstance(image, Texture) and image.as_floats and not raw:
         most = np.iinfo(kind).max
         result = np.maximum(result.astype(np.float64) / most, -1.0).astype(np.float32)
-    if result.dtype.kind == "f" and image.channels < 4:
-        result[chosen, 3] = 1
     return result
 
 
@@ -231,8 +242,8 @@ def _surface_places(
     layer, inside = np.zeros(lanes.count, np.int64), np.ones(lanes.count, bool)
     numbers = [value.view("i4").astype(np.int64) for value in values]
     if shape in ("a1d", "a2d"):
-        layer = numbers.pop(0)
-        inside &= (layer >= 0) & (layer < found.layers)
+        layer = numbers.pop(0) & 0xFFFFFFFF  # which has no sign: what is below 0 is far behind
+        inside &= layer < found.layers
     at = found.offset + np.clip(layer, 0, found.layers - 1) * found.layer_bytes
     ends = (found.extents[0] * found.texel_bytes - size + 1, *found.extents[1:])
     steps = (1, *found.steps[1:])

@@ -39,6 +39,7 @@ MAP_TYPES = {
 MAP_SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 
 Allowed = Sequence[Any] | None  # per array of a launch: see `run_within`
+ANY_NAN = "any NaN"  # all bits agree, but for which NaN it is
 
 
 def _image(array: np.ndarray) -> np.ndarray:
@@ -102,8 +103,6 @@ class _Image:
             flags = self.LAYERED * image.layered + self.CUBE * cube
             flags += self.SURFACE * isinstance(image, Surface) + self.GATHER * ("tld4" in ptx)
             sides = list(shape[::-1])
-            if image.layered and len(shape) == 2:
-                sides = [shape[1], 0, shape[0]]
             self.memory = texture.CUDAarray(channel, *sides, *[0] * (3 - len(sides)), flags)
             self.memory.copy_from(array.reshape(self.rows))
             held = texture.ResourceDescriptor(runtime.cudaResourceTypeArray, cuArr=self.memory)
@@ -128,6 +127,98 @@ class _Image:
         return found.reshape(self.array.shape)
 
 
+def _checked(name: str, *arguments: Any) -> None:
+    status = getattr(ctypes.CDLL("libcuda.so.1"), name)(*arguments)
+    assert status == 0, f"{name}: {status}"
+
+
+class _Words(ctypes.Structure):
+    """A struct of the driver: named words of 8 bytes, or pairs of 4."""
+
+    def __init__(self, **words: int) -> None:
+        super().__init__()
+        for name, value in words.items():
+            setattr(self, name, value)
+
+
+class _ArrayDescriptor(_Words):
+    """``CUDA_ARRAY3D_DESCRIPTOR``."""
+
+    _fields_: ClassVar = [
+        *[(name, ctypes.c_size_t) for name in ("width", "height", "depth")],
+        *[(name, ctypes.c_uint) for name in ("format", "channels", "flags")],
+    ]
+
+
+_END = ("x", "y", "z", "lod", "kind", "host", "device", "array", "reserved", "pitch", "height")
+
+
+class _Copy(_Words):
+    """``CUDA_MEMCPY3D``."""
+
+    _fields_: ClassVar = [
+        (name, ctypes.c_size_t)
+        for name in (*(f"{side}_{part}" for side in ("src", "dst") for part in _END),
+                     "width", "height", "depth")
+    ]  # fmt: skip
+
+
+class _Lines:
+    """A texture of layers of one axis, which CuPy's classes cannot make."""
+
+    FORMATS: ClassVar = {
+        "uint8": 1, "uint16": 2, "uint32": 3, "int8": 8, "int16": 9, "int32": 10, "float16": 16,
+        "float32": 32,
+    }  # fmt: skip
+    HOST, ARRAY = 1, 3  # CU_MEMORYTYPE_*
+
+    def __init__(self, image: Texture) -> None:
+        self.array = np.ascontiguousarray(image.array)
+        layers, width = self.array.shape[:2]
+        form = self.FORMATS[self.array.dtype.name]
+        made = _ArrayDescriptor(
+            width=width, depth=layers, format=form, channels=image.channels, flags=_Image.LAYERED
+        )
+        self.memory = ctypes.c_void_p()
+        _checked("cuArray3DCreate_v2", ctypes.byref(self.memory), ctypes.byref(made))
+        row = self.array.nbytes // layers
+        self.span = {"width": row, "height": 1, "depth": layers}
+        host = self._host("src", self.array)
+        there = {"dst_kind": self.ARRAY, "dst_array": self.memory.value}
+        _checked("cuMemcpy3D_v2", ctypes.byref(_Copy(**host, **there, **self.span)))
+        resource = (ctypes.c_uint64 * 18)(0, self.memory.value)  # an array
+        sampler = (ctypes.c_uint32 * 32)(
+            *[_Image.ADDRESSING[image.addressing]] * 3, image.filter == "linear",
+            (not image.as_floats) + 2 * image.normalised,
+        )  # fmt: skip
+        self.object = ctypes.c_uint64()
+        _checked("cuTexObjectCreate", ctypes.byref(self.object), resource, sampler, None)
+
+    def _host(self, side: str, array: np.ndarray) -> dict[str, int]:
+        pitch = array.nbytes // array.shape[0]
+        names = {"kind": self.HOST, "host": array.ctypes.data, "pitch": pitch, "height": 1}
+        return {f"{side}_{name}": value for name, value in names.items()}
+
+    @property
+    def handle(self) -> np.uint64:
+        return np.uint64(self.object.value)
+
+    def after(self) -> np.ndarray:
+        """The array as the launch has left it."""
+        found = np.zeros_like(self.array)
+        host = self._host("dst", found)
+        there = {"src_kind": self.ARRAY, "src_array": self.memory.value}
+        _checked("cuMemcpy3D_v2", ctypes.byref(_Copy(**host, **there, **self.span)))
+        return found
+
+
+def _placed(cupy: Any, image: Texture | Surface, ptx: str) -> _Image | _Lines:
+    axes = image.array.ndim - (image.channels > 1) - image.layered
+    if image.layered and axes == 1 and isinstance(image, Texture):
+        return _Lines(image)
+    return _Image(cupy, image, ptx)
+
+
 def run_on_gpu(cupy: Any, ptx: str, launch: Launch) -> tuple[np.ndarray, ...]:
     """Launch on the current GPU; the arrays after the run, as `Report.arrays` has them."""
     kernels = parse(ptx).kernels
@@ -137,11 +228,11 @@ def run_on_gpu(cupy: Any, ptx: str, launch: Launch) -> tuple[np.ndarray, ...]:
     function = module.get_function(kernel.name)
     cupy.cuda.driver.funcSetAttribute(function.ptr, MAX_DYNAMIC_SHARED, launch.shared_bytes)
     held: dict[int, tuple[Any, np.ndarray]] = {}
-    images: dict[int, _Image] = {}
+    images: dict[int, _Image | _Lines] = {}
     arguments, order = [], []
     for parameter, value in zip(kernel.parameters, launch.arguments, strict=True):
         if isinstance(value, Texture | Surface):
-            images[len(order)] = _Image(cupy, value, ptx)
+            images[len(order)] = _placed(cupy, value, ptx)
             arguments.append(images[len(order)].handle)
             order.append(0)
             continue
@@ -203,7 +294,8 @@ def run_within(ptx: str, launch: Launch, allowed: Allowed, **options: Any) -> Re
         ptx: as for `run`.
         launch: as for `run`.
         allowed: per array of the launch, what its elements may be off by (an array of the same
-            shape or a number); None where all bits must agree. NaN agrees with any NaN.
+            shape or a number), where NaN agrees with any NaN; None where all bits must agree;
+            `ANY_NAN` where all but those of NaN must.
         options: as for `run`.
     """
     del allowed
@@ -216,8 +308,10 @@ def difference(mine: np.ndarray, real: np.ndarray, allowed: Any) -> str:
         return f"{mine.dtype} {mine.shape} here, {real.dtype} {real.shape} on the GPU"
     width = f"u{mine.itemsize}"
     here, there = (np.ascontiguousarray(one).view(width).ravel() for one in (mine, real))
-    if allowed is None:
+    if allowed is None or isinstance(allowed, str):
         wrong = here != there
+        if allowed == ANY_NAN:
+            wrong &= ~(np.isnan(mine) & np.isnan(real)).ravel()
     else:
         a, b = (one.astype(np.float64).ravel() for one in (mine, real))
         with np.errstate(invalid="ignore"):
@@ -233,12 +327,14 @@ def difference(mine: np.ndarray, real: np.ndarray, allowed: Any) -> str:
     return f"{wrong.sum()} of {wrong.size} elements differ; " + "; ".join(shown)
 
 
-def twin(cupy: Any, notes: list[Note]) -> Any:
+def twin(cupy: Any, notes: list[Note], wrong: list[str]) -> Any:
     """A stand-in for `polygen.machine.run` that also runs on the GPU and compares every array.
 
     Args:
         cupy: the module.
         notes: gets one entry per launch that was compared, for `Recording`.
+        wrong: gets one line per array that differs: a test goes on, so that all its launches are
+            recorded.
 
     Returns:
         A function that takes the arguments of `run`, or of `run_within`.
@@ -248,13 +344,18 @@ def twin(cupy: Any, notes: list[Note]) -> Any:
         report = run(ptx, launch, **options)
         if report.ok:
             real = run_on_gpu(cupy, ptx, launch)
-            notes.append(Note(digest(launch), real, given(launch)))  # kept when they differ, too
             limits = allowed or (None,) * len(real)
+            exact = [
+                mine if one is None else None
+                for mine, one in zip(report.arrays, limits, strict=True)
+            ]
+            notes.append(Note(digest(launch), real, given(launch), tuple(exact)))
             for number, (mine, theirs, limit) in enumerate(
                 zip(report.arrays, real, limits, strict=True)
             ):
                 differs = difference(mine, theirs, limit)
-                assert not differs, f"array {number}: {differs}"
+                if differs:
+                    wrong.append(f"launch {len(notes)}, array {number}: {differs}")
         return report
 
     return both
@@ -263,11 +364,18 @@ def twin(cupy: Any, notes: list[Note]) -> Any:
 # --- recordings ----------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What the GPU returned for one launch."""
+    """What the GPU returned for one launch; of arrays equal to `known` ones a digest will do."""
 
     digest: str
     arrays: tuple[np.ndarray, ...]
     before: tuple[np.ndarray, ...]
+    known: tuple[np.ndarray | None, ...] = ()
+
+
+def exact(arrays: Sequence[np.ndarray], limits: Sequence[Any]) -> tuple[np.ndarray | None, ...]:
+    """The arrays whose bits all have to agree; None for the others."""
+    pairs = zip(arrays, limits, strict=True)
+    return tuple(one if limit is None or isinstance(limit, str) else None for one, limit in pairs)
 
 
 def given(launch: Launch) -> tuple[np.ndarray, ...]:
@@ -301,7 +409,9 @@ class Recording:
     """Files of what a GPU returned: one ``.npz`` per test function, each distinct output once.
 
     ``index`` holds JSON: for every case, its launches; for every launch its digest and, per array,
-    the name of the entry with its bytes ("" when the kernel left the array as it was).
+    the name of the entry with its bytes ("" when the kernel left the array as it was). The name is
+    a digest of the bytes. Where the machine gave the same bits when it was recorded, and has to,
+    there is a name without an entry.
     """
 
     def __init__(self) -> None:
@@ -327,14 +437,17 @@ class Recording:
     @staticmethod
     def _names(note: Note, entries: dict[str, np.ndarray]) -> list[str]:
         names = []
-        for after, before in zip(note.arrays, note.before, strict=True):
-            if identical(after, before):
-                names.append("")
-                continue
-            data = np.frombuffer(_bits(after), np.uint8)
-            names.append("a" + hashlib.sha256(data).hexdigest()[:16])
-            entries[names[-1]] = data
+        known = note.known or (None,) * len(note.arrays)
+        for after, before, mine in zip(note.arrays, note.before, known, strict=True):
+            names.append("" if identical(after, before) else named(after))
+            if names[-1] and (mine is None or not identical(after, mine)):
+                entries[names[-1]] = np.frombuffer(_bits(after), np.uint8)
         return names
+
+
+def named(array: np.ndarray) -> str:
+    """The name of an array's bytes in a recording."""
+    return "a" + hashlib.sha256(_bits(array)).hexdigest()[:16]
 
 
 def replayed(path: Path, case: str) -> Any:
@@ -345,7 +458,8 @@ def replayed(path: Path, case: str) -> Any:
     """
     with np.load(path, allow_pickle=False) as stored:
         launches = list(json.loads(str(stored["index"]))["cases"].get(case, []))
-        entries = {name: stored[name] for _, names in launches for name in names if name}
+        held = set(stored.files)
+        entries = {name: stored[name] for _, names in launches for name in names if name in held}
 
     def compare(ptx: str, launch: Launch, allowed: Allowed = None, **options: Any) -> Report:
         report = run(ptx, launch, **options)
@@ -358,6 +472,12 @@ def replayed(path: Path, case: str) -> Any:
                 names, report.arrays, given(launch), limits, strict=True
             ):
                 real = before
+                if name and name not in entries:
+                    alike = name == named(after)
+                    assert alike, (
+                        f"{case} differs from what the GPU returned, of which a digest is kept"
+                    )
+                    continue
                 if name:
                     real = np.frombuffer(entries[name].tobytes(), after.dtype).reshape(after.shape)
                 differs = difference(after, real, limit)

@@ -10,6 +10,13 @@ from isa import NEAR, THREADS, case, clamped, size, storage, wrapped
 
 # --- conversions ---------------------------------------------------------------------------------
 ALL = ("u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64")
+
+
+def fits(a: str, b: str) -> bool:
+    """Whether every number of an integer type is one of another."""
+    return size(b) > size(a) and (a[0] == "u" or b[0] == "s")
+
+
 for a in ALL:
     for b in ALL:
         if a != b:
@@ -19,18 +26,19 @@ for a in ALL:
                 b if size(b) > 1 else b[0] + "16",
                 lambda x, b=b: wrapped(x, b),
             )
-            case(
-                f"cvt.sat.{b}.{a} %o, %a",
-                a,
-                b if size(b) > 1 else b[0] + "16",
-                lambda x, b=b: clamped(x, b),
-            )
+            if not fits(a, b):  # else assemblers refuse .sat
+                case(
+                    f"cvt.sat.{b}.{a} %o, %a",
+                    a,
+                    b if size(b) > 1 else b[0] + "16",
+                    lambda x, b=b: clamped(x, b),
+                )
 ROUND = {"rni": lambda x: round(x), "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}
 
 
-def integral(x, mode, kind):
-    if math.isnan(x):
-        return 0
+def integral(x, mode, kind, wide=False):
+    if math.isnan(x):  # an H200 says so
+        return 1 << 8 * size(kind) - 1 if wide or size(kind) == 8 else 0
     if math.isinf(x):
         return clamped((1 << 70) if x > 0 else -(1 << 70), kind)
     return clamped(ROUND[mode](Fraction(x)), kind)
@@ -39,7 +47,12 @@ def integral(x, mode, kind):
 for f in ("f32", "f64", "f16"):
     for mode in ROUND:
         for k in ("u16", "s16", "u32", "s32", "u64", "s64"):
-            case(f"cvt.{mode}.{k}.{f} %o, %a", f, k, lambda x, m=mode, k=k: integral(x, m, k))
+            case(
+                f"cvt.{mode}.{k}.{f} %o, %a",
+                f,
+                k,
+                lambda x, m=mode, k=k, w=f == "f64": integral(x, m, k, w),
+            )
 
 
 def nearest(value: Fraction, precision: int, least: int, mode: str) -> Fraction:
@@ -107,12 +120,14 @@ def arithmetic(rule, kind, mode, name=""):
                 return float(rule(*map(np.float64, row)))
         exact = rule(*map(Fraction, row))
         if exact == 0:  # its sign
-            with np.errstate(all="ignore"):
-                zero = float(rule(*map(np.float64, row)))
-            cancels = (
-                name != "mul" and mode == "rm" and (any(row[-2:]) or math.copysign(1, zero) < 0)
-            )
-            return -0.0 if cancels else math.copysign(0.0, zero)
+            sign = [math.copysign(1, value) for value in row]
+            if name == "mul":
+                return math.copysign(0.0, sign[0] * sign[1])
+            first = sign[0] * sign[1] if name == "fma" else sign[0]
+            last = -sign[-1] if name == "sub" else sign[-1]
+            zeros = not any(map(bool, row[:1])) or (name == "fma" and not row[1])
+            agree = zeros and not row[-1] and first == last
+            return math.copysign(0.0, first if agree else -1 if mode == "rm" else 1)
         return to_float(exact, kind, mode)
 
     return result
@@ -241,7 +256,7 @@ for f in ("f32", "f64", "f16"):
             f"testp.normal.{f} %o, %a",
             f,
             "pred",
-            lambda x, m=least: math.isfinite(x) and abs(x) >= m,
+            lambda x, m=least: x == 0 or (math.isfinite(x) and abs(x) >= m),
         )
         case(f"testp.subnormal.{f} %o, %a", f, "pred", lambda x, m=least: 0 < abs(x) < m)
     for name, rule in (

@@ -16,13 +16,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import test_machine_filters as filters
 import test_machine_foreign as foreign
 import test_machine_gemm_cp_async as cp_async
 import test_machine_gemm_hopper as hopper
 import test_machine_images as images
+import test_machine_instructions as instructions
+import test_machine_isa as isa
+import test_machine_memory as memory
 import test_machine_mma as mma
+import test_machine_store_async as store_async
 import test_machine_tma as tma
 import test_machine_tma_axes as tma_axes
+import test_machine_warp_operations as warp_operations
 import test_machine_wgmma as wgmma
 import test_machine_wide as wide
 import test_machine_wmma as wmma
@@ -37,7 +43,7 @@ MMA = (
 )  # fmt: skip
 WGMMA = (
     "widths", "types_and_swizzles", "majors", "a_from_registers", "signs_and_scale",
-    "random_floats", "tf32_operands",
+    "random_floats", "tf32_operands", "starts_within_a_pattern",
 )  # fmt: skip
 TMA_IN = (
     "load_every_rank", "load_swizzles", "load_bounds", "fill_with_nan", "linear_copies",
@@ -70,22 +76,59 @@ CHOSEN = [
             "columns_that_a_store_clips_need_no_values",
         ),
     ),
-]  # fmt: skip
-
-# What no GPU has been asked yet. Once it is recorded, it belongs to those above.
-NEXT = [
-    (wgmma, ("starts_within_a_pattern",)),
     (wide, ("pairs_of_words",)),
     (
         images,
         (
-            "filters_and_addressing", "texels_of_every_type", "integers_as_floats", "layers",
+            "filters_and_addressing", "texels_of_every_type", "integers_as_floats",
             "whole_coordinates_and_what_lies_outside", "cubes", "gathers",
             "channels_that_are_missing", "surfaces_are_read_and_written",
             "surfaces_of_pairs_layers_and_bytes",
         ),
     ),
+    (mma, ("movmatrix_transposes_what_the_lanes_of_a_warp_hold",)),
+    (isa, ("an_instruction_gives_what_the_manual_says",)),
+    (
+        warp_operations,
+        (
+            "shuffles", "votes", "matches", "reductions", "one_lane_is_elected", "who_is_active",
+            "barriers_that_reduce", "atomics_of_one_lane_each", "atomics_of_floats",
+            "compare_and_swap", "which_space_an_address_is_of",
+        ),
+    ),
+    (
+        memory,
+        (
+            "copies_of_every_width", "local_arrays_and_generic_addresses", "cp_async_partial_fill",
+            "scalars_and_structs", "barrier_reduction", "shuffle_of_half_a_warp",
+        ),
+    ),
+    (
+        instructions,
+        (
+            "integer", "fields_and_shifts", "fma_rounds_once_on_ties", "directed_rounding",
+            "comparison_with_nan", "zeros_have_an_order", "subnormals_stay_unless_flushed",
+            "packed_conversions", "eight_bit_conversions", "packed_arithmetic", "shuffle",
+            "votes_and_reductions", "packed_comparisons",
+        ),
+    ),
+    (store_async, ("blocks_exchange_what_they_hold", "one_word_and_two")),
+    (
+        filters,
+        (
+            "weights_of_two_axes", "weights_of_every_corner_of_two_axes",
+            "weights_of_every_corner_of_three_axes", "coordinates", "coordinates_far_away",
+            "sums_of_any_values", "two_values_of_different_size", "values_that_are_not_finite",
+            "channels_within_and_outside", "gathers_of_every_component",
+            "gathers_of_components_that_are_missing", "layers_of_lines_and_of_planes",
+            "directions_of_cubes", "surfaces_outside", "stores_outside_surfaces",
+        ),
+    ),
+    (images, ("layers", "sizes_are_asked")),
 ]  # fmt: skip
+
+# What no GPU has been asked yet. Once it is recorded, it belongs to those above.
+NEXT: list[tuple[object, tuple[str, ...]]] = []
 
 
 def cases(chosen):
@@ -157,12 +200,13 @@ def test_gpu_agrees(
     cupy = pytest.importorskip("cupy")
     if "sm_90" in inspect.getsource(module) and cupy.cuda.Device().compute_capability != "90":
         pytest.skip("these kernels are built for sm_90")
-    notes = []
-    compared(monkeypatch, module, twin(cupy, notes))
+    notes, wrong = [], []
+    compared(monkeypatch, module, twin(cupy, notes, wrong))
     try:
         function(**arguments_of(module, function, arguments, compile_ptx, read_kernel))
     finally:  # what the GPU returned is worth keeping most of all when it is not what we think
         recording.add(file_of(module, function), case_of(request), notes)
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.skipif(not any(FOLDER.glob("*.npz")), reason="no recordings")

@@ -228,6 +228,17 @@ def test_fma_rounds_once_on_ties(compile_ptx):
     np.testing.assert_array_equal(got, exact_fma(a, a, c))
 
 
+def test_fma_rounds_once_on_ties_that_are_not_normal(compile_ptx):
+    """A product just below half a step of the numbers it is added to, by less than float64 sees."""
+    steps = np.r_[np.arange(1, 62), [2**23 - 1, 2**23 - 2, 2**22 + 1], -np.arange(1, 65)]
+    c = (steps * 2.0**-149).astype(np.float32)
+    a, b = (np.full(N, 2.0**-75 * (1 + sign * 2.0**-23), np.float32) for sign in (1, -1))
+    got = execute(compile_ptx, "fma.rn.f32 %0, %1, %2, %3;", a, b, c).view(np.float32)
+    np.testing.assert_array_equal(got, c)
+    got = execute(compile_ptx, "fma.rn.f32 %0, %1, %2, %3;", -a, b, c).view(np.float32)
+    np.testing.assert_array_equal(got, c)
+
+
 @pytest.mark.parametrize("mode, toward", [("rm", -np.inf), ("rp", np.inf), ("rz", 0)])
 def test_directed_rounding(compile_ptx, mode, toward):
     a, b, c = FLOATS
@@ -326,7 +337,7 @@ def test_eight_bit_conversions(compile_ptx, kind):
 @pytest.mark.parametrize("kind", ["f16x2", "bf16x2"])
 def test_packed_arithmetic(compile_ptx, kind):
     dtype = np.float16 if kind == "f16x2" else ml_dtypes.bfloat16
-    values = RANDOM.integers(-20, 21, (3, 2 * N)).astype(np.float32).astype(dtype)
+    values = np.random.default_rng(6).integers(-20, 21, (3, 2 * N)).astype(np.float32).astype(dtype)
     a, b, c = (row.view(np.uint32) for row in values)
     got = execute(compile_ptx, f"fma.rn.{kind} %0, %1, %2, %3;", a, b, c).view(dtype)
     x, y, z = values.astype(np.float32)
@@ -418,7 +429,7 @@ def test_accurate_library_functions(compile_ptx):
 
 
 def test_packed_comparisons(compile_ptx):
-    values = RANDOM.integers(-3, 4, (2, 2 * N)).astype(np.float16)
+    values = np.random.default_rng(7).integers(-3, 4, (2, 2 * N)).astype(np.float16)
     a, b = (row.view(np.uint32) for row in values)
     less = values[0] < values[1]
     got = execute(compile_ptx, "set.lt.f16x2.f16x2 %0, %1, %2;", a, b, b).view(np.float16)

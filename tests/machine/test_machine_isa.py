@@ -6,13 +6,15 @@ from __future__ import annotations
 import isa
 import isa_floats
 import isa_integers
+import isa_narrow
 import numpy as np
 import pytest
+from gpu_twin import ANY_NAN, run_within
 
 from polygen.errors import PtxError
 from polygen.machine import Launch, run
 
-assert isa_integers and isa_floats  # they fill the table
+assert isa_integers and isa_floats and isa_narrow  # they fill the table
 FAMILIES = sorted({case.text.split(".")[0].split()[0] for case in isa.CASES})
 
 
@@ -25,7 +27,14 @@ def executed(case):
     given = isa.operands(case)
     dtype = "u1" if case.result == "pred" else isa.storage(case.result)
     launch = Launch((1, 1, 1), (isa.THREADS, 1, 1), 0, (*given, np.zeros(isa.THREADS, dtype)))
-    report = run(isa.ptx(case), launch)
+    if case.text in isa.NEAR:
+        relative, absolute = isa.NEAR[case.text]
+        off = relative * np.abs(isa.expected(case, given).astype("f8")) + absolute
+        report = run_within(isa.ptx(case), launch, (*[None] * len(given), off))
+    elif case.result in ("f16", "f32", "f64"):
+        report = run_within(isa.ptx(case), launch, (*[None] * len(given), ANY_NAN))
+    else:
+        report = run(isa.ptx(case), launch)
     assert report.ok, str(report)
     return given, report.arrays[-1]
 
