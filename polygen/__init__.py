@@ -6,6 +6,7 @@ The names below load what they need on first use, so that importing polygen cost
 from __future__ import annotations
 
 import importlib
+from math import e, inf, nan, pi
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ __all__ = [
     "concatenate",
     "cos",
     "dropout",
+    "e",
     "einsum",
     "elu",
     "erf",
@@ -126,6 +128,7 @@ __all__ = [
     "heaviside",
     "hypot",
     "indices",
+    "inf",
     "judge",
     "layer_norm",
     "leaky_relu",
@@ -144,7 +147,9 @@ __all__ = [
     "min",
     "minimum",
     "mish",
+    "nan",
     "per_group",
+    "pi",
     "power",
     "prod",
     "random",

@@ -22,7 +22,7 @@ from polygen.poly.folds import Split, split_folds
 from polygen.poly.match import Match
 from polygen.problems import TYPICAL_SIZE, problem_of
 from polygen.schedule.load import shipped
-from polygen.schedule.model import ROW_WARPS, ROW_WORDS, Schedule
+from polygen.schedule.model import HELD_ROWS, ROW_WARPS, ROW_WORDS, Schedule
 from polygen.schedule.problem import Fitted, Problem
 from polygen.tune.choose import choose
 from polygen.tune.cost import following, predict
@@ -95,7 +95,11 @@ def by_clusters(
 
 
 def in_blocks(
-    schedule: Schedule, program: Program, device: Device, sizes: dict[str, int]
+    schedule: Schedule,
+    program: Program,
+    device: Device,
+    sizes: dict[str, int],
+    skip: frozenset[str] = frozenset(),
 ) -> Schedule:
     """The choice with as few warps to a row as fill the card, where a launch finishes rows.
 
@@ -107,6 +111,7 @@ def in_blocks(
         program: what to compute.
         device: the target.
         sizes: of the symbolic dims.
+        skip: with `HELD_ROWS` in it lanes hold no words: with these the launch spills.
     """
     if schedule.covers_rows or program.invariant:
         return schedule
@@ -118,7 +123,7 @@ def in_blocks(
     enough = [one for one in ROW_WARPS if one * rows >= wanted] or [ROW_WARPS[-1]]
     few = (one for one in enough if _words(program, one, sizes) <= _FEW_WORDS)
     warps = next(few, enough[-1])
-    words = _words(program, warps, sizes)
+    words = 0 if HELD_ROWS in skip else _words(program, warps, sizes)
     return replace(schedule, epilogue=replace(schedule.epilogue, row_warps=warps, row_words=words))
 
 

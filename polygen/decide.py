@@ -136,7 +136,7 @@ def decide(
             wider = by_clusters(program, device, sizes, matched, skip, otherwise)
             decided, origin = wider or (decided, origin)
         decided, origin = _in_runs(decided, origin, behind.matched, problem, device, sizes)
-        decided = in_blocks(decided, program, device, sizes)
+        decided = in_blocks(decided, program, device, sizes, skip)
         if matched.in_parts:
             origin += "; f32 is multiplied in parts of tf32, three products for one"
     prospect = in_tiles(program) if decided.covers_rows else behind

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from polygen.brief import table
-from polygen.errors import PolygenError, PressureError, ToolchainMissing
+from polygen.errors import PolygenError, PressureError, SpillError, ToolchainMissing
 from polygen.frontend.program import Program
 from polygen.generated import Generated, keep
 from polygen.hardware.device import Device, device
@@ -21,7 +21,7 @@ from polygen.runtime.artifact import Artifact, Resources
 from polygen.runtime.cache import compile_cached
 from polygen.runtime.files import write_text_atomic
 from polygen.runtime.sass import disassemble
-from polygen.schedule.model import Schedule
+from polygen.schedule.model import HELD_ROWS, Schedule
 from polygen.schedule.sums import Sums, reproducible
 
 if TYPE_CHECKING:
@@ -103,11 +103,13 @@ class Described:
                 if skip and self._kept_under:
                     keep(self._generated, self._kept_under)
                 return found
-            except PressureError:
+            except PressureError as refusal:
                 # A schedule that the environment forces on every choice comes again.
                 if self._asked != "auto" or self.schedule.name in skip:
                     raise
-                skip |= {self.schedule.name}
+                beside = isinstance(refusal, SpillError) and refusal.beside
+                held = beside and self.schedule.epilogue.row_words > 0
+                skip |= {HELD_ROWS if held else self.schedule.name}
                 made = self._generated
                 self.passes = generated_by(
                     made.program, device(made.target), self._sizes, "auto", made.command, skip,

@@ -242,7 +242,13 @@ class PressureError(CompileError):
 
 
 class SpillError(PressureError):
-    """The compiled kernel keeps registers or arrays in local memory."""
+    """The compiled kernel keeps registers or arrays in local memory.
+
+    Attributes:
+        beside: whether a launch before or behind the kernel does, and the kernel does not.
+    """
+
+    beside: bool = False
 
 
 class ToolchainMissing(PolygenError):

@@ -39,6 +39,17 @@ def repeated(x: Any, w: Any, s: Any) -> Any:
     return (x @ w.T) * pg.repeat(s, 32, axis=1)
 
 
+def rotary(x: Any, w: Any, cos: Any, sin: Any) -> Any:
+    """Halves of heads, turned: sums of a tile of both halves go into both."""
+    q = (x @ w.T).reshape(-1, 4, 32)
+    turned = np.concatenate([-q[..., 16:], q[..., :16]], axis=-1)
+    return q * cos[:, None] + turned * sin[:, None]
+
+
+def some_heads(x: Any, w: Any) -> Any:
+    return pg.relu((x @ w.T).reshape(-1, 6, 24)[:, 1:6:2, 4:20])
+
+
 TWO = ("bf16[S,K]", "bf16[N,K]")
 PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "heads": (heads(4, 64), ("bf16[S,K]", "bf16[256,K]")),
@@ -56,13 +67,16 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
         lambda x, w: pg.relu(x.reshape(1, 24, 64) @ w.T),
         ("bf16[1,3,8,64]", "bf16[40,64]"),
     ),
+    "rotary": (rotary, ("bf16[S,K]", "bf16[128,K]", "f32[S,32]", "f32[S,32]")),
+    "some heads": (some_heads, ("bf16[S,K]", "bf16[144,K]")),
     "scores": (scores, ("bf16[S,128]", "bf16[T,128]")),
     "repeated": (repeated, ("bf16[S,K]", "bf16[128,K]", "f32[S,4]")),
 }
 QUICK = [("heads", "panels"), ("matrices as one", "panels"), ("work on heads", "staged")]
-QUICK += [("one matrix of a batch of one", "panels")]
+QUICK += [("one matrix of a batch of one", "panels"), ("rotary", "staged")]
 SLOW = [
     ("heads", "lines"), ("heads inside chunks", "lines"), ("heads inside chunks", "registers"),
     ("rows", "registers"), ("of operands", "staged"), ("one axis", "panels"),
+    ("some heads", "lines"), ("some heads", "staged"),
     ("scores", "panels"), ("repeated", "registers"), ("an axis of size 1 in front", "staged"),
 ]  # fmt: skip

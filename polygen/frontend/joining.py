@@ -8,8 +8,6 @@ outermost: what is applied to it is applied to each part, with the others' eleme
     concatenate([x, h], 1) @ w.T    = x @ w[:, :k].T + h @ w[:, k:].T
 
 What is left in the end is an output, of which every part is stored in its place.
-
-A part of a computed value is computed from parts: ``(x @ w.T)[:, a:b]`` is ``x @ w[a:b].T``.
 """
 
 from __future__ import annotations
@@ -22,24 +20,15 @@ from polygen.errors import DTypeError, ShapeError, UnsupportedProgram, without_n
 from polygen.frontend.describing import describe
 from polygen.frontend.dtypes import S8, DType
 from polygen.frontend.nodes import (
-    ApplyNode,
-    CoordinateNode,
-    Dims,
-    FoldNode,
     JoinNode,
     Node,
-    ProductNode,
     Reach,
-    walk,
 )
 from polygen.frontend.program import Dim
 from polygen.frontend.shapes import ProductAxes, shape_text
 
 if TYPE_CHECKING:
     from polygen.frontend.trace import Trace
-
-Range = tuple[int, int, Dim]  # of an axis: step, first, and how many
-_Part = tuple[Node, tuple[Range, ...]]
 
 
 # --- concatenations ------------------------------------------------------------------------------
@@ -219,102 +208,3 @@ def leaves(node: Node) -> Iterator[tuple[Node, tuple[int, ...]]]:
     for own, start, _ in _ranges(node):
         for leaf, at in leaves(own):
             yield leaf, tuple(b + start * (n == node.axis) for n, b in enumerate(at))
-
-
-# --- parts of computed values --------------------------------------------------------------------
-def takes_part(node: Node, reaches: Sequence[Reach], dims: Sequence[Dim]) -> bool:
-    """Whether a view takes some elements of a value of products, which its operands' make."""
-    some = any(
-        one.rows is None and one.per == 1 and _some(one, extent, dims)
-        for one, extent in zip(reaches, node.dims, strict=True)
-    )
-    plain = all(one.rows is None and one.form is None and one.per == 1 for one in reaches)
-    return some and plain and _of_products(node)
-
-
-def _some(reach: Reach, extent: Dim, dims: Sequence[Dim]) -> bool:
-    if reach.axis is None:
-        return isinstance(extent, int) and extent > 1
-    return (reach.scale, reach.offset) != (1, 0) or dims[reach.axis] != extent
-
-
-def _of_products(node: Node) -> bool:
-    """Whether products without groups of rows are behind a value."""
-    found = [one for one in walk(node, products=False) if isinstance(one, ProductNode)]
-    return bool(found) and all(one.ends is None for one in found)
-
-
-def taken(trace: Trace, node: Node, reaches: Sequence[Reach], dims: Sequence[Dim]) -> Node:
-    """A view of a value of products, computed from parts of what it is computed from."""
-    ranges = tuple(
-        (1, reach.offset, 1)
-        if reach.axis is None
-        else (reach.scale, reach.offset, dims[reach.axis])
-        for reach in reaches
-    )
-    some = _of_parts(trace, node, ranges)
-    return trace.reach(some, [Reach(reach.axis) for reach in reaches], dims)
-
-
-def _of_parts(trace: Trace, root: Node, ranges: tuple[Range, ...]) -> Node:
-    """An expression over fewer elements. An explicit stack: it may be deeper than Python's."""
-    made: dict[_Part, Node] = {}
-    stack: list[_Part] = [(root, ranges)]
-    while stack:
-        node, own = stack[-1]
-        if (node, own) in made:
-            stack.pop()
-            continue
-        needs = [
-            (arg, _of_argument(node.dims, own, arg)) for arg in node.args
-        ] if isinstance(node, ApplyNode) else []  # fmt: skip
-        pending = [one for one in needs if one not in made]
-        if pending:
-            stack.extend(pending)
-            continue
-        made[node, own] = _made(trace, node, own, [made[one] for one in needs])
-        stack.pop()
-    return made[root, ranges]
-
-
-def _of_argument(dims: Dims, ranges: tuple[Range, ...], arg: Node) -> tuple[Range, ...]:
-    """The elements of an argument that go with some of what it is broadcast to."""
-    own = ranges[len(dims) - len(arg.dims) :]
-    return tuple((1, 0, 1) if dim == 1 else one for dim, one in zip(arg.dims, own, strict=True))
-
-
-def _made(trace: Trace, node: Node, ranges: tuple[Range, ...], args: list[Node]) -> Node:
-    dims = tuple(count for _, _, count in ranges)
-    if isinstance(node, ApplyNode):
-        return trace.make(ApplyNode, node.function, tuple(args), dims, node.dtype)
-    if isinstance(node, ProductNode):
-        sides = []
-        for operand, labels in ((node.lhs, node.lhs_labels), (node.rhs, node.rhs_labels)):
-            every = [*ranges, *((1, 0, extent) for extent in node.summed)]
-            own = [
-                (1, 0, 1) if dim == 1 else every[label]
-                for dim, label in zip(operand.dims, labels, strict=True)
-            ]
-            sides.append(_view(trace, operand, own))
-        return trace.make(
-            ProductNode, *sides, node.lhs_labels, node.rhs_labels, dims, node.summed, node.operand,
-            node.notation, node.dtype, node.ends,
-        )  # fmt: skip
-    if isinstance(node, FoldNode):
-        kept = iter(ranges)
-        own = [
-            (1, 0, dim) if at in node.axes else next(kept) for at, dim in enumerate(node.value.dims)
-        ]
-        value = _view(trace, node.value, own)
-        return trace.make(FoldNode, node.function, value, node.axes, dims, node.dtype)
-    if isinstance(node, CoordinateNode):
-        step, first, _ = ranges[node.axis]
-        here = trace.make(CoordinateNode, dims, node.axis)
-        here = here if step == 1 else trace.apply("mul", here, float(step))
-        return here if first == 0 else trace.apply("add", here, float(first))
-    return _view(trace, node, list(ranges))
-
-
-def _view(trace: Trace, node: Node, ranges: Sequence[Range]) -> Node:
-    reaches = [Reach(at, step, first) for at, (step, first, _) in enumerate(ranges)]
-    return trace.reach(node, reaches, [count for _, _, count in ranges])

@@ -165,6 +165,7 @@ class _Reader:
             near = difflib.get_close_matches(name, self.names, n=3, cutoff=0.5)
             known = " or ".join(near) if near else ""
             reason = f"{name} is a function" if name in FUNCTIONS else ""
+            known = f"pg.{name}" if name in CONSTANTS else known
             self.fail(
                 node,
                 f"unknown name {name!r}",

@@ -31,8 +31,6 @@ from polygen.frontend.joining import (
     first_join,
     multiplied,
     reached,
-    taken,
-    takes_part,
 )
 from polygen.frontend.nodes import (
     ApplyNode,
@@ -54,6 +52,7 @@ from polygen.frontend.scattering import Assignment, assignment, require_once
 from polygen.frontend.shapes import ProductAxes, broadcast, check_matmul_dtypes
 from polygen.frontend.subscripts import notation
 from polygen.frontend.symbolic import Size
+from polygen.frontend.taking import taken, takes_part
 from polygen.frontend.windows import padded, windows
 
 _COMMUTATIVE = {"add", "mul", "minimum", "maximum"}

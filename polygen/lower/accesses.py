@@ -178,11 +178,6 @@ def row_step(index: tuple[Along, ...], dim: str) -> int:
     return next((term.scale for term in terms if term.dim == dim), 1)
 
 
-def map_rank(index: tuple[Along, ...]) -> int:
-    """How many axes a map of an array has."""
-    return sum(1 if one.together else max(1, len(one.terms)) for one in index)
-
-
 def paddings(
     tensor: Tensor, index: tuple[Along, ...], dims: tuple[str, str]
 ) -> tuple[Padding, ...]:

@@ -14,8 +14,9 @@ from polygen.frontend.program import Program
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device, common_facts
 from polygen.hardware.swizzle import chunk_bytes
-from polygen.lower.accesses import map_rank, row_step
+from polygen.lower.accesses import row_step
 from polygen.lower.operands import major, operand_layout
+from polygen.poly.elements import map_rank
 from polygen.poly.fills import by_threads, ring_pieces
 from polygen.poly.match import Match
 from polygen.poly.operand import Operand

@@ -99,12 +99,14 @@ def needed(buffers: Sequence[Buffer]) -> int:
 
 
 def placed(buffers: list[Buffer]) -> tuple[Buffer, ...]:
-    """One behind the other, but for those that overlay the ones before them."""
+    """One behind the other, but for those that overlay the ones before them.
+
+    What comes after these lies behind their ends too: they may be larger than what they overlay.
+    """
     offset, found = 0, []
     for buffer in buffers:
         found.append(replace(buffer, offset=0 if buffer.overlay else offset))
-        if not buffer.overlay:
-            offset = found[-1].end
+        offset = max(offset, found[-1].end)
     return tuple(found)
 
 

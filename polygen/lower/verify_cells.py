@@ -75,7 +75,8 @@ def check_records(plan: KernelPlan) -> None:
 
 def check_cells(plan: KernelPlan, leaf: Leaf) -> None:
     """The record of a leaf names the buffers of its tile statement's cells, in their order."""
-    named = _buffers(leaf)
+    # Like earlier passes' results, those of operands' rows are known to all that compute elements.
+    named = _buffers(leaf, [one.norms for one in dict.fromkeys(plan.of(Tally))])
     if isinstance(leaf.work, Clear) and len(set(leaf.work.totals)) != len(leaf.work.totals):
         raise VerifyError(f"{leaf.statement} clears sums twice", where=plan.entry)
     statement = next((s for s in plan.tile_program.statements if s.name == leaf.statement), None)
@@ -91,7 +92,7 @@ def check_cells(plan: KernelPlan, leaf: Leaf) -> None:
         )
 
 
-def _buffers(leaf: Leaf) -> list[str] | None:
+def _buffers(leaf: Leaf, norms: list[str]) -> list[str] | None:
     """The buffers that a record names: what is read, then what is written; None: it names none."""
     work = leaf.work
     if isinstance(work, Fill):
@@ -141,7 +142,7 @@ def _buffers(leaf: Leaf) -> list[str] | None:
     if isinstance(work, Epilogue) and work.suffix and leaf.op == "store_pairs":
         sums, rows = [total for _, total in work.sums], ["row" + one.suffix for one in work.before]
         held = [work.holds[1]] if work.holds else []
-        return [*sums, *rows, "folded" + work.suffix, *held]
+        return [*sums, *rows, "folded" + work.suffix, *norms, *held]
     if isinstance(work, Folding):
         return ["folded" + work.epilogue.suffix]
     if isinstance(work, Meeting | Exchange):
@@ -155,8 +156,9 @@ def _buffers(leaf: Leaf) -> list[str] | None:
         )
         made = ["folded"] if work.epilogue.folds else []
         rows = ["row" + one.suffix for one in work.epilogue.before]
-        given = [one.shared for one in work.epilogue.reads if one.shared]
-        return [*sums, *operands, *made, *rows, *dict.fromkeys(sorted(given)), *results]
+        if not {one.shared for one in work.epilogue.reads if one.shared} <= {*norms}:
+            return []
+        return [*sums, *operands, *made, *rows, *norms, *results]
     if isinstance(work, Lines):
         return [line.panel.buffer for line in work.moved]
     if isinstance(work, Store):

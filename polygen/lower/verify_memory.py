@@ -4,12 +4,14 @@
 2. A barrier has as many slots, and owners, as were proved.
 3. Rings hold tiles of their operands, with the operand's innermost dim innermost; what the copy
    engine writes or reads begins at whole patterns of its swizzles.
-4. The launch has the bytes that buffers end at.
+4. Buffers share bytes where the tile program overlays them, and nowhere else.
+5. The launch has the bytes that buffers end at.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 
 import numpy as np
@@ -45,6 +47,7 @@ def check_memory(plan: KernelPlan) -> None:
                           why=f"not {', '.join(sorted(wanted))}")  # fmt: skip
     for one in shared:
         _check_buffer(plan, plan.buffer(one.name), one)
+    check_apart(plan)
     for name, placed in barriers.items():
         made, size = plan.buffer(name), common_facts()["mbarrier_bytes"]
         said = (made.slots, made.owners, made.slot_bytes, made.alignment, made.kind, made.overlay)
@@ -58,6 +61,20 @@ def check_memory(plan: KernelPlan) -> None:
             f"buffers end at {end}, the launch has {plan.launch.shared_bytes} bytes",
             where=plan.entry,
         )
+
+
+def check_apart(plan: KernelPlan) -> None:
+    """Buffers share bytes only where the tile program says so, and orders what touches them.
+
+    Raises:
+        VerifyError: with two that do, and it does not.
+    """
+    over = {one.name: one.overlays for one in plan.tile_program.buffers}
+    for one, other in itertools.combinations(sorted(plan.buffers, key=lambda b: b.offset), 2):
+        said = one.name in over.get(other.name, ()) or other.name in over.get(one.name, ())
+        if other.offset < one.end and not said:
+            raise VerifyError(f"{other.name} overlaps {one.name}", where=plan.entry,
+                              why=f"its bytes begin at {other.offset}")  # fmt: skip
 
 
 def _check_buffer(plan: KernelPlan, made: Buffer, one: tile_program.Buffer) -> None:

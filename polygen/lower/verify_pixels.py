@@ -19,7 +19,7 @@ from polygen.lower.result_work import Store
 from polygen.lower.work import Boxes, Locate, Move
 from polygen.poly.elements import Along
 
-_AT_ZERO = ("group", "owner", "p", "rank", "k", "k_tiles", "b_n", K_INSIDE)
+_AT_ZERO = ("group", "owner", "p", "rank", "k", "k_tiles", K_INSIDE)
 
 
 def check_boxes_of_pixels(plan: KernelPlan) -> None:
@@ -67,41 +67,45 @@ def _moved(plan: KernelPlan) -> Iterator[tuple[Leaf, Boxes, tuple[Along, ...]]]:
                 yield leaf, boxes, next(e.index for e in elements if e.name == panel.name)
 
 
-def _parts(plan: KernelPlan, leaf: Leaf, boxes: Boxes) -> Iterator[tuple[dict[str, int], int]]:
-    """Who moves which box of a tile: names in its corner, and the row that it begins with."""
+def _parts(plan: KernelPlan, leaf: Leaf, boxes: Boxes) -> Iterator[tuple[dict[str, int], int, int]]:
+    """Who moves which box of a tile: names in its corner, and its first row and column."""
     rows = boxes.box[0]
     if boxes.buffer.startswith("ring_"):
         along = plan.schedule.cluster.m
         for rank in range(plan.schedule.cluster.blocks):
-            yield {"rank": rank}, rank // along % boxes.parts * rows
+            yield {"rank": rank}, rank // along % boxes.parts * rows, 0
         return
     tiles, width = plan.tiles, boxes.axes[-1].box * boxes.count
     per_block = tiles.columns // width
     for group in range(tiles.warps[0]):
         for panel in range(tiles.warp[0] // rows * per_block):
             first = group * tiles.warp[0] + panel // per_block * rows
-            yield {"group": group, "owner": group, "p": panel}, first
+            yield {"group": group, "owner": group, "p": panel}, first, panel % per_block * width
 
 
 def _check_rows(
     plan: KernelPlan,
     boxes: Boxes,
     index: tuple[Along, ...],
-    part: tuple[dict[str, int], int],
+    part: tuple[dict[str, int], int, int],
 ) -> None:
-    box, (own, first) = plan.match.box, part
+    box, (own, first, column) = plan.match.box, part
     outer = [dim for dim, _ in (*plan.batches, *plan.match.sums)]
-    for at in units([*outer, "b_m"]):
+    for at in units([*outer, "b_m", "b_n"]):
         others = dict.fromkeys(_AT_ZERO, 0)
         names = others | at | own
         corner = [value(text, names) for text in boxes.corner]
         steps = [range(axis.box) for axis in boxes.axes[:-1]]
         for row, places in enumerate(itertools.product(*steps)):
-            pixel = dict(at) | {
-                dim: (at["b_m"] * side if dim == "m" else at[dim])
-                + (first + row) // box.weight(dim) % side
-                for dim, side in box.sides
-            }
+            pixel = (
+                dict(at)
+                | {"n": at["b_n"] * plan.tiles.cta[1] + column}
+                | {
+                    dim: (at["b_m"] * side if dim == "m" else at[dim])
+                    + (first + row) // box.weight(dim) % side
+                    for dim, side in box.sides
+                }
+            )
             found: dict[int, int] = {}
             for axis, begin, place in zip(boxes.axes, corner, (*places, 0), strict=True):
                 if axis.axis is not None:

@@ -271,6 +271,11 @@ class Element:
         return axis_of(self.index, dim)
 
 
+def map_rank(index: tuple[Along, ...]) -> int:
+    """How many axes a tensor map of an array has."""
+    return sum(1 if one.together else max(1, len(one.terms)) for one in index)
+
+
 @dataclass(frozen=True, slots=True)
 class Compute:
     """``result = function(args)`` on one element; args are values, reads' variables, constants."""

@@ -18,6 +18,7 @@ from polygen.frontend.dtypes import DType
 from polygen.frontend.program import Program
 from polygen.hardware.device import Device, common_facts
 from polygen.hardware.matrix_layout import spans
+from polygen.poly.elements import map_rank
 from polygen.poly.match import Match
 from polygen.poly.pointwise import Element, Pointwork
 from polygen.poly.tiling import Panels, RowVectors
@@ -27,6 +28,7 @@ from polygen.schedule.model import Schedule
 _IN_FLIGHT = (4, 8, 4, 2)
 _PANEL_COLUMNS = (64, 32, 16)
 _ROW_BYTES = common_facts()["tensor_map_row_bytes"]
+_AXES = common_facts()["tensor_map_axes_most"]
 _VECTOR_BYTES = 16  # of the narrowest output, in one access
 
 
@@ -166,6 +168,14 @@ def panels(schedule: Schedule, work: Pointwork) -> Panels | None:
                 f"{one.tensor.name}: the copy engine cannot move {one.tensor}",
                 where=where,
                 why=f"it needs n innermost, and rows that start at multiples of {_ROW_BYTES} bytes",
+                nearest='Use epilogue.through = "lines"',
+            )
+        if map_rank(one.index) > _AXES:
+            raise ScheduleError(
+                f"{one.tensor.name}: the copy engine cannot move {one.tensor}",
+                where=where,
+                why=f"{map_rank(one.index)} digits of indices say where its elements lie, and a "
+                f"tensor map has at most {_AXES} axes",
                 nearest='Use epilogue.through = "lines"',
             )
         if one in work.writes and one.tensor.ends_anywhere:

@@ -106,8 +106,7 @@ def resources(source: KernelSource, log: str) -> Resources:
         )
     stack, stores, loads = (max(int(frame[n]) for frame in frames) for n in range(3))
     # Of the kernel alone: a launch that follows it has shared memory of its own.
-    own = [part for part in _ENTRY.split(log)[1:] if part.startswith(f"{source.entry}'")]
-    static = sum(map(int, _STATIC_SHARED.findall("".join(own) or log)))
+    static = sum(map(int, _STATIC_SHARED.findall(_own(source, log) or log)))
     return Resources(
         registers=max(map(int, registers)),
         spill_store_bytes=stores,
@@ -150,11 +149,22 @@ def refuse_slow(source: KernelSource, found: Resources, log: str, *, allow_spill
         if spilled
         else f"the kernel keeps {found.stack_bytes} bytes per thread in local memory"
     )
-    raise failure(
-        what,
+    beside = not any(any(map(int, frame)) for frame in _FRAME.findall(_own(source, log) or log))
+    refusal = failure(
+        what.replace("the kernel", "a launch beside the kernel") if beside else what,
         where=where,
         why=f"{found.registers} registers with {found.threads} threads; local memory lies in DRAM",
-        nearest="Use a smaller warp tile, or more threads per block",
+        nearest="Use epilogue.row_words = 0, or another epilogue.row_warps"
+        if beside
+        else "Use a smaller warp tile, or more threads per block",
         log=log,
         kind=SpillError,
     )
+    assert isinstance(refusal, SpillError)
+    refusal.beside = beside
+    raise refusal
+
+
+def _own(source: KernelSource, log: str) -> str:
+    """What the log says of the kernel alone; "": it does not tell entries apart."""
+    return "".join(part for part in _ENTRY.split(log)[1:] if part.startswith(f"{source.entry}'"))

@@ -158,6 +158,7 @@ class SharedMemory:
 
 ROW_WARPS = (1, 2, 4, 8)  # of a block that finishes a row
 ROW_WORDS = 16  # of a row that a lane of such a block holds, at most
+HELD_ROWS = "epilogue.row_words"  # among what an automatic choice is not to take: it spills
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from polygen.errors import (
 from polygen.hardware.swizzle import swizzle
 from polygen.lower.lanes import closed_form
 from polygen.lower.verify import verify
+from polygen.lower.verify_memory import check_apart
 from polygen.poly.ast import Block, Call, Const
 from polygen.schedule.model import Epilogue, Loops, Raster, Roles, SharedMemory
 
@@ -165,6 +166,15 @@ def test_overlapping_buffers(plan):
     second = next(i for i, b in enumerate(plan.buffers) if b.name == "ring_b")
     with pytest.raises(VerifyError, match="overlaps"):
         verify(edited_buffer(plan, second, offset=16))
+
+
+def test_buffers_that_share_bytes_and_nobody_orders(plan):
+    """Only what the tile program overlays may: its dependences say when."""
+    made = dataclasses.replace(plan.buffers[0], name="other", offset=plan.buffers[0].offset + 16)
+    for overlay in (False, True):
+        other = dataclasses.replace(made, overlay=overlay)
+        with pytest.raises(VerifyError, match="other overlaps ring_a"):
+            check_apart(dataclasses.replace(plan, buffers=(*plan.buffers, other)))
 
 
 def test_a_misaligned_buffer(plan):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from matrix import roles, small, tiled
+from matrix import pipeline, roles, small, tiled
 
 import polygen as pg
 from polygen.schedule.model import Epilogue
@@ -101,6 +101,39 @@ def test_folds_beside_the_product(name, schedule):
     if name != "cosine":
         assert report.comparison == "equal to NumPy, bit for bit"
     assert len(kernel.sums.folds) == len(kernel.program.folds) and kernel.deterministic
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+def test_a_scratch_area_that_is_larger_than_the_rings(stages):
+    """Sums of warps on their way out lie over the rings, and beyond them: beside what is folded."""
+    given = tiled((64, 64, 32), (32, 32), pipeline=pipeline(stages, 1))
+    correction = pg.fuse(lambda x, w: x @ w.T - 3 * np.sum(x, axis=1)[:, None] - np.sum(w, axis=1))
+    kernel = correction.compile("s8[M,K]", "s8[N,K]", arch="sm_80", schedule=given)
+    by_name = {one.name: one for one in kernel.passes.plan.buffers}
+    assert by_name["scratch"].end > by_name["ring_b"].end
+    assert by_name["norms_a"].offset >= by_name["scratch"].end
+    report = kernel.check()
+    assert report.ok and report.comparison == "equal to NumPy, bit for bit", str(report)
+
+
+@pytest.mark.parametrize(
+    ("arch", "schedule"),
+    [
+        ("sm_80", tiled((32, 32, 32), (16, 32), epilogue=Epilogue("registers", rows="tile"))),
+        pytest.param("sm_90a", roles("one", rows="tile"), marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("last", [pg.softmax, pg.layer_norm])
+def test_folds_of_operands_before_passes_over_a_row(arch, schedule, last):
+    """Terms of a row's folds use what is folded of operands, and what comes behind does not."""
+
+    def scaled(x, w):
+        sides = np.sum(x * x, axis=1)[:, None] + np.sum(w * w, axis=1)
+        return last(2 * (x @ w.T) - sides)
+
+    kernel = pg.fuse(scaled).compile(*X_W, arch=arch, schedule=schedule)
+    report = kernel.check({"M": 40, "N": 24, "K": 72})
+    assert report.ok, str(report)
 
 
 @pg.fuse

@@ -6,6 +6,7 @@ Kernels are generated and chosen for real; the compiler, the driver and the GPU 
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -262,6 +263,29 @@ def test_a_choice_that_spills_is_replaced_for_all_who_share_it(machine, monkeypa
     (again,) = machine.call._variants.values()
     assert len(machine.generated) == 2
     assert again.source == kernel.source and again.schedule_origin == kernel.schedule_origin
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_launch_that_spills_holds_no_words_of_rows(monkeypatch):
+    """The tile is not what spills there, and another one would spill as well."""
+    tried = []
+
+    def spills(source):
+        tried.append(source.text)
+        refusal = SpillError("a launch beside the kernel spills")
+        refusal.beside = True
+        if len(tried) == 1:
+            raise refusal
+        return artifact()
+
+    monkeypatch.setattr("polygen.described.compile_cached", spills)
+    normed = pg.fuse(lambda x, w: pg.layer_norm(x @ w.T), name="normed")
+    sizes = {"M": 8192, "N": 4096, "K": 512}
+    kernel = normed.compile("bf16[M,K]", "bf16[N,K]", arch="sm_80", sizes=sizes)
+    before = kernel.schedule
+    assert before.epilogue.row_words > 0 and kernel.cubin is not None
+    assert kernel.schedule == replace(before, epilogue=replace(before.epilogue, row_words=0))
+    assert "epilogue.row_words" in kernel.schedule_origin and len(tried) == 2
 
 
 def test_products_that_the_compiler_serialises_are_replaced_too(machine, monkeypatch):

@@ -16,6 +16,7 @@ from polygen.decide import candidates
 from polygen.emit.cuda import emit
 from polygen.errors import ScheduleError, ScheduleFileError, VerifyError
 from polygen.hardware.device import device
+from polygen.lower.result_work import Store
 from polygen.lower.verify import verify
 from polygen.lower.work import Locate, Move
 from polygen.pipeline import generate, with_sizes
@@ -168,6 +169,51 @@ SLOW = {
         convolution(3, 3, 1), ("e4m3[2,11,10,64]", "e4m3[64,3,3,64]"), schedule((32, 4)), {},
     ),
 }  # fmt: skip
+
+
+def pixel_heads(x, w):
+    """Digits of columns on axes of their own: panels lie at other places of several axes."""
+    return (x @ w.T).reshape(-1, 7, 9, 2, 64).transpose(0, 1, 3, 2, 4)
+
+
+def depth_to_space(x, w):
+    """What a pixel has becomes pixels: lines and columns have a digit of the channels too."""
+    y = (x @ w.T).reshape(-1, 8, 8, 2, 2, 32)
+    return y.transpose(0, 1, 3, 2, 4, 5).reshape(-1, 16, 16, 32)
+
+
+@pytest.mark.parametrize("tile", [(2, 4, 8), (1, 8, 8)])
+def test_pixels_whose_columns_are_axes(tile):
+    signature = "f16[B,7,9,64]", "f16[128,64]"
+    checked(pixel_heads, signature, schedule(tile), {"B": 3})
+
+
+def test_a_panel_that_lies_elsewhere_is_refused():
+    fused = pg.fuse(pixel_heads, name="c")
+    wide = schedule((2, 4, 8), "cooperative_64x128x64")
+    plan = fused.compile("f16[B,7,9,64]", "f16[128,64]", arch=ARCH, schedule=wide).passes.plan
+
+    def moved_on(work):
+        if not isinstance(work, Store):
+            return work
+        panels = tuple(
+            (panel, replace(b, corner=(*b.corner[:2], f"({b.corner[2]}) + p % 2", *b.corner[3:])))
+            for panel, b in work.panels
+        )
+        return replace(work, panels=panels)
+
+    leaves = tuple(replace(leaf, work=moved_on(leaf.work)) for leaf in plan.leaves)
+    with pytest.raises(VerifyError, match="of y0"):
+        verify(replace(plan, leaves=leaves))
+
+
+def test_results_with_more_digits_than_maps_have_axes():
+    signature = "f16[B,8,8,32]", "f16[128,32]"
+    with pytest.raises(ScheduleError, match="at most 5 axes") as caught:
+        pg.fuse(depth_to_space).compile(*signature, arch=ARCH, schedule=schedule((2, 4, 8)))
+    assert 'Use epilogue.through = "lines"' in str(caught.value)
+    taken = pg.fuse(depth_to_space).compile(*signature, arch=ARCH, sizes={"B": 64})
+    assert taken.check({"B": 1}).ok
 
 
 def test_layers_of_pixels():

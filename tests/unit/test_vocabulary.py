@@ -10,16 +10,29 @@ import pytest
 import polygen as pg
 from polygen import vocabulary
 from polygen.emit.function_errors import recorded_error
+from polygen.errors import TraceError
 from polygen.frontend.dtypes import BOOL
 from polygen.frontend.functions import TABLE, Function
+from polygen.frontend.parse import parse_expression
 
-NAMES = [name for name in pg.__all__ if name not in {*pg._HOMES, "random"}]
+CONSTANTS = ("e", "inf", "nan", "pi")
+NAMES = [name for name in pg.__all__ if name not in {*pg._HOMES, "random", *CONSTANTS}]
 NUMPY = {name: getattr(np, name) for name in ("where", "minimum", "maximum", "tanh", "exp")}
 
 
 def facts(name):
     lines = inspect.getdoc(getattr(pg, name)).splitlines()
     return dict(line.split(": ", 1) for line in lines if ": " in line and line[0].isupper())
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_constants_are_numpys(name):
+    assert np.array_equal(getattr(pg, name), getattr(np, name), equal_nan=True)
+    read = parse_expression(f"where(x > 0, x, -pg.{name})", ["x"])
+    expected = [1, -getattr(np, name)]
+    assert np.array_equal(read(np.array([1.0, -1.0])), expected, equal_nan=True)
+    with pytest.raises(TraceError, match=f"Did you mean pg.{name}"):
+        parse_expression(f"x + {name}", ["x"])
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -20,6 +20,12 @@ def integers(tensor, seed=0):
     return np.random.default_rng(seed).integers(-3, 4, shape).astype(np.float32)
 
 
+def rotated(q, angles):
+    """Half of a head turned into the other one, as rotary embeddings do."""
+    turned = np.concatenate([-q[..., 3:], q[..., :3]], axis=-1)
+    return q[..., :3] * angles[:, None] - turned[..., :3]
+
+
 PROGRAMS = {
     "heads": (
         lambda x, w: (x @ w.T).reshape(x.shape[0], 4, 6).transpose(1, 0, 2),
@@ -44,6 +50,26 @@ PROGRAMS = {
     "every second row": (
         lambda x, w: (x.reshape(10, -1)[1::2] @ w), ("f16[5,2,K]", "f16[K,N]"),
         "v0[i,j] += x[i,1,k] * w[k,j]",
+    ),
+    "halves of heads": (
+        lambda x, w, r: rotated((x @ w.T).reshape(-1, 4, 6), r),
+        ("f16[S,K]", "f16[24,K]", "f32[S,3]"), "v1[b,i,j] += x[b,k] * w[6*i + j+3,k]",
+    ),
+    "neighbours": (
+        lambda x, w: (x @ w.T).reshape(-1, 4, 3, 2)[..., 1],
+        ("f16[S,K]", "f16[24,K]"), "* w[6*i + 2*j+1,k]",
+    ),
+    "one head, and where it is": (
+        lambda x, w, r: (pg.relu(x @ w.T + r) * pg.indices(x @ w.T)[1]).reshape(-1, 4, 6)[:, 2],
+        ("f16[S,K]", "f16[24,K]", "f32[24]"), "* w[j+12,k]",
+    ),
+    "the largest of some heads": (
+        lambda x, w: np.max((x @ w.T).reshape(-1, 4, 6)[:, 1:3, ::2], axis=(0, 2)),
+        ("f16[S,K]", "f16[24,K]"), "* w[6*i + 2*j+6,k]",
+    ),
+    "heads backwards": (
+        lambda x, w: (x @ w.T).reshape(-1, 4, 6)[:, ::-1],
+        ("f16[S,K]", "f16[24,K]"), "* w[-6*i + j+18,k]",
     ),
     "there and back": (
         lambda x, w: (x @ w.T).reshape(-1, 2, 3, 4).reshape(-1, 24),
@@ -93,6 +119,43 @@ def test_a_value_is_read_where_numpy_puts_it(pair):
     x = np.zeros((*first, 2))
     (found,) = evaluate(made, {"x": x, "w": np.zeros(2), "r": r})
     np.testing.assert_array_equal(found.astype(np.int64), r)
+
+
+@st.composite
+def parts(draw):
+    """Some of a value's elements: it is split, permuted and sliced, twice."""
+    steps, shape = [], [24]
+    for _ in range(2):
+        split = [f for dim in shape for f in draw(st.sampled_from(_FACTORS.get(dim, [(dim,)])))]
+        order = draw(st.permutations(range(len(split))))
+        shape = [split[at] for at in order]
+        keys = []
+        for dim in shape:
+            first = draw(st.integers(0, dim - 1))
+            step = draw(st.sampled_from([1, 1, 2]))
+            keys.append(draw(st.sampled_from([slice(None), slice(first, None, step)])))
+        steps.append((split, order, keys))
+        shape = [len(range(dim)[key]) for dim, key in zip(shape, keys, strict=True)]
+    return steps
+
+
+_FACTORS = {24: [(24,), (4, 6), (2, 3, 4), (3, 8)], 8: [(8,), (2, 4)], 6: [(2, 3)], 4: [(2, 2)]}
+
+
+@settings(max_examples=100, deadline=None)
+@given(parts())
+def test_some_elements_of_a_value_are_those_that_numpy_takes(steps):
+    def taken(x, w, r):
+        v = x @ w.T + r + pg.indices(x @ w.T)[1]
+        for split, order, keys in steps:
+            v = v.reshape(v.shape[0], *split).transpose(0, *(1 + at for at in order))
+            v = v[(slice(None), *keys)]
+        return v
+
+    program = pg.fuse(taken, name="taken").program("f16[S,K]", "f16[24,K]", "f32[24]")
+    arrays = {t.name: integers(t, seed) for seed, t in enumerate(program.inputs)}
+    (found,) = evaluate(program, arrays)
+    np.testing.assert_array_equal(found.astype(np.float64), taken(*arrays.values()))
 
 
 def test_digits_that_mix_have_no_form():

@@ -120,6 +120,27 @@ def test_a_slow_kernel_is_refused(log, kind, message):
     assert type(caught.value) is kind and caught.value.log == log
 
 
+SPILLS = FINE.replace("0 bytes spill", "4 bytes spill").replace("0 bytes stack", "8 bytes stack")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "other", "beside"), [(FINE, SPILLS, True), (SPILLS, FINE, False)]
+)
+def test_who_spills_is_told(kernel, other, beside):
+    """A launch behind the kernel is not made better by another tile."""
+    names = source().entry, source().entry + "_folds"
+    log = "".join(
+        f"ptxas info : Compiling entry function '{name}' for 'sm_90a'\n{text}\n"
+        for name, text in zip(names, (kernel, other), strict=True)
+    )
+    with pytest.raises(SpillError, match="spills 4 bytes") as caught:
+        compilelog.refuse_slow(source(), compilelog.resources(source(), log), log,
+                               allow_spills=False)  # fmt: skip
+    assert caught.value.beside is beside
+    assert ("a launch beside the kernel" in str(caught.value)) is beside
+    assert ("epilogue.row_words = 0" in str(caught.value)) is beside
+
+
 def test_too_few_registers_for_one_product_are_no_mistake_of_the_source():
     few = "ptxas fatal : (C7602) Insufficient registers (128) to compile instruction at line 419"
     assert isinstance(compilelog.rejection(source(), few, ""), PressureError)
