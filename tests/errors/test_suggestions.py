@@ -110,6 +110,9 @@ def test_code_in_expressions(text):
             "gelu(x @ w.T, approximate='tanh')",
         ),
         ("x @ w.T * 1e300", "Use 3.4028235e+38", "x @ w.T * 3.4028235e+38"),
+        ("x @ w.T * 1e400", "Use 3.4028235e+38, or np.inf", "x @ w.T * 3.4028235e+38"),
+        ("x @ w.T * 1e999", "or np.inf", "minimum(x @ w.T, np.inf)"),
+        (f"x @ w.T * {10**400}", "Use 3.4028235e+38", None),
         ("x @ w.T * 1e-300", "Use 1.1754944e-38", "x @ w.T * 1.1754944e-38"),
     ],
 )
