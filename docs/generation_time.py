@@ -8,17 +8,21 @@ compares them. Plots need matplotlib; without it only the text is written.
 Times are CPU seconds of the process, medians of several generations, none of which finds anything
 of another, in memory or on disk. One generation is made first and not counted: it proves the tables
 of the instructions, reads the shipped schedules and compiles the templates. What that adds to the
-first kernel of a process is measured too, in processes of their own.
+first kernel of a process is measured too, in processes of their own: with nothing on disk, and with
+what templates compile to, as after any other kernel (``--first TARGET --kept FOLDER``).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +37,7 @@ from polygen.poly.fusion import fuse
 from polygen.poly.scop import scop
 from polygen.poly.versions import forget
 from polygen.runtime.files import write_text_atomic
+from polygen.runtime.templates import FOLDER as TEMPLATES
 
 FOLDER = Path(__file__).resolve().parent
 RECORD, PLOT, PAGE = (
@@ -95,14 +100,25 @@ def timed(make: Callable[[], object], repeats: int) -> float:
     return round(statistics.median(found), 4)
 
 
-def first(target: str, repeats: int) -> float:
-    """Median CPU seconds of the first kernel of a process, after its imports."""
+def first(target: str, repeats: int, *, templates: bool) -> float:
+    """Median CPU seconds of the first kernel of a process, after its imports.
+
+    Args:
+        target: of the kernel.
+        repeats: processes.
+        templates: whether what templates compile to is on disk; nothing else is.
+    """
     found = []
-    for _ in range(repeats):
-        words = [sys.executable, str(Path(__file__).resolve()), "--first", target]
-        made = subprocess.run(words, capture_output=True, text=True, check=True)
-        found.append(float(made.stdout))
-    return round(statistics.median(found), 4)
+    words = [sys.executable, str(Path(__file__).resolve()), "--first", target]
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(repeats + templates):  # of which one compiles them
+            for part in Path(folder).iterdir():
+                if part.name != TEMPLATES:
+                    shutil.rmtree(part)
+            kept = ["--kept", folder] if templates else []
+            made = subprocess.run([*words, *kept], capture_output=True, text=True, check=True)
+            found.append(float(made.stdout))
+    return round(statistics.median(found[templates:]), 4)
 
 
 def generate(kind: str, operations: int, target: str) -> None:
@@ -111,10 +127,15 @@ def generate(kind: str, operations: int, target: str) -> None:
     pipeline.generate(made, device(target), SIZES, "auto")
 
 
-def time_first(target: str) -> float:
-    """CPU seconds of a kernel that nothing was generated before."""
+def time_first(target: str, kept: str | None = None) -> float:
+    """CPU seconds of a kernel that nothing was generated before.
+
+    Args:
+        target: of the kernel.
+        kept: a folder that is used as the cache; None: nothing is kept on disk.
+    """
     program("arithmetic", COUNTS[0])  # whose modules are read at its first use
-    with knobs.scope(cache=False):
+    with knobs.scope(cache=kept is not None, cache_dir=kept and Path(kept)):
         start = time.process_time()
         generate("arithmetic", COUNTS[0], target)
         return time.process_time() - start
@@ -127,7 +148,7 @@ def measure(repeats: int = REPEATS) -> dict[str, Any]:
         made = program("arithmetic", operations)
         fuse(made, scop(made, apart=apart))
 
-    points = []
+    points, load = [], os.getloadavg()[0]
     for target in TARGETS:
         for kind in STEPS:
             for operations in COUNTS:
@@ -151,10 +172,18 @@ def measure(repeats: int = REPEATS) -> dict[str, Any]:
             "polygen": pg.__version__,
             "date": time.strftime("%Y-%m-%d", time.gmtime()),
             "protocol": f"CPU seconds of one process, medians of {repeats}",
+            "load": [round(load, 1), round(os.getloadavg()[0], 1)],
             "command": "python docs/generation_time.py --measure",
         },
         "points": points,
-        "first": [{"target": one, "seconds": first(one, repeats)} for one in TARGETS],
+        "first": [
+            {
+                "target": one,
+                "seconds": first(one, repeats, templates=False),
+                "with_templates": first(one, repeats, templates=True),
+            }
+            for one in TARGETS
+        ],
         "statements": alone,
     }
 
@@ -166,7 +195,8 @@ def table(record: dict[str, Any]) -> str:
     counts = [n for n in (2, 20, 100, 200, 512) if any(key[2] == n for key in seconds)]
     lines = [
         f"CPU seconds from the array code to the CUDA text ({made['machine']}, Python "
-        f"{made['python']}, {made['date']}; {made['protocol']}):",
+        f"{made['python']}, {made['date']}; {made['protocol']}; load average "
+        f"{' to '.join(map(str, made['load']))}):",
         "",
         f"| target | operations | {' | '.join(map(str, counts))} |",
         f"|---|---|{'---|' * len(counts)}",
@@ -184,13 +214,16 @@ def table(record: dict[str, Any]) -> str:
         f"Dependences and scheduling alone take {last['together']:.3f} s for {last['operations']} "
         f"operations in groups, and {last['apart']:.1f} s with a statement for each.",
     ]
-    alone = [f"{one['seconds']:.2f} s for {one['target']}" for one in record.get("first", ())]
-    if alone:
-        lines += [
-            "",
-            f"The first kernel of a process takes {' and '.join(alone)}: it also proves the tables "
-            "of the instructions, and compiles the templates.",
-        ]
+    alone, kept = (
+        " and ".join(f"{one[field]:.2f} s for {one['target']}" for one in record["first"])
+        for field in ("seconds", "with_templates")
+    )
+    lines += [
+        "",
+        f"The first kernel of a process takes {alone}: it also proves the tables of the "
+        "instructions, and compiles the templates. Where another process has compiled them, "
+        f"{kept}.",
+    ]
     return "\n".join(lines)
 
 
@@ -249,9 +282,10 @@ def main() -> None:
     parser.add_argument("--measure", action="store_true", help="time this machine first")
     parser.add_argument("--repeats", type=int, default=REPEATS, help="generations of each")
     parser.add_argument("--first", metavar="TARGET", help="print what a first kernel takes")
+    parser.add_argument("--kept", metavar="FOLDER", help="with what is kept there (else: nothing)")
     options = parser.parse_args()
     if options.first:
-        print(time_first(options.first))
+        print(time_first(options.first, options.kept))
         return
     if options.measure:
         write_text_atomic(RECORD, json.dumps(measure(options.repeats), indent=1) + "\n")

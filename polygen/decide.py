@@ -21,7 +21,7 @@ from polygen.analysis import MOST_PROSPECTS, Prospect, all_analysed, in_tiles, p
 from polygen.chained import is_chain
 from polygen.covering import by_clusters, by_tiles, in_blocks
 from polygen.errors import InvarianceError, ScheduleError, UnsupportedProgram, echo
-from polygen.fit import fitting, instruction_for
+from polygen.fit import check_instructions, fitting, instruction_for
 from polygen.fit_sections import check_operands, check_sections, fitting_all
 from polygen.frontend.invariant import for_every_size
 from polygen.frontend.program import Program
@@ -103,7 +103,7 @@ def decide(
         origin = f"file {schedule}"
     else:
         for one in prospect.each:  # refuses what no instruction takes at all
-            check_blocks(one.matched, instruction_for(one.matched, device, Schedule()))
+            check_instructions(one.matched, device)
         check_types(program, device)
         problem = whole_problem(program, prospect, sizes)
         offers = _offers(program, device, sizes, problem)

@@ -21,6 +21,7 @@ from polygen.runtime.artifact import Artifact, Resources
 from polygen.runtime.cache import compile_cached
 from polygen.runtime.files import write_text_atomic
 from polygen.runtime.sass import disassemble
+from polygen.schedule.lighter import difference, lighter
 from polygen.schedule.model import HELD_ROWS, Schedule
 from polygen.schedule.sums import Sums, reproducible
 
@@ -35,6 +36,7 @@ class Described:
     _sizes: dict[str, int]
     _asked: Schedule | Path | str
     _kept_under: tuple[object, ...]  # what the automatic choice is kept on disk by
+    _variant: bool  # whether a call asked for it, with arrays of other alignments than were named
 
     @property
     def program(self) -> Program:
@@ -94,7 +96,14 @@ class Described:
         """PTX, cubin and compiler report; compiled on first use, or read from the cache.
 
         An automatic choice that spills is replaced by the next best with more registers to spare;
-        `schedule_origin` says so, and what is kept on disk is replaced too.
+        `schedule_origin` says so, and what is kept on disk is replaced too. Where a schedule was
+        given, the variant for arrays of other alignments may take another that is near it, and
+        whose sums have the same order.
+
+        Raises:
+            PressureError: the schedule that was given needs more registers than there are; with one
+                that is near it and compiles, if there is one.
+            CompileError: the compiler refuses the code.
         """
         skip: frozenset[str] = frozenset()
         while True:
@@ -103,11 +112,11 @@ class Described:
                 if skip and self._kept_under:
                     keep(self._generated, self._kept_under)
                 return found
-            except PressureError as refusal:
+            except PressureError as reason:
                 # A schedule that the environment forces on every choice comes again.
                 if self._asked != "auto" or self.schedule.name in skip:
-                    raise
-                beside = isinstance(refusal, SpillError) and refusal.beside
+                    return self._lighter(reason)
+                beside = isinstance(reason, SpillError) and reason.beside
                 held = beside and self.schedule.epilogue.row_words > 0
                 skip |= {HELD_ROWS if held else self.schedule.name}
                 made = self._generated
@@ -116,6 +125,41 @@ class Described:
                     self._class,
                 )  # fmt: skip
                 self._generated = self.passes.generated
+
+    def _lighter(self, reason: PressureError) -> Artifact:
+        """What a schedule near the given one compiles to: of a variant, which takes it.
+
+        Raises:
+            PressureError: there is none, or this is no variant; with the schedule that compiles.
+        """
+        given, made = self.schedule, self._generated
+        refused = {made.source.text}
+        for schedule in lighter(given):
+            try:
+                passes = generated_by(
+                    made.program, device(made.target), self._sizes, schedule, made.command,
+                    sums=self._class,
+                )  # fmt: skip
+                text = passes.source.text
+                if text in refused or passes.generated.sums.text != self.sums.text:
+                    continue
+                refused.add(text)
+                found = compile_cached(passes.source)
+            except ToolchainMissing:
+                raise
+            except PolygenError:  # illegal here, or too heavy as well
+                continue
+            changed = difference(given, schedule)
+            if not self._variant:
+                raise reason.instead(f"With {changed} it compiles") from None
+            self.passes = replace(
+                passes,
+                origin=f"{made.origin}, but {changed}: as given, {reason.what} for arrays of these "
+                "alignments",
+            )
+            self._generated = self.passes.generated
+            return found
+        raise reason
 
     @property
     def ptx(self) -> str:

@@ -236,6 +236,12 @@ class CompileError(PolygenError):
     log: str = ""
     host: bool = False
 
+    def instead(self, nearest: str) -> CompileError:
+        """The same error with another way out."""
+        made = type(self)(self.what, where=self.where, why=self.why, nearest=nearest)
+        made.log, made.host = self.log, self.host
+        return made
+
 
 class PressureError(CompileError):
     """The compiler has too few registers: it serialises products, or finds no place for one's."""

@@ -38,6 +38,7 @@ from polygen.lower.legal import (
     check_roles,
     check_sums,
 )
+from polygen.lower.legal_blocks import check_blocks
 from polygen.lower.legal_folds import check_folds
 from polygen.lower.legal_joined import check_joined
 from polygen.lower.legal_last_round import check_last_round
@@ -67,27 +68,53 @@ _OTHERWISE = {
 def instruction_for(matched: Match, device: Device, schedule: Schedule) -> Atom:
     """The instruction: by name, or the device's first for the dtypes, and the roles or lanes."""
     wanted = schedule.atom
-    contraction = matched.contraction
     a, b, c = _types(matched)
-    named = scopes_for(device, a, b, c)
     if wanted not in ("auto", LANES):
+        named = dict(scopes_for(device, a, b, c))
         chosen = atom(wanted)
-        if chosen.name in dict(named):
+        if chosen.name in named:
             return chosen
         raise UnsupportedProgram(
             f"{wanted} does not run {a} x {b} with {c} sums on {device}",
             where="schedule, atom",
-            nearest=f"Fitting: {', '.join(dict(named)) or 'none'}",
+            nearest=f"Fitting: {', '.join(named) or 'none'}",
         )
     scope = "lanes" if schedule.by_lanes else "warpgroup" if schedule.specialised else "warp"
-    fitting = tuple(atom(name) for name, its in named if its == scope)
-    if not fitting:
+    fitting = tuple(map(atom, _of_scope(matched, device, scope)))
+    return _loadable(fitting, matched) or _unlike(fitting, matched, device)
+
+
+def check_instructions(matched: Match, device: Device) -> None:
+    """Refuse products that no instruction of a warp takes, and blocks that it does not promote.
+
+    An instruction's fragments are proved when it is looked at, which takes longer than to say that
+    there is one: where that is all that is asked, it is not looked at.
+
+    Raises:
+        UnsupportedProgram: with what one would take.
+    """
+    sides = [{o.k_contiguous for o in matched.side(role)} for role in "mn"]
+    if any(product.block for product in matched.products) or any(len(s) > 1 for s in sides):
+        check_blocks(matched, instruction_for(matched, device, Schedule()))
+    else:
+        _of_scope(matched, device, "warp")
+
+
+def _of_scope(matched: Match, device: Device, scope: str) -> tuple[str, ...]:
+    """The names of the device's instructions of a scope that take the operands.
+
+    Raises:
+        UnsupportedProgram: there is none.
+    """
+    a, b, c = _types(matched)
+    found = tuple(name for name, its in scopes_for(device, a, b, c) if its == scope)
+    if not found:
         raise UnsupportedProgram(
             f"{device} has no {scope} instruction for {a} x {b} with {c} sums",
-            where=contraction.name,
+            where=matched.contraction.name,
             nearest=_nearest(device, scope, a),
         )
-    return _loadable(fitting, matched) or _unlike(fitting, matched, device)
+    return found
 
 
 def _loadable(fitting: tuple[Atom, ...], matched: Match) -> Atom | None:

@@ -31,7 +31,7 @@ from polygen.lower.memory import needed
 from polygen.lower.plan import KernelPlan
 from polygen.poly.by_chain import ChainShape
 from polygen.poly.chain_map import map_chain
-from polygen.poly.chain_match import VALUES, ChainMatch
+from polygen.poly.chain_match import VALUES, ChainMatch, require_numbers
 from polygen.poly.derive_syncs import Synchronised
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.scop import Scop
@@ -94,6 +94,7 @@ def decide_chain(
     """
     found = matched(program)
     atom = _instruction(found, device)
+    require_numbers(found)  # behind the target: no number makes up for that
     if schedule == "auto":
         return _fitting(found, atom, device, skip, sizes or {})
     if isinstance(schedule, Schedule):

@@ -57,7 +57,7 @@ class Kernel(Described):
     ) -> None:
         self._generated, self._sizes, self._asked = generated, sizes, asked
         self._siblings: Recent[Any, Kernel] = Recent(_MOST_SIBLINGS)
-        self._kept_under = ()
+        self._kept_under, self._variant = (), False
 
     @classmethod
     def decided(
@@ -278,7 +278,9 @@ class Kernel(Described):
         target = device(self._generated.target)
         if self._asked != "auto":
             command = self._generated.command
-            return Kernel(program, target, self._sizes, self._asked, command, self._class)
+            made = Kernel(program, target, self._sizes, self._asked, command, self._class)
+            made._variant = True
+            return made
         with needs_isl():
             from polygen.decision import decision  # noqa: PLC0415
         chosen = decision(program, target, self._sizes, self._class)

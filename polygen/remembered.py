@@ -57,8 +57,8 @@ def _content(relation: Map) -> _Content:
     return found
 
 
-def _by_content(compute: Callable[..., Map]) -> Callable[..., Map]:
-    """Keep what is computed of relations."""
+def by_content(compute: Callable[..., Map]) -> Callable[..., Map]:
+    """Keep what is computed of relations, and of numbers."""
 
     @lru_cache(maxsize=_KEPT)
     def kept(*arguments: Any) -> Map:
@@ -111,7 +111,7 @@ def read_schedule(text: str) -> Schedule:
     return Schedule(text)
 
 
-@_by_content
+@by_content
 def composed(first: Map, second: Map) -> Map:
     """`first`, and `second` after it."""
     found = first.apply_range(second)
@@ -121,37 +121,37 @@ def composed(first: Map, second: Map) -> Map:
     return found.coalesce() if several else found
 
 
-@_by_content
+@by_content
 def without(relation: Map, other: Map) -> Map:
     """The pairs of one relation that another does not have."""
     return relation.subtract(other).coalesce()
 
 
-@_by_content
+@by_content
 def moved(relation: Map, onto: Map) -> Map:
     """The inputs of a relation replaced by what another leads them to."""
     return relation.apply_domain(onto).coalesce()
 
 
-@_by_content
+@by_content
 def unmoved(relation: Map, onto: Map) -> Map:
     """The pairs of a relation whose inputs another does not lead anywhere."""
     return relation.subtract_domain(onto.domain())
 
 
-@_by_content
+@by_content
 def least(relation: Map) -> Map:
     """The lexicographically smallest image of every input."""
     return relation.lexmin().coalesce()
 
 
-@_by_content
+@by_content
 def last_source(relation: Map) -> Map:
     """Every output with the lexicographically largest input that it is an image of."""
     return relation.reverse().lexmax().reverse().coalesce()
 
 
-@_by_content
+@by_content
 def smaller(first: Map, second: Map, shared: int, equal: bool) -> Map:
     """Pairs of inputs of two relations, the image of the first lexicographically smaller.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import difflib
 import importlib.util
 import inspect
@@ -187,6 +188,7 @@ def _run(path: Path) -> ModuleType:
     folder = str(path.resolve().parent)
     sys.path.insert(0, folder)
     sys.modules[_MODULE] = module
+    streams = sys.stdout, sys.stderr
     try:
         spec.loader.exec_module(module)
     except KeyboardInterrupt:
@@ -199,7 +201,9 @@ def _run(path: Path) -> ModuleType:
             where=f"{path}, line {line}" if line else str(path),
         ) from error
     finally:
-        sys.path.remove(folder)
+        sys.stdout, sys.stderr = streams  # what polygen says is not the file's to lose
+        with contextlib.suppress(ValueError):  # the file has removed it
+            sys.path.remove(folder)
     return module
 
 

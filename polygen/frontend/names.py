@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from polygen.frontend.functions import INTERNAL, TABLE
+from polygen.frontend.functions import INTERNAL, PUBLIC, TABLE
 
 # NumPy's names for what the table calls otherwise; those that stand for themselves are known to the
 # tracer.
@@ -49,6 +49,17 @@ _INSTEAD = {
     "log2": f"Write `log(a) * {1.0 / math.log(2.0)!r}`",
     "log10": f"Write `log(a) * {1.0 / math.log(10.0)!r}`",
     **dict.fromkeys(("tensordot", "inner", "vdot", "vecdot"), _PRODUCT),
+    "isnan": "NaN alone differs from itself: `a != a`",
+}
+_CAST = 'Write `.astype("f32")`, or another type'
+# Likewise, of methods that PyTorch's arrays have and NumPy's have not.
+_METHODS = {
+    **dict.fromkeys(("mm", "bmm"), _PRODUCT),
+    **dict.fromkeys(("to", "type", "float", "double", "half", "bfloat16", "int", "long"), _CAST),
+    "t": "Write `.T`",
+    "permute": "Write `.transpose(1, 0)`, with all axes in their new order",
+    "view": "Write `.reshape(-1)`, with the new sizes",
+    "unsqueeze": "Of a vector, write `[:, None]` or `[None, :]`",
 }
 _OUTSIDE = (
     "There are sum, prod, max, min, mean, all, any, argmax, argmin and logsumexp: return one of "
@@ -60,16 +71,19 @@ INDEX_HINT = (
 )
 
 
-def closest(name: str, prefix: str = "") -> str:
+def closest(name: str, *, method: bool = False) -> str:
     """A sentence that says what there is in the place of an unknown name.
 
     Args:
         name: of a function, without its module.
-        prefix: what goes before the functions' names where they are to be written.
+        method: whether it was taken for a method of an array, in Python.
     """
     known = sorted({*TABLE, *ALIASES, "gelu"} - INTERNAL)
     if name in known:
-        return f"It is a function: `{prefix}{name}(…)`"
+        module = "" if not method else "pg." if name in PUBLIC else "np."
+        return f"It is a function: `{module}{name}(…)`"
+    if method and name in _METHODS:
+        return _METHODS[name]
     if name in _INSTEAD:
         return _INSTEAD[name]
     if name in _REDUCTIONS:

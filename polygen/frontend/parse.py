@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
@@ -156,7 +157,9 @@ class _Reader:
         try:
             value = float(node.value)  # so that no power of integers grows without bound
         except OverflowError:
-            self.fail(node, "the number is too large")
+            value = math.inf
+        if math.isinf(value):  # Python reads 1e400 as an infinity
+            self.fail(node, "the number is too large", nearest="Use 3.4028235e+38, or np.inf")
         return lambda _: value
 
     def _name(self, node: ast.Name) -> Evaluate:

@@ -96,6 +96,16 @@ class Symbolic:
     def __abs__(self) -> Any:
         return self.apply("abs", self)
 
+    def __round__(self, digits: Any = None) -> Any:
+        """``round(v)``: to the nearest integers, halves to even, as NumPy's."""
+        if digits is not None:
+            raise TraceError(
+                "round() with a number of digits",
+                where="round",
+                nearest="Write np.round(v * 100) * 0.01 for two of them",
+            )
+        return self.apply("round", self)
+
     def __lt__(self, other: Any) -> Any:
         return self.apply("lt", self, other)
 

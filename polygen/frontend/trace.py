@@ -18,7 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from polygen.errors import DTypeError, ShapeError, TraceError, UnsupportedProgram, without_number
+from polygen.errors import (
+    DTypeError,
+    ShapeError,
+    TraceError,
+    UnsupportedProgram,
+    in_digits,
+    without_number,
+)
 from polygen.frontend.describing import describe, describe_cast, describe_product
 from polygen.frontend.dtypes import ALWAYS_STORED, BOOL, F32, F64, STORED, TF32, DType
 from polygen.frontend.expansion import expand
@@ -108,7 +115,11 @@ class Trace:
                 why="the kernel sees only its arguments",
                 nearest="Pass it as an argument",
             )
-        number = _number(value)
+        try:
+            number = _number(value)
+        except OverflowError:  # a whole number that is beyond all floats
+            stored = -math.inf if value < 0 else math.inf
+            raise _beyond(in_digits(int(value)), stored, where) from None
         if number is None:
             raise TraceError(
                 f"an operand is a {type(value).__name__}",
@@ -362,20 +373,25 @@ def _number(value: Any) -> float | None:
         return None
     try:
         return float(value)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError):
         return None
 
 
 def _check_range(number: float, where: str) -> None:
     """A finite number must not become an infinity in f32, nor another one zero."""
-    least, most = np.finfo(np.float32).tiny, np.finfo(np.float32).max
     with np.errstate(over="ignore", under="ignore"):
         stored = float(np.float32(number))
     if math.isfinite(number) and (math.isinf(stored) or (number and not stored)):
-        near = math.copysign(float(most if stored else least), number)
-        raise TraceError(
-            f"a constant is {number!r}",
-            where=where,
-            why=f"the kernel computes in f32, where it would be {stored}",
-            nearest=f"Use {near:.8g}, or {'an infinity' if stored else '0'} if that is meant",
-        )
+        raise _beyond(repr(number), stored, where)
+
+
+def _beyond(number: str, stored: float, where: str) -> TraceError:
+    """The error for a number that would become an infinity, or a zero with its sign."""
+    least, most = np.finfo(np.float32).tiny, np.finfo(np.float32).max
+    near = math.copysign(float(most if stored else least), stored)
+    return TraceError(
+        f"a constant is {number}",
+        where=where,
+        why=f"the kernel computes in f32, where it would be {stored}",
+        nearest=f"Use {near:.8g}, or {'an infinity' if stored else '0'} if that is meant",
+    )

@@ -298,5 +298,5 @@ class Traced(Symbolic):
         if name.startswith("_"):  # protocols and notebooks ask with hasattr
             raise AttributeError(name)
         raise TraceError(
-            f"polygen has no `.{name}` of {describe(self.node)}", nearest=closest(name, "pg.")
+            f"polygen has no `.{name}` of {describe(self.node)}", nearest=closest(name, method=True)
         )

@@ -113,6 +113,7 @@ def _of_agent(times: isl.Map, compared: list[int], agents: int) -> isl.Map:
     return found
 
 
+@remembered.by_content
 def by_agent(relation: isl.Map, agents: int) -> isl.Map:
     """Instance -> its first coordinates, which say whose it is, and its image without a name.
 
@@ -178,13 +179,13 @@ def flows(
         when: statement -> (instance -> time vector).
         order: all of `when`.
     """
-    if len(reads) == len(writes) == 1:
-        ((r, read),), ((w, write),) = reads.items(), writes.items()
-        flow, lost = last_writes(read, write, when[r], when[w])
-        return isl.UnionMap.from_map(flow), isl.UnionMap.from_map(lost)
     if not reads:
         nothing = isl.UnionMap.empty(order.get_space())
         return nothing, nothing
+    if len(writes) == 1:
+        ((w, write),) = writes.items()
+        each = [last_writes(read, write, when[r], when[w]) for r, read in reads.items()]
+        return union_map(flow for flow, _ in each), union_map(lost for _, lost in each)
     access = isl.UnionAccessInfo.from_sink(union_map(reads.values()))
     access = access.set_must_source(union_map(writes.values()))
     found = access.set_schedule_map(order).compute_flow()

@@ -78,8 +78,8 @@ def match_chain(chain: Chain) -> ChainMatch:
     """Both products in the kernel's dims.
 
     Raises:
-        UnsupportedProgram: rows or matrices of the one are not those of the other, head dims have
-            no numbers, or the copy engine cannot move an operand.
+        UnsupportedProgram: rows or matrices of the one are not those of the other, or the copy
+            engine cannot move an operand.
     """
     scores_fusion, scores = _matched(chain.scores)
     fusion, values = _matched(chain.values)
@@ -87,7 +87,6 @@ def match_chain(chain: Chain) -> ChainMatch:
     chain = replace(chain, range=_readable(chain.range, before))
     after = pointwork(chain.values, fusion, values)
     _require_same_rows(chain, scores, values, before)
-    _require_numbers(chain, scores, values)
     values = _named(values)
     states = {state.value for state in chain.states}
     known = [
@@ -188,7 +187,13 @@ def _require_same_rows(chain: Chain, scores: Match, values: Match, before: Point
     )
 
 
-def _require_numbers(chain: Chain, scores: Match, values: Match) -> None:
+def require_numbers(found: ChainMatch) -> None:
+    """Refuse head dims that have no numbers.
+
+    Raises:
+        UnsupportedProgram: with the dim.
+    """
+    chain, scores, values = found.chain, found.scores, found.values
     for what, extent in (("sums over", scores.depths[0]), ("has columns", values.n)):
         if not isinstance(extent, int):
             raise UnsupportedProgram(

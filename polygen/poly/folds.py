@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from polygen.errors import InvarianceError, UnsupportedProgram
 from polygen.frontend.monoids import MONOIDS
@@ -48,6 +49,8 @@ from polygen.poly.whole_rows import (
     without_ones,
 )
 from polygen.rewrite.programs import rewritten
+
+_MOST_PROGRAMS = 16  # every pass asks how the program that it works on is split
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,7 @@ class _Result:
     own: tuple[int, ...] | None  # the axes that tell its rows apart; None: nobody can say
 
 
+@lru_cache(maxsize=_MOST_PROGRAMS)
 def split_folds(program: Program) -> Split:
     """Separate what the kernel does from what follows it; a program without folds is its own.
 

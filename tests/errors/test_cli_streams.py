@@ -59,6 +59,19 @@ def test_an_output_that_the_program_closes_is_an_error(tmp_path):
     assert done.stderr.startswith("polygen: stdout: the output cannot be written (it is closed)")
 
 
+@pytest.mark.parametrize(
+    "line", ["sys.stdout = None", "sys.stderr = sys.stdout = None", "sys.path.clear()"]
+)
+def test_a_program_cannot_take_the_streams_away(line, tmp_path):
+    up = "def up(x, w):\n    return x @ w.T\n"
+    (tmp_path / "model.py").write_text(f"import sys\n{line}\n{up}")
+    words = f"model.py:up {' '.join(GOOD[1:])} --stage program"
+    done = shell(f"$polygen show {words}", tmp_path)
+    assert done.returncode == 0 and "x @ w.T" in done.stdout, done.stderr
+    done = shell(f"$polygen show model.py:down {' '.join(GOOD[1:])}", tmp_path)
+    assert done.returncode == 2 and "no function is called 'down'" in done.stderr
+
+
 def test_files_do_not_get_the_number_of_a_closed_stream(tmp_path):
     words = f"generate '{GOOD[0]}' {' '.join(GOOD[1:])} --name up -o out"
     done = shell(f"$polygen {words} <&- >&- 2>&-", tmp_path)

@@ -167,7 +167,7 @@ NOT_YET = {
     ),
     "chain of f32": (
         "(x @ w) @ u", {"x": "tf32[M,K]", "w": "tf32[K,N]", "u": "tf32[N,P]"},
-        ("a product of a chain sums over K",),
+        ("a chain of products of tf32", "Use arch=\"sm_90a\" and f16 or bf16"),
     ),
     "chain with work between": (
         "x @ u + gelu(x @ w) @ w", {"x": "f16[M,K]", "w": "f16[K,K]", "u": "f16[K,K]"},

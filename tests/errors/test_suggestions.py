@@ -15,7 +15,7 @@ from polygen.api import Fused
 from polygen.cli import main
 from polygen.errors import PolygenError, ScheduleFileError
 from polygen.frontend.functions import PUBLIC, TABLE
-from polygen.frontend.names import ALIASES
+from polygen.frontend.names import ALIASES, closest
 from polygen.frontend.parse import parse_expression
 from polygen.frontend.signature import parse_signature
 from polygen.hardware.device import device
@@ -98,6 +98,7 @@ def test_code_in_expressions(text):
         ("(x @ w.T) & 1", "& | ~ combine", "where((x @ w.T > 1) & ~(r > 0) | (r < 3), 1, 0)"),
         ('(x @ w.T).astype("tf32")', 'Use .astype("f32")', '(x @ w.T).astype("f32")'),
         ("std(x @ w.T)", "compute std outside", None),
+        ("np.isnan(x @ w.T)", "`a != a`", "where(x @ w.T != x @ w.T, 0, x @ w.T)"),
         ("x @ w.T @ r.T", "Give K as a number in the signature", "x @ w.T"),
         ("x @ w.T * np.tau", "Known: pi, e, inf", "(x @ w.T * np.pi + np.e) * np.inf"),
         ("x.shape", '.transpose(0, 2, 1), .astype("f16")', '(x @ w.T).astype("f16")'),
@@ -109,6 +110,9 @@ def test_code_in_expressions(text):
             "gelu(x @ w.T, approximate='tanh')",
         ),
         ("x @ w.T * 1e300", "Use 3.4028235e+38", "x @ w.T * 3.4028235e+38"),
+        ("x @ w.T * 1e400", "Use 3.4028235e+38, or np.inf", "x @ w.T * 3.4028235e+38"),
+        ("x @ w.T * 1e999", "or np.inf", "minimum(x @ w.T, np.inf)"),
+        (f"x @ w.T * {10**400}", "Use 3.4028235e+38", None),
         ("x @ w.T * 1e-300", "Use 1.1754944e-38", "x @ w.T * 1.1754944e-38"),
     ],
 )
@@ -134,6 +138,71 @@ def test_what_numpy_has_is_said_to_be_lacking(name):
         assert f"polygen has no `{name}`" in message and "Did you mean" not in message
     with pytest.raises(PolygenError, match=f"polygen has no `(np)?.{name}`"):
         pg.fuse(lambda x, w: getattr(x @ w.T, name)(), name="f").program("bf16[M,K]", "bf16[N,K]")
+
+
+def _torch(name, *arguments):
+    """What a method of a value is refused with, and who else computes it as it says."""
+    signature = ("bf16[64,128]", "bf16[64,128]")
+
+    def program(function):
+        return pg.fuse(function, name="f").compile(*signature, arch="sm_80").program
+
+    message = refusal(program, lambda x, w: getattr(x @ w.T, name)(*arguments)).nearest
+    return message, program
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "code", "right"),
+    [
+        ("permute", (1, 0), ".transpose(1, 0)", lambda x, w: (x @ w.T).transpose(1, 0)),
+        ("permute_dims", (0,), "np.permute_dims", lambda x, w: np.permute_dims(x @ w.T, (1, 0))),
+        ("multiply", (2,), "np.multiply", lambda x, w: np.multiply(x @ w.T, 2)),
+        ("relu", (), "pg.relu", lambda x, w: pg.relu(x @ w.T)),
+        ("t", (), ".T", lambda x, w: (x @ w.T).T),
+        ("float", (), '.astype("f32")', lambda x, w: (x @ w.T).astype("f32")),
+        ("half", (), '.astype("f32")', lambda x, w: (x @ w.T).astype("f16")),
+        ("view", (-1,), ".reshape(-1)", lambda x, w: (x @ w.T).reshape(32, 128)),
+        ("unsqueeze", (0,), "[None, :]", lambda x, w: x @ w.T + w[:, 0][None, :]),
+        ("mm", (1,), "x @ w.T", lambda x, w: x @ w.T),
+    ],
+)
+def test_methods_of_pytorch_s_arrays(name, arguments, code, right):
+    message, program = _torch(name, *arguments)
+    assert code in message and program(right).outputs
+
+
+def test_every_name_that_is_said_to_be_a_function_is_one_of_that_module():
+    for name in sorted({*TABLE, *ALIASES}):
+        found = re.fullmatch(r"It is a function: `(pg|np)\.(\w+)\(…\)`", closest(name, method=True))
+        if found is not None:
+            assert callable(getattr({"pg": pg, "np": np}[found[1]], found[2])), name
+
+
+@pytest.mark.parametrize(
+    ("number", "near"), [(10**400, 3.4028235e38), (-(10**4000), -3.4028235e38)]
+)
+def test_numbers_beyond_all_floats(number, near):
+    signature = ("bf16[M,K]", "bf16[N,K]")
+    error = refusal(pg.fuse(lambda x, w: (x @ w.T) * number, name="f").program, *signature)
+    assert f"Use {near:.8g}" in str(error) and len(str(error)) < 300
+    assert pg.fuse(lambda x, w: (x @ w.T) * near, name="f").program(*signature).outputs
+
+
+def test_round_is_numpy_s():
+    signature = ("bf16[M,K]", "bf16[N,K]")
+    one, other = (
+        pg.fuse(f, name="f").program(*signature).statements
+        for f in (lambda x, w: round(x @ w.T), lambda x, w: np.round(x @ w.T))
+    )
+    assert one == other
+    error = refusal(pg.fuse(lambda x, w: round(x @ w.T, 2), name="f").program, *signature)
+    code = re.search(r"np\.round\(.*\) \* 0\.01", str(error))
+    assert code is not None and compiled(code[0].replace("v", "(x @ w.T)"))
+
+
+def test_a_chain_is_refused_for_its_target_before_its_sizes():
+    with pytest.raises(PolygenError, match="a chain of products of bf16 on sm_80"):
+        pg.fuse(lambda x, w: x @ w.T @ w, name="f").compile("bf16[M,K]", "bf16[N,K]", arch="sm_80")
 
 
 def test_every_known_function_is_one():
@@ -177,7 +246,7 @@ def _parameters(name):
             lambda x, w: np.where(np.logical_and(x @ w.T > 0, x @ w.T < 1), 0, x @ w.T),
         ),
         (lambda x, w: (x @ w.T).tanh(), "`pg.tanh(…)`", lambda x, w: pg.tanh(x @ w.T)),
-        (lambda x, w: (x @ w.T).absolute(), "`pg.absolute(…)`", lambda x, w: pg.abs(x @ w.T)),
+        (lambda x, w: (x @ w.T).absolute(), "`np.absolute(…)`", lambda x, w: np.absolute(x @ w.T)),
         (lambda x, w: (x @ w.T)[:, [0]], "c[:, None]", lambda x, w, c: x @ w.T + c[:, None]),
         (lambda x, w: x @ w.T // 2, "+ - * / ** @", lambda x, w: -(x @ w.T) / 2 * 3 - 1 + 2**3),
         (

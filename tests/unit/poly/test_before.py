@@ -3,7 +3,15 @@
 import pytest
 
 from polygen import isl
-from polygen.poly.before import by_agent, earlier, earlier_of_agent, last_writes, next_writes
+from polygen.poly.before import (
+    by_agent,
+    earlier,
+    earlier_of_agent,
+    flows,
+    last_writes,
+    next_writes,
+    union_map,
+)
 from polygen.poly.versions import of_each_agent, same_agent
 
 TIMES = {
@@ -93,3 +101,22 @@ def test_last_and_next_writes_are_those_of_isl_s_analysis(write, read, order):
     output, _ = last_writes(writes, writes, when_written, when_written)
     wanted = over.compute_flow().get_must_dependence()
     assert isl.UnionMap.from_map(output).is_equal(wanted)
+
+
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_flows_to_several_readers_are_those_of_isl_s_analysis(write, order):
+    when_written, when_read = map(timed, order)
+    writes, when = {"w": isl.Map(f"[K] -> {{ {write} }}")}, {"w": when_written}
+    reads = {}
+    for number, text in enumerate(READS.values()):
+        named = f"r{number}"
+        reads[named] = isl.Map(f"[K] -> {{ {text} }}").set_tuple_name(isl.dim_type.in_, named)
+        when[named] = when_read.set_tuple_name(isl.dim_type.in_, named)
+    schedule = union_map(when.values())
+    flow, lost = flows(reads, writes, when, schedule)
+    access = isl.UnionAccessInfo.from_sink(union_map(reads.values()))
+    access = access.set_must_source(union_map(writes.values())).set_schedule_map(schedule)
+    wanted = access.compute_flow()
+    assert flow.is_equal(wanted.get_must_dependence()) and not flow.is_empty()
+    assert lost.is_equal(wanted.get_must_no_source())
