@@ -35,10 +35,39 @@ def launch(text: str, operands: Sequence[Any]) -> list[torch.Tensor]:
     Returns:
         The outputs, in order.
     """
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        made: Sequence[torch.Tensor] = _Transformed.apply(text, *operands)
+        return list(made)
+    return _dispatched(text, operands)
+
+
+def _dispatched(text: str, operands: Sequence[Any]) -> list[torch.Tensor]:
     arrays = [operand for operand in operands if isinstance(operand, torch.Tensor)]
     scalars = [float(operand) for operand in operands if not isinstance(operand, torch.Tensor)]
     found: list[torch.Tensor] = torch.ops.polygen.launch.default(arrays, scalars, text)
     return found
+
+
+class _Transformed(torch.autograd.Function):  # type: ignore[misc]
+    """A launch for the transforms of `torch.func`, which look into no operator of a library."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(text: str, *operands: Any) -> tuple[torch.Tensor, ...]:
+        return tuple(_dispatched(text, operands))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        _no_derivative()
+
+    @staticmethod
+    def jvp(ctx: Any, *_: Any) -> Any:
+        _no_derivative()
 
 
 def launch_plainly(
@@ -151,6 +180,20 @@ class Site:
         return found
 
 
+def _each(
+    info: Any, dims: tuple[Any, ...], arrays: Sequence[Any], scalars: Sequence[float], text: str
+) -> tuple[list[torch.Tensor], list[int]]:
+    """The operator under `torch.vmap`: one launch for each element of the mapped axes."""
+    many = []
+    for number in range(info.batch_size):
+        given = [
+            a if d is None else a.select(d, number) for a, d in zip(arrays, dims[0], strict=True)
+        ]
+        many.append(torch.ops.polygen.launch.default(given, scalars, text))
+    found = [torch.stack(parts) for parts in zip(*many, strict=True)]
+    return found, [0] * len(found)
+
+
 def _no_derivative(*_: Any) -> None:
     raise GradientError(
         "a second derivative",
@@ -168,4 +211,5 @@ _on_gpu = _registered("on_gpu")
 LIBRARY.impl("launch", _on_gpu, "CUDA")
 LIBRARY.impl("launch", _registered("on_cpu"), "CPU")
 torch.library.register_fake("polygen::launch", _registered("shapes_alone"), lib=LIBRARY)
+torch.library.register_vmap("polygen::launch", _each, lib=LIBRARY)
 torch.library.register_autograd("polygen::launch", _no_derivative, lib=LIBRARY)

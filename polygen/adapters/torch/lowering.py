@@ -18,10 +18,9 @@ from torch._inductor import ir, lowering
 from torch._inductor.virtualized import V
 from torch.utils import _pytree as pytree
 
-from polygen.adapters.torch import launching
+from polygen.adapters.torch import launching, tensors
 
 _NAME, _SITE = "polygen_launch", "polygen_site"
-DEVICES = {"cuda"}
 
 
 class Launch(ir.FallbackKernel):  # type: ignore[misc]
@@ -31,7 +30,7 @@ class Launch(ir.FallbackKernel):  # type: ignore[misc]
 
     def codegen(self, wrapper: Any) -> None:
         """Write the call."""
-        if not V.graph.cpp_wrapper and self.get_device().type in DEVICES:
+        if not V.graph.cpp_wrapper and self.get_device().type in tensors.DEVICES:
             root = wrapper
             while getattr(root, "parent_wrapper", None) is not None:
                 root = root.parent_wrapper

@@ -11,17 +11,20 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, TypedDict, Unpack, overload
 
 import torch
+from torch.autograd import forward_ad
 
 from polygen.adapters.forms import Form, most_general
 from polygen.adapters.torch import autograd, sharding
+from polygen.adapters.torch.autograd import forward_mode
 from polygen.adapters.torch.launching import LIBRARY, NAMESPACE
 from polygen.adapters.torch.running import Operands, Runner
 from polygen.adapters.torch.tensors import forms, same_extent
 from polygen.api import Fused, fuse
-from polygen.errors import DTypeError, SignatureError, TraceError
+from polygen.errors import ArgumentError, DTypeError, SignatureError, TraceError
 from polygen.frontend import given
 from polygen.frontend.build import build_program
 from polygen.frontend.dtypes import F32, TF32
@@ -29,6 +32,7 @@ from polygen.frontend.program import Program, Tensor
 from polygen.schedule.model import Schedule
 
 _DEFINED: Counter[str] = Counter()
+_OPERATORS: dict[str, Operator] = {}
 _MOST_TRACED = 4096
 _CAST = (torch.float32, torch.float16, torch.bfloat16)  # what autocast converts
 
@@ -85,6 +89,10 @@ class Operator:
             return self.overload(*operands)
         if _are_plain(operands) and not _is_watched():
             return self._runner.on_gpu(operands)
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            return self._function.apply(*operands)
+        if forward_ad._current_level >= 0:
+            _refuse_tangents(self.fused.name, operands)
         if _any_requires_grad(operands):
             return self.overload(*operands)
         with torch._C._AutoDispatchBelowAutograd():  # a derivative's registration costs a call
@@ -106,6 +114,9 @@ class Operator:
         found = self(*operands)
         for place, value in zip(out, found if isinstance(found, tuple) else (found,), strict=True):
             place.copy_(value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made_before, (self.name, self.fused.source)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Operator:
         return self  # what PyTorch knows by name there is once; copies of modules share it
@@ -190,7 +201,10 @@ class Operator:
         LIBRARY.impl(name, registered(self._runner.on_cpu), "CPU")
         qualified = f"{NAMESPACE}::{name}"
         torch.library.register_fake(qualified, registered(self._runner.shapes_alone), lib=LIBRARY)
-        autograd.register(qualified, self.program_for, LIBRARY)
+        _OPERATORS[name] = self  # as PyTorch has it: as long as the process lives
+        self._function = autograd.register(
+            qualified, self.program_for, lambda *o: self.overload(*o), LIBRARY
+        )
         LIBRARY.impl(name, self._in_autocast, "AutocastCUDA")
         return name
 
@@ -207,8 +221,26 @@ class Operator:
             return self.overload(*cast)
 
 
-def _is_there(tensor: torch.Tensor) -> bool:
-    return bool(tensor.is_cuda)
+def _made_before(name: str, source: str) -> Operator:
+    """The operator that a pickle names.
+
+    Raises:
+        ArgumentError: this process has none of that name, or one of other code.
+    """
+    found = _OPERATORS.get(name)
+    if found is None or found.fused.source != source:
+        raise ArgumentError(
+            f"there is no operator polygen::{name} here"
+            if found is None
+            else f"polygen::{name} is another function here",
+            where="pickle",
+            why=f"an operator is kept by its name; it was made of: {source}",
+            nearest="Import the module that makes it before",
+        )
+    return found
+
+
+_is_there = attrgetter("is_cuda")
 
 
 def _are_plain(operands: Sequence[Any]) -> bool:
@@ -217,7 +249,7 @@ def _are_plain(operands: Sequence[Any]) -> bool:
     for one in operands:
         kind = type(one)
         if kind is torch.Tensor or kind is torch.nn.Parameter:
-            if not _is_there(one) or (recorded and one.requires_grad):
+            if not _is_there(one) or (recorded and one.requires_grad) or one.is_neg():
                 return False
         elif kind is not float and kind is not int:
             return False
@@ -235,8 +267,20 @@ def _is_watched() -> bool:
         or torch._C._len_torch_function_stack()
         or torch.is_autocast_enabled("cuda")
         or torch._C._functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
         or torch.autograd._profiler_enabled()
     )
+
+
+def _refuse_tangents(name: str, operands: Sequence[Any]) -> None:
+    """Refuse derivatives in forward mode, which would get lost.
+
+    Raises:
+        GradientError: an operand has a tangent.
+    """
+    tensors = [one for one in operands if isinstance(one, torch.Tensor)]
+    if any(forward_ad.unpack_dual(one).tangent is not None for one in tensors):
+        raise forward_mode(name)
 
 
 def _any_requires_grad(operands: Sequence[Any]) -> bool:
