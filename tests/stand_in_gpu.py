@@ -4,8 +4,8 @@ Tensors of PyTorch on the CPU stand for those of a GPU. Everything between an op
 ``cuLaunchKernel`` is the code that runs on a GPU: kernels are generated and found, arrays bound,
 parameter blocks and tensor maps filled, tables of all kinds consulted. The driver is played here:
 it reads addresses, sizes, steps and numbers from the parameter block, as a kernel would, and runs
-the kernel's program in float64 on what lies in memory there. So whatever keeps an address, a size or
-a number for too long gives wrong results.
+the program in float64 on what lies in memory there. So whatever keeps an address, a size or a
+number for too long gives wrong results.
 """
 
 from __future__ import annotations
