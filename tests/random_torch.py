@@ -348,7 +348,12 @@ class Pair:
         if self.twin.smooth:
             modes += ["grad", "grad", "grad again" if self.again else "grad"]
         mode = rng.choice(modes)
-        leaf = rng.random() < 0.5 and mode.startswith("grad") and not self.twin.writes
+        leaf = (
+            rng.random() < 0.5
+            and mode.startswith("grad")
+            and not self.twin.writes
+            and 0 not in given.stride()
+        )
         self.log.append(f"{mode} {tuple(shape)} {given.stride()} {given.dtype} leaf={leaf}")
         exact = copy.deepcopy(self.twin).double()
         inputs = [_same_places(given), _same_places(given), given.double()]

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch._C._dynamo import guards as torch_guards
 
-from polygen.adapters.torch import operator, running, tensors
+from polygen.adapters.torch import launching, running, tensors, watching
 from polygen.emit.source import Argument, KernelSource
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Program, Tensor
@@ -205,7 +205,7 @@ def stand_in(monkeypatch: Any, arch: str = "sm_80") -> Any:
     )
     monkeypatch.setattr(outputs, "_torch_current_stream", lambda _: lambda device: STREAM)
     monkeypatch.setattr(tensors, "DEVICES", frozenset({"cpu"}))
-    monkeypatch.setattr(operator, "_is_there", lambda one: one.dtype != torch.float64)
+    monkeypatch.setattr(watching, "_is_there", lambda one: one.dtype != torch.float64)
     monkeypatch.setattr(running, "KERNELS", running.Kernels())
     on_cpu, on_gpu = running.Runner.on_cpu, running.Runner.on_gpu
 
@@ -221,5 +221,7 @@ def stand_in(monkeypatch: Any, arch: str = "sm_80") -> Any:
     running._has_several_devices.cache_clear()
     assert workspace.allocator is outputs.allocator
     monkeypatch.setenv("POLYGEN_ARCH", arch)
+    launching._runner.cache_clear()
     yield made
+    launching._runner.cache_clear()  # whose kernels are for no other driver
     running._has_several_devices.cache_clear()

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from polygen.adapters.torch.running import Runner, sizes_for
+from polygen.adapters.torch.watching import are_plain, is_watched
 from polygen.errors import AlignmentMismatch, GradientError
 from polygen.frontend.program import Program
 from polygen.generated import content, decode
@@ -22,6 +23,8 @@ from polygen.runtime.repeated import Repeated
 NAMESPACE = "polygen"
 LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
 _MOST_RUNNERS = 4096
+View = tuple[Sequence[int], Sequence[int], int]
+Form = tuple[Sequence[int], Sequence[int]]
 _TRIES = 4  # to repeat a call: those of some programs are more than a launch
 
 
@@ -35,9 +38,13 @@ def launch(text: str, operands: Sequence[Any]) -> list[torch.Tensor]:
     Returns:
         The outputs, in order.
     """
+    if torch.compiler.is_compiling():
+        return _dispatched(text, operands)
     if torch._C._functorch.peek_interpreter_stack() is not None:
         made: Sequence[torch.Tensor] = _Transformed.apply(text, *operands)
         return list(made)
+    if are_plain(operands) and not is_watched():
+        return list(launch_plainly(text, operands))
     return _dispatched(text, operands)
 
 
@@ -152,12 +159,18 @@ class Site:
 
     Args:
         text: the program, by `text_of`; all of its inputs are arrays.
+        views: per input how it lies in the tensor that calls give: shape, steps, and elements
+            before it; None: it is that tensor. (): all of them are.
+        results: shape and steps of each output, as the code around takes them; (): that is its
+            matter.
     """
 
-    __slots__ = ("_again", "_left", "_text")
+    __slots__ = ("_again", "_left", "_results", "_text", "_views")
 
-    def __init__(self, text: str) -> None:
-        self._text = text
+    def __init__(
+        self, text: str, views: Sequence[View | None] = (), results: Sequence[Form] = ()
+    ) -> None:
+        self._text, self._views, self._results = text, views, results
         self._again: Repeated | None = None
         self._left = _TRIES
 
@@ -168,16 +181,44 @@ class Site:
             arrays: CUDA tensors of the same shapes, strides and types in all calls, none of which
                 PyTorch records.
         """
-        if self._again is not None:
+        again = self._again  # another thread may give it up
+        if again is not None:
             try:
-                return self._again(arrays)
+                return again(arrays)
             except (AlignmentMismatch, LookupError):  # another variant, or another device
                 self._again = None
-        found: list[torch.Tensor] = _on_gpu(arrays, (), self._text)
+        return self._read(arrays)
+
+    def _read(self, arrays: Sequence[Any]) -> list[torch.Tensor]:
+        """A call that reads all of its tensors."""
+        given = arrays
+        if self._views:
+            given = [
+                one if view is None else _viewed(one, *view)
+                for one, view in zip(arrays, self._views, strict=True)
+            ]
+        found: list[torch.Tensor] = _on_gpu(given, (), self._text)
+        for one, (shape, steps) in zip(found, self._results, strict=bool(self._results)):
+            if (*one.shape, *one.stride()) != (*shape, *steps):
+                raise AssertionError(f"a result lies as {one.shape}, {one.stride()} in {shape}")
         if self._left:
             self._left -= 1
-            self._again = _runner(self._text)[0].repeated(tuple(arrays))
+            again = _runner(self._text)[0].repeated(tuple(given))
+            if again is not None and self._views:
+                again = again.shifted(
+                    tuple(
+                        0 if view is None else view[2] * one.element_size()
+                        for one, view in zip(arrays, self._views, strict=True)
+                    )
+                )
+            self._again = again
         return found
+
+
+def _viewed(
+    tensor: torch.Tensor, shape: Sequence[int], steps: Sequence[int], before: int
+) -> torch.Tensor:
+    return tensor.as_strided(shape, steps, tensor.storage_offset() + before)
 
 
 def _each(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from typing import Any, TypedDict, Unpack, overload
 
 import torch
@@ -23,6 +22,7 @@ from polygen.adapters.torch.autograd import forward_mode
 from polygen.adapters.torch.launching import LIBRARY, NAMESPACE
 from polygen.adapters.torch.running import Operands, Runner
 from polygen.adapters.torch.tensors import forms, same_extent
+from polygen.adapters.torch.watching import are_plain, is_watched
 from polygen.api import Fused, fuse
 from polygen.errors import ArgumentError, DTypeError, SignatureError, TraceError
 from polygen.frontend import given
@@ -87,7 +87,7 @@ class Operator:
         """
         if torch.compiler.is_compiling():
             return self.overload(*operands)
-        if _are_plain(operands) and not _is_watched():
+        if are_plain(operands) and not is_watched():
             return self._runner.on_gpu(operands)
         if torch._C._functorch.peek_interpreter_stack() is not None:
             return self._function.apply(*operands)
@@ -238,38 +238,6 @@ def _made_before(name: str, source: str) -> Operator:
             nearest="Import the module that makes it before",
         )
     return found
-
-
-_is_there = attrgetter("is_cuda")
-
-
-def _are_plain(operands: Sequence[Any]) -> bool:
-    """Whether operands are numbers, and tensors on a GPU of which PyTorch records nothing."""
-    recorded = torch.is_grad_enabled()
-    for one in operands:
-        kind = type(one)
-        if kind is torch.Tensor or kind is torch.nn.Parameter:
-            if not _is_there(one) or (recorded and one.requires_grad) or one.is_neg():
-                return False
-        elif kind is not float and kind is not int:
-            return False
-    return True
-
-
-def _is_watched() -> bool:
-    """Whether somebody sees or changes what operators do: a mode, a transform, a profiler.
-
-    Where nobody does, the dispatcher, which takes longer than the rest of a call, has nothing to
-    decide.
-    """
-    return bool(
-        torch._C._len_torch_dispatch_stack()
-        or torch._C._len_torch_function_stack()
-        or torch.is_autocast_enabled("cuda")
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or forward_ad._current_level >= 0
-        or torch.autograd._profiler_enabled()
-    )
 
 
 def _refuse_tangents(name: str, operands: Sequence[Any]) -> None:
