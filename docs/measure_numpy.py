@@ -156,12 +156,21 @@ def calls(count: int = 200, rounds: int = 15) -> dict[str, Any]:
         with torch.no_grad():
             return operator(x, w, b)
 
+    site = launching.Site(text)
+    leaf = w.clone().requires_grad_()
+    given = torch.ones_like(out)
+
+    def backward() -> Any:
+        return torch.autograd.grad(operator(x, leaf, b), leaf, given)
+
     each: dict[str, Callable[[], Any]] = {
         "kernel": lambda: kernel(x, w, b),
         "kernel, out=": lambda: kernel(x, w, b, out=out),
         "operator": lambda: operator(x, w, b),
         "operator, no_grad": without_gradients,
         "in Inductor's code": lambda: launching.at_once([x, w, b], [], text),
+        "in Inductor's code, fixed shapes": lambda: site([x, w, b]),
+        "operator and its gradient": backward,
         "torch.ops.polygen.launch": lambda: torch.ops.polygen.launch.default([x, w, b], [], text),
         "torch.nn.functional.linear": lambda: torch.nn.functional.linear(x, w, b),
     }

@@ -73,8 +73,9 @@ def _read_torch(tensors: Sequence[Any]) -> tuple[list[int], list[Hashable]] | No
         if own is not kind and READS.get(own) is not _read_torch:  # a parameter among tensors
             return None
         pointers.append(tensor.data_ptr())
-        lost = tensor.requires_grad and _is_differentiated(tensor)
-        forms += tensor.shape, tensor.stride(), tensor.dtype, tensor.device, lost
+        # What `_describe_torch` refuses has forms of its own, which are never ready.
+        refused = tensor.is_neg() or (tensor.requires_grad and _is_differentiated(tensor))
+        forms += tensor.shape, tensor.stride(), tensor.dtype, tensor.device, refused
     return pointers, forms
 
 
@@ -130,6 +131,7 @@ def _is_differentiated(tensor: Any) -> bool:
 READS: dict[type, Read] = {ArrayView: _read_views}
 _STEPS: dict[type, Callable[[Any], Hashable]] = {}
 _libraries: dict[type, str] = {}
+_TORCH_DEVICES = frozenset({"cuda"})  # PyTorch's names of what is device memory
 
 
 def library(kind: type) -> str:
@@ -229,7 +231,7 @@ def _in_host_memory(name: str) -> ArgumentError:
 
 
 def _describe_torch(tensor: Any, name: str) -> ArrayView:
-    if tensor.device.type != "cuda":
+    if tensor.device.type not in _TORCH_DEVICES:
         raise _in_host_memory(name)
     if _is_differentiated(tensor):
         raise ArgumentError(
@@ -238,6 +240,13 @@ def _describe_torch(tensor: Any, name: str) -> ArrayView:
             why="a kernel computes no gradients, so that this one's would be lost in silence",
             nearest=f"Pass {name}.detach(), or call it inside torch.no_grad(); to train through a "
             "kernel, make an operator of the function: polygen.adapters.torch.op",
+        )
+    if tensor.is_neg():
+        raise ArgumentError(
+            "the tensor is a view of numbers with the other sign",
+            where=name,
+            why="a kernel reads what lies in memory",
+            nearest=f"Pass {name}.resolve_neg()",
         )
     return ArrayView(
         pointer=tensor.data_ptr(),

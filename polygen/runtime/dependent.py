@@ -16,6 +16,7 @@ from polygen.errors import LaunchError, ToolchainMissing
 from polygen.runtime.occupancy import LaunchConfig
 
 _PROGRAMMATIC_STREAM_SERIALIZATION = 6  # cuda.h: CUlaunchAttributeID
+_MOST_CONFIGS = 1024
 _VALUE_BYTES = 64  # cuda.h: of a CUlaunchAttributeValue
 
 
@@ -53,6 +54,15 @@ def _launch_kernel_ex() -> Any:
 _ATTRIBUTE = _Attribute(_PROGRAMMATIC_STREAM_SERIALIZATION, b"", 1)
 
 
+@functools.lru_cache(_MOST_CONFIGS)
+def _config(
+    gx: int, gy: int, gz: int, bx: int, by: int, bz: int, shared_bytes: int, stream: int
+) -> LaunchConfig:
+    """How to launch, which the driver only reads: calls and threads may share it."""
+    attribute = ctypes.addressof(_ATTRIBUTE)
+    return LaunchConfig((gx, gy, gz), (bx, by, bz), shared_bytes, stream, attribute, 1)
+
+
 def launch(
     function: int, gx: int, gy: int, gz: int, bx: int, by: int, bz: int, shared_bytes: int,
     stream: int, parameters: int, extra: int,
@@ -76,8 +86,7 @@ def launch(
         ToolchainMissing: the driver cannot.
         LaunchError: the driver refuses the launch.
     """
-    attribute = ctypes.addressof(_ATTRIBUTE)
-    config = LaunchConfig((gx, gy, gz), (bx, by, bz), shared_bytes, stream, attribute, 1)
+    config = _config(gx, gy, gz, bx, by, bz, shared_bytes, stream)
     code = _launch_kernel_ex()(ctypes.addressof(config), function, parameters, extra or None)
     if code:
         raise LaunchError(

@@ -106,6 +106,24 @@ class Prepared:
             launch(queue, block[2], 0)
         self._pool[key] = block  # CUDA has copied the parameters
 
+    def again(self, pointers: tuple[int, ...]) -> bool:
+        """Launch on the caller's current stream with addresses that a block which waits holds.
+
+        Args:
+            pointers: as many as there are arrays; the kernel has no scalars.
+
+        Returns:
+            Whether there is such a block: its addresses were in order once, and so they are now.
+        """
+        block = self._pool.pop(pointers, None)
+        if block is None:
+            return False
+        queue, place = self.queue(), block[2]
+        for launch in self._launches:
+            launch(queue, place, 0)
+        self._pool[pointers] = block
+        return True
+
     def _free(self) -> _Block:
         """A block to write addresses into: the one that waits longest, where enough do."""
         if len(self._pool) >= _MOST_BLOCKS:

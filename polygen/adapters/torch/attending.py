@@ -24,6 +24,7 @@ from polygen.adapters.graphs import Graph, Shape, same
 from polygen.adapters.groups import refused
 from polygen.adapters.kernels import stored
 from polygen.adapters.legality import refusal
+from polygen.adapters.torch import tensors
 from polygen.adapters.torch.aten import name_of
 from polygen.adapters.torch.attentions import Found, calls, written
 from polygen.adapters.torch.launching import text_of
@@ -256,7 +257,7 @@ def _decided(plan: _Plan, settings: Settings) -> tuple[bool, str]:
     """
     values = [one.value for one in plan.operands]
     devices = {value.device for value in values}
-    if not (plan.exact and settings.take == "legal") and {d.type for d in devices} != {"cuda"}:
+    if not ((plan.exact and settings.take == "legal") or tensors.are_on_gpus(values)):
         raise UnsupportedProgram("the tensors are not on a CUDA device", where="attention")
     if len(devices) > 1:
         raise UnsupportedProgram("the tensors are on several devices", where="attention")

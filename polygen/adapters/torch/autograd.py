@@ -17,6 +17,7 @@ from polygen.adapters.legality import refusal
 from polygen.adapters.torch import meaning
 from polygen.adapters.torch.launching import launch, text_of
 from polygen.adapters.torch.running import Operands, sizes_for
+from polygen.errors import GradientError
 from polygen.frontend.program import Program
 from polygen.runtime.recent import Recent
 
@@ -24,13 +25,19 @@ _MOST_PLANS = 1024
 ProgramFor = Callable[[Operands], tuple[Program, dict[str, Any]]]
 
 
-def register(name: str, program_for: ProgramFor, library: Any) -> None:
+def register(
+    name: str, program_for: ProgramFor, run: Callable[..., Any], library: Any
+) -> type[torch.autograd.Function]:
     """Make an operator differentiable.
 
     Args:
         name: of the operator, with its namespace.
         program_for: what a call computes.
+        run: the operator.
         library: in which it is defined.
+
+    Returns:
+        The operator for the transforms of `torch.func`, which look into no operator of a library.
     """
     known: Recent[Any, Plan] = Recent(_MOST_PLANS)
 
@@ -62,6 +69,30 @@ def register(name: str, program_for: ProgramFor, library: Any) -> None:
         return results if len(results) > 1 else results[0]
 
     torch.library.register_autograd(name, backward, setup_context=keep, lib=library)
+    return _transformed(name, run, keep, backward)
+
+
+def _transformed(
+    name: str, run: Callable[..., Any], keep: Callable[..., None], backward: Callable[..., Any]
+) -> type[torch.autograd.Function]:
+    """A function of PyTorch's that transforms of `torch.func` know how to differentiate and map."""
+
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise forward_mode(name)
+
+    methods = {"forward": run, "setup_context": keep, "backward": backward, "jvp": jvp}
+    made = {method: staticmethod(call) for method, call in methods.items()}
+    return type(name, (torch.autograd.Function,), {**made, "generate_vmap_rule": True})
+
+
+def forward_mode(name: str) -> GradientError:
+    """What is said of derivatives in forward mode."""
+    return GradientError(
+        "a derivative in forward mode",
+        where=name,
+        why="programs are differentiated backwards",
+        nearest="torch.func.grad, vjp or jacrev; or backward()",
+    )
 
 
 @dataclass(frozen=True, slots=True)

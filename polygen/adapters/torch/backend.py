@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
+from polygen.adapters.torch import tensors
 from polygen.adapters.torch.rewriting import rewrite
 from polygen.adapters.torch.settled import Record, Settings
 from polygen.brief import Brief
@@ -76,7 +77,9 @@ def polygen(
     """
     own, patches = _options(options or {})
     settings, rest = own
-    on_gpu = any(isinstance(one, torch.Tensor) and one.is_cuda for one in inputs)
+    on_gpu = any(
+        isinstance(one, torch.Tensor) and one.device.type in tensors.DEVICES for one in inputs
+    )
     if not on_gpu and settings.take != "legal":
         _once("polygen takes no groups of tensors on the CPU: they are left as they are")
     if rest == "eager":

@@ -4,8 +4,9 @@
    kernels are compiled, communicators joined and memory of peers exchanged, then captures a third
    run in a CUDA graph (`torch.cuda.graph`). Later calls copy their tensors to where the graph reads
    them and replay it: the host launches once, however many kernels and collectives there are.
-2. What the function reads beside its tensors has to stay where it is. Parameters and buffers of a
-   module are looked at in every call; where one has moved, the graph is captured again.
+2. What the function reads beside its tensors has to stay where it is. Parameters, buffers and parts
+   of a module are looked at in every call; where one has moved, or is another, the graph is
+   captured again.
 3. Where nothing can be captured (no GPU, gradients, a capture that fails) the function is called as
    it is, and what is against a capture is said once.
 
@@ -59,14 +60,14 @@ class _Graph:
         results: what it writes.
         replay: launches it.
         forget: gives it up.
-        places: addresses of what else it reads.
+        places: of what else it reads, by `place`.
     """
 
     operands: tuple[Any, ...]
     results: Any
     replay: Callable[[], None]
     forget: Callable[[], None]
-    places: tuple[int, ...]
+    places: tuple[Any, ...]
 
 
 class Captured:
@@ -83,7 +84,7 @@ class Captured:
         self._graphs: Recent[Any, _Graph] = Recent(_MOST_GRAPHS)
         self._refused: set[Any] = set()  # combinations of which the capture failed
         self._said: set[str] = set()
-        self._owned = _owned(run)
+        self._children, self._tables = _owned(run)
 
     def __call__(self, *operands: Any) -> Any:
         """What the function gives."""
@@ -151,7 +152,7 @@ class Captured:
             warnings.warn(f"{name} is not captured: {why}", stacklevel=3)
         return self.run(*operands)
 
-    def _capture(self, operands: Sequence[Any], places: tuple[int, ...]) -> _Graph | None:
+    def _capture(self, operands: Sequence[Any], places: tuple[Any, ...]) -> _Graph | None:
         own = tuple(o.clone() if isinstance(o, torch.Tensor) else o for o in operands)
         beside = prepared(lambda: [self.run(*own) for _ in range(_BEFORE)])
         try:
@@ -163,22 +164,25 @@ class Captured:
         return _Graph(own, results, replay, forget, places)
 
     def _parameters(self) -> list[torch.Tensor]:
-        return [found for table, name in self._owned if (found := table.get(name)) is not None]
+        if any(now != before for now, before in self._children):  # a part is another module
+            self.forget()
+            self._children, self._tables = _owned(self.run)
+        return [one for table in self._tables for one in table.values() if one is not None]
 
-    def _places(self) -> tuple[int, ...]:
-        return tuple([address(tensor) for tensor in self._parameters()])
+    def _places(self) -> tuple[Any, ...]:
+        return tuple([place(tensor) for tensor in self._parameters()])
 
 
-def _owned(run: Any) -> list[tuple[dict[str, Any], str]]:
-    """Where a module keeps its parameters and buffers."""
+Table = dict[str, Any]
+
+
+def _owned(run: Any) -> tuple[list[tuple[Table, Table]], list[Table]]:
+    """Where a module keeps its parts, with these, and where they keep parameters and buffers."""
     if not isinstance(run, torch.nn.Module):
-        return []
-    return [
-        (table, name)
-        for module in run.modules()
-        for table in (module._parameters, module._buffers)
-        for name in table
-    ]
+        return [], []
+    modules = list(run.modules())
+    children = [(module._modules, dict(module._modules)) for module in modules]
+    return children, [table for m in modules for table in (m._parameters, m._buffers)]
 
 
 def against(operands: Sequence[Any], parameters: Sequence[torch.Tensor]) -> str:
@@ -208,6 +212,12 @@ def address(tensor: torch.Tensor) -> int:
     """Where a tensor, or this rank's part of a DTensor, lies."""
     local = getattr(tensor, "_local_tensor", tensor)
     return int(local.data_ptr())
+
+
+def place(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What a graph that reads a tensor relies on: another may lie at its address later."""
+    local = getattr(tensor, "_local_tensor", tensor)
+    return int(local.data_ptr()), local.dtype, local.shape, local.stride()
 
 
 def _mode() -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from polygen.adapters.torch.running import Runner, sizes_for
+from polygen.adapters.torch.watching import are_plain, is_watched
 from polygen.errors import AlignmentMismatch, GradientError
 from polygen.frontend.program import Program
 from polygen.generated import content, decode
@@ -22,6 +23,8 @@ from polygen.runtime.repeated import Repeated
 NAMESPACE = "polygen"
 LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
 _MOST_RUNNERS = 4096
+View = tuple[Sequence[int], Sequence[int], int]
+Form = tuple[Sequence[int], Sequence[int]]
 _TRIES = 4  # to repeat a call: those of some programs are more than a launch
 
 
@@ -35,10 +38,43 @@ def launch(text: str, operands: Sequence[Any]) -> list[torch.Tensor]:
     Returns:
         The outputs, in order.
     """
+    if torch.compiler.is_compiling():
+        return _dispatched(text, operands)
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        made: Sequence[torch.Tensor] = _Transformed.apply(text, *operands)
+        return list(made)
+    if are_plain(operands) and not is_watched():
+        return list(launch_plainly(text, operands))
+    return _dispatched(text, operands)
+
+
+def _dispatched(text: str, operands: Sequence[Any]) -> list[torch.Tensor]:
     arrays = [operand for operand in operands if isinstance(operand, torch.Tensor)]
     scalars = [float(operand) for operand in operands if not isinstance(operand, torch.Tensor)]
     found: list[torch.Tensor] = torch.ops.polygen.launch.default(arrays, scalars, text)
     return found
+
+
+class _Transformed(torch.autograd.Function):  # type: ignore[misc]
+    """A launch for the transforms of `torch.func`, which look into no operator of a library."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(text: str, *operands: Any) -> tuple[torch.Tensor, ...]:
+        return tuple(_dispatched(text, operands))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        _no_derivative()
+
+    @staticmethod
+    def jvp(ctx: Any, *_: Any) -> Any:
+        _no_derivative()
 
 
 def launch_plainly(
@@ -123,12 +159,18 @@ class Site:
 
     Args:
         text: the program, by `text_of`; all of its inputs are arrays.
+        views: per input how it lies in the tensor that calls give: shape, steps, and elements
+            before it; None: it is that tensor. (): all of them are.
+        results: shape and steps of each output, as the code around takes them; (): that is its
+            matter.
     """
 
-    __slots__ = ("_again", "_left", "_text")
+    __slots__ = ("_again", "_left", "_results", "_text", "_views")
 
-    def __init__(self, text: str) -> None:
-        self._text = text
+    def __init__(
+        self, text: str, views: Sequence[View | None] = (), results: Sequence[Form] = ()
+    ) -> None:
+        self._text, self._views, self._results = text, views, results
         self._again: Repeated | None = None
         self._left = _TRIES
 
@@ -139,16 +181,58 @@ class Site:
             arrays: CUDA tensors of the same shapes, strides and types in all calls, none of which
                 PyTorch records.
         """
-        if self._again is not None:
+        again = self._again  # another thread may give it up
+        if again is not None:
             try:
-                return self._again(arrays)
+                return again(arrays)
             except (AlignmentMismatch, LookupError):  # another variant, or another device
                 self._again = None
-        found: list[torch.Tensor] = _on_gpu(arrays, (), self._text)
+        return self._read(arrays)
+
+    def _read(self, arrays: Sequence[Any]) -> list[torch.Tensor]:
+        """A call that reads all of its tensors."""
+        given = arrays
+        if self._views:
+            given = [
+                one if view is None else _viewed(one, *view)
+                for one, view in zip(arrays, self._views, strict=True)
+            ]
+        found: list[torch.Tensor] = _on_gpu(given, (), self._text)
+        for one, (shape, steps) in zip(found, self._results, strict=bool(self._results)):
+            if (*one.shape, *one.stride()) != (*shape, *steps):
+                raise AssertionError(f"a result lies as {one.shape}, {one.stride()} in {shape}")
         if self._left:
             self._left -= 1
-            self._again = _runner(self._text)[0].repeated(tuple(arrays))
+            again = _runner(self._text)[0].repeated(tuple(given))
+            if again is not None and self._views:
+                again = again.shifted(
+                    tuple(
+                        0 if view is None else view[2] * one.element_size()
+                        for one, view in zip(arrays, self._views, strict=True)
+                    )
+                )
+            self._again = again
         return found
+
+
+def _viewed(
+    tensor: torch.Tensor, shape: Sequence[int], steps: Sequence[int], before: int
+) -> torch.Tensor:
+    return tensor.as_strided(shape, steps, tensor.storage_offset() + before)
+
+
+def _each(
+    info: Any, dims: tuple[Any, ...], arrays: Sequence[Any], scalars: Sequence[float], text: str
+) -> tuple[list[torch.Tensor], list[int]]:
+    """The operator under `torch.vmap`: one launch for each element of the mapped axes."""
+    many = []
+    for number in range(info.batch_size):
+        given = [
+            a if d is None else a.select(d, number) for a, d in zip(arrays, dims[0], strict=True)
+        ]
+        many.append(torch.ops.polygen.launch.default(given, scalars, text))
+    found = [torch.stack(parts) for parts in zip(*many, strict=True)]
+    return found, [0] * len(found)
 
 
 def _no_derivative(*_: Any) -> None:
@@ -168,4 +252,5 @@ _on_gpu = _registered("on_gpu")
 LIBRARY.impl("launch", _on_gpu, "CUDA")
 LIBRARY.impl("launch", _registered("on_cpu"), "CPU")
 torch.library.register_fake("polygen::launch", _registered("shapes_alone"), lib=LIBRARY)
+torch.library.register_vmap("polygen::launch", _each, lib=LIBRARY)
 torch.library.register_autograd("polygen::launch", _no_derivative, lib=LIBRARY)

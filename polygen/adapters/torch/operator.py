@@ -14,14 +14,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypedDict, Unpack, overload
 
 import torch
+from torch.autograd import forward_ad
 
 from polygen.adapters.forms import Form, most_general
 from polygen.adapters.torch import autograd, sharding
+from polygen.adapters.torch.autograd import forward_mode
 from polygen.adapters.torch.launching import LIBRARY, NAMESPACE
 from polygen.adapters.torch.running import Operands, Runner
 from polygen.adapters.torch.tensors import forms, same_extent
+from polygen.adapters.torch.watching import are_plain, is_watched
 from polygen.api import Fused, fuse
-from polygen.errors import DTypeError, SignatureError, TraceError
+from polygen.errors import ArgumentError, DTypeError, SignatureError, TraceError
 from polygen.frontend import given
 from polygen.frontend.build import build_program
 from polygen.frontend.dtypes import F32, TF32
@@ -29,6 +32,7 @@ from polygen.frontend.program import Program, Tensor
 from polygen.schedule.model import Schedule
 
 _DEFINED: Counter[str] = Counter()
+_OPERATORS: dict[str, Operator] = {}
 _MOST_TRACED = 4096
 _CAST = (torch.float32, torch.float16, torch.bfloat16)  # what autocast converts
 
@@ -83,8 +87,12 @@ class Operator:
         """
         if torch.compiler.is_compiling():
             return self.overload(*operands)
-        if _are_plain(operands) and not _is_watched():
+        if are_plain(operands) and not is_watched():
             return self._runner.on_gpu(operands)
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            return self._function.apply(*operands)
+        if forward_ad._current_level >= 0:
+            _refuse_tangents(self.fused.name, operands)
         if _any_requires_grad(operands):
             return self.overload(*operands)
         with torch._C._AutoDispatchBelowAutograd():  # a derivative's registration costs a call
@@ -106,6 +114,9 @@ class Operator:
         found = self(*operands)
         for place, value in zip(out, found if isinstance(found, tuple) else (found,), strict=True):
             place.copy_(value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made_before, (self.name, self.fused.source)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Operator:
         return self  # what PyTorch knows by name there is once; copies of modules share it
@@ -190,7 +201,10 @@ class Operator:
         LIBRARY.impl(name, registered(self._runner.on_cpu), "CPU")
         qualified = f"{NAMESPACE}::{name}"
         torch.library.register_fake(qualified, registered(self._runner.shapes_alone), lib=LIBRARY)
-        autograd.register(qualified, self.program_for, LIBRARY)
+        _OPERATORS[name] = self  # as PyTorch has it: as long as the process lives
+        self._function = autograd.register(
+            qualified, self.program_for, lambda *o: self.overload(*o), LIBRARY
+        )
         LIBRARY.impl(name, self._in_autocast, "AutocastCUDA")
         return name
 
@@ -207,36 +221,34 @@ class Operator:
             return self.overload(*cast)
 
 
-def _is_there(tensor: torch.Tensor) -> bool:
-    return bool(tensor.is_cuda)
+def _made_before(name: str, source: str) -> Operator:
+    """The operator that a pickle names.
 
-
-def _are_plain(operands: Sequence[Any]) -> bool:
-    """Whether operands are numbers, and tensors on a GPU of which PyTorch records nothing."""
-    recorded = torch.is_grad_enabled()
-    for one in operands:
-        kind = type(one)
-        if kind is torch.Tensor or kind is torch.nn.Parameter:
-            if not _is_there(one) or (recorded and one.requires_grad):
-                return False
-        elif kind is not float and kind is not int:
-            return False
-    return True
-
-
-def _is_watched() -> bool:
-    """Whether somebody sees or changes what operators do: a mode, a transform, a profiler.
-
-    Where nobody does, the dispatcher, which takes longer than the rest of a call, has nothing to
-    decide.
+    Raises:
+        ArgumentError: this process has none of that name, or one of other code.
     """
-    return bool(
-        torch._C._len_torch_dispatch_stack()
-        or torch._C._len_torch_function_stack()
-        or torch.is_autocast_enabled("cuda")
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch.autograd._profiler_enabled()
-    )
+    found = _OPERATORS.get(name)
+    if found is None or found.fused.source != source:
+        raise ArgumentError(
+            f"there is no operator polygen::{name} here"
+            if found is None
+            else f"polygen::{name} is another function here",
+            where="pickle",
+            why=f"an operator is kept by its name; it was made of: {source}",
+            nearest="Import the module that makes it before",
+        )
+    return found
+
+
+def _refuse_tangents(name: str, operands: Sequence[Any]) -> None:
+    """Refuse derivatives in forward mode, which would get lost.
+
+    Raises:
+        GradientError: an operand has a tangent.
+    """
+    tensors = [one for one in operands if isinstance(one, torch.Tensor)]
+    if any(forward_ad.unpack_dual(one).tangent is not None for one in tensors):
+        raise forward_mode(name)
 
 
 def _any_requires_grad(operands: Sequence[Any]) -> bool:

@@ -22,12 +22,13 @@ from polygen.adapters.groups import groups, has_work, program_of, refused
 from polygen.adapters.kernels import stored
 from polygen.adapters.legality import refusal
 from polygen.adapters.rules import PATTERNS
+from polygen.adapters.torch import tensors
 from polygen.adapters.torch.aten import VIEWS, translated
 from polygen.adapters.torch.attending import attend
 from polygen.adapters.torch.launching import text_of
 from polygen.adapters.torch.measuring import measured
 from polygen.adapters.torch.placing import caller, hint, shaped, sort
-from polygen.adapters.torch.running import KERNELS
+from polygen.adapters.torch.running import KERNELS, without_elements
 from polygen.adapters.torch.settled import Record, Settings
 from polygen.adapters.torch.tensors import same_extent
 from polygen.api import target
@@ -108,13 +109,15 @@ def _decided(
     values = [named[operand].meta["val"] for operand, _ in group.operands]
     exact = all(v.dtype == torch.float64 and v.device.type == "cpu" for v in values)
     devices = {v.device for v in values}
-    if not (exact and settings.take == "legal") and {d.type for d in devices} != {"cuda"}:
+    if not ((exact and settings.take == "legal") or tensors.are_on_gpus(values)):
         raise UnsupportedProgram("the tensors are not on a CUDA device", where=name)
     if len(devices) > 1:
         raise UnsupportedProgram("the tensors are on several devices", where=name)
     allow_tf32 = exact or torch.get_float32_matmul_precision() != "highest"
     program, extents = program_of(graph, group, name, allow_tf32=allow_tf32, alike=same_extent)
     sizes = {dim: hint(extent) for dim, extent in extents.items()}
+    if without_elements(program, sizes):
+        raise UnsupportedProgram("an array has no elements, and there is nothing to launch")
     reason = refusal(with_numbers(program, sizes))
     if reason is not None:
         raise reason

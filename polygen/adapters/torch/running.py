@@ -5,17 +5,18 @@ shapes alone where PyTorch traces.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from polygen.adapters.kernels import Kernels, sizes_of, stored
+from polygen.adapters.torch import meaning as operations
 from polygen.adapters.torch.tensors import is_reference, needs_copy, order_of, torch_dtype
 from polygen.errors import ArgumentError
 from polygen.frontend.evaluate import evaluate
-from polygen.frontend.program import Program
+from polygen.frontend.program import Program, Tensor
 from polygen.kernel import Kernel
 from polygen.runtime.arrays import READS
 from polygen.runtime.recent import Recent
@@ -42,8 +43,8 @@ class Runner:
         schedule: Schedule | None = None,
     ) -> None:
         self._program_for, self._schedule = program_for, schedule
-        self._ready: Recent[Any, tuple[Kernel, tuple[int, ...]]] = Recent(_MOST_READY)
-        self._latest: tuple[list[Any], Kernel | None] = ([], None)
+        self._ready: Recent[Any, tuple[Kernel | Nothing, tuple[int, ...]]] = Recent(_MOST_READY)
+        self._latest: tuple[list[Any], Kernel | Nothing | None] = ([], None)
 
     def on_gpu(self, operands: tuple[Any, ...], out: tuple[Any, ...] | None = None) -> Any:
         """Launch on the current stream of the tensors' device; nothing waits.
@@ -92,16 +93,20 @@ class Runner:
 
     def _prepare(
         self, index: int, key: tuple[Any, ...], operands: tuple[Any, ...]
-    ) -> tuple[Kernel, tuple[int, ...]]:
+    ) -> tuple[Kernel | Nothing, tuple[int, ...]]:
         copied = tuple(n for n, o in enumerate(operands) if _is_tensor(o) and needs_copy(o))
         operands = _copied(operands, copied)
         program, sizes = self._program_for(operands)
+        if without_elements(program, sizes):
+            return self._ready.put((index, key), (Nothing(program, sizes), ()))
         program = stored(program, [order_of(o) for o in operands if _is_tensor(o)])
         kernel = KERNELS.find(program, sizes, self._schedule)
         return self._ready.put((index, key), (kernel, copied))
 
     @staticmethod
-    def _launch(ready: tuple[Kernel, tuple[int, ...]], operands: tuple[Any, ...], out: Any) -> Any:
+    def _launch(
+        ready: tuple[Kernel | Nothing, tuple[int, ...]], operands: tuple[Any, ...], out: Any
+    ) -> Any:
         kernel, copied = ready
         operands = _copied(operands, copied) if copied else operands
         return kernel(*operands) if out is None else kernel(*operands, out=out)
@@ -129,6 +134,50 @@ class Runner:
         """Outputs without elements, as PyTorch's tracing wants them."""
         program, sizes = self._program_for(operands)
         return empty(program, sizes, operands)
+
+
+class Nothing:
+    """What stands for a kernel where an array has no elements: nothing is launched.
+
+    Of a sum of no elements the result is what PyTorch's operations make of it.
+
+    Args:
+        program: what is computed.
+        sizes: of its symbolic dims.
+    """
+
+    def __init__(self, program: Program, sizes: dict[str, Any]) -> None:
+        self._program, self._sizes = program, sizes
+        self._has_results = any(0 not in _extents(t, sizes) for t in program.outputs)
+
+    def __call__(self, *operands: Any, out: tuple[torch.Tensor, ...] | None = None) -> Any:
+        """The results, in `out` if there is one."""
+        if self._has_results:
+            found = tuple(operations.run(self._program, operands, self._sizes))
+            found = tuple(value.contiguous() for value in found)
+        else:
+            found = empty(self._program, self._sizes, operands)
+        if out is not None:
+            for place, value in zip(out, found, strict=True):
+                place.copy_(value)
+            return out
+        return found[0] if len(found) == 1 else found
+
+    def launched(self, operands: tuple[Any, ...], _: Any) -> Any:
+        """As `Kernel.launched`."""
+        return self(*operands)
+
+    def repeated(self, _: tuple[Any, ...]) -> None:
+        """There is no launch that could be repeated."""
+
+
+def _extents(tensor: Tensor, sizes: Mapping[str, Any]) -> list[Any]:
+    return [sizes[dim] if isinstance(dim, str) else dim for dim in tensor.dims]
+
+
+def without_elements(program: Program, sizes: Mapping[str, Any]) -> bool:
+    """Whether one of a program's arrays has no elements; sizes are numbers."""
+    return any(0 in _extents(tensor, sizes) for tensor in (*program.inputs, *program.outputs))
 
 
 def _is_tensor(operand: Any) -> bool:
@@ -181,7 +230,7 @@ def empty(program: Program, sizes: dict[str, Any], operands: Operands) -> tuple[
     exact = is_reference(operands)
     return tuple(
         torch.empty(
-            [sizes[dim] if isinstance(dim, str) else dim for dim in tensor.dims],
+            _extents(tensor, sizes),
             dtype=torch.float64 if exact else torch_dtype(tensor.dtype),
             device=first.device,
         )

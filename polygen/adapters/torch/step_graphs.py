@@ -80,7 +80,7 @@ class StepGraphs:
             self._say(why)
             return plainly(given, wanted, own)
         key = tuple([capturing.form(x) for x in (*given, *wanted)])
-        key = (*key, *[capturing.address(parameter) for parameter in own])
+        key = (*key, *[capturing.place(parameter) for parameter in own])
         if key not in self._steps:
             self._steps[key] = None
             return plainly(given, wanted, own)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from polygen.adapters.forms import Form
-from polygen.errors import ArgumentError, DTypeError
+from polygen.errors import ArgumentError, DTypeError, SignatureError
 from polygen.frontend.dtypes import F32, NAMED, TF32, DType
 from polygen.runtime.arrays import storage_order
 
@@ -16,6 +16,9 @@ _BY_STORAGE = {d.storage: d for d in NAMED.values() if d != TF32}
 KNOWN: dict[torch.dtype, DType] = {
     getattr(torch, storage): d for storage, d in _BY_STORAGE.items() if hasattr(torch, storage)
 }
+
+
+DEVICES = frozenset({"cuda"})  # on which kernels run
 
 
 def torch_dtype(dtype: DType) -> torch.dtype:
@@ -62,7 +65,13 @@ def forms(names: Sequence[str], operands: Sequence[Any], *, allow_tf32: bool = F
     Raises:
         DTypeError: an element type that no kernel reads.
         ArgumentError: a tensor without axes.
+        SignatureError: operands are missing, or too many.
     """
+    if len(operands) != len(names):
+        raise SignatureError(
+            f"{len(operands)} operands given, {len(names)} expected",
+            nearest=f"Expected: {', '.join(names)}",
+        )
     exact = is_reference(operands)
     found = []
     for name, operand in zip(names, operands, strict=True):
@@ -81,6 +90,11 @@ def forms(names: Sequence[str], operands: Sequence[Any], *, allow_tf32: bool = F
         kind = TF32 if number else element(operand, name, allow_tf32=allow_tf32)
         found.append(Form(name, kind, tuple(operand.shape)))
     return found
+
+
+def are_on_gpus(found: Sequence[torch.Tensor]) -> bool:
+    """Whether kernels read these tensors where they are."""
+    return all(one.device.type in DEVICES for one in found)
 
 
 def order_of(tensor: torch.Tensor) -> tuple[int, ...]:

@@ -272,9 +272,8 @@ def test_inductor_compiles_the_rest():
 
 @pytest.mark.parametrize("fixed", [True, False])
 def test_inductor_s_code_calls_kernels_at_once(monkeypatch, fixed):
-    lowering = pytest.importorskip("polygen.adapters.torch.lowering")
     codes = pytest.importorskip("torch._inductor.utils").run_and_get_code
-    from polygen.adapters.torch import running
+    from polygen.adapters.torch import running, tensors
 
     ran = []
 
@@ -282,7 +281,7 @@ def test_inductor_s_code_calls_kernels_at_once(monkeypatch, fixed):
         ran.append(len(operands))
         return runner.on_cpu(operands)
 
-    monkeypatch.setattr(lowering, "DEVICES", {"cpu"})  # which float64 is run on
+    monkeypatch.setattr(tensors, "DEVICES", {"cpu"})  # which float64 is run on
     monkeypatch.setattr(running.Runner, "on_gpu", at_once)
     model, x = Layers().double(), exact(4, 16)
     options = {"take": "legal", "fx_graph_cache": False}

@@ -104,6 +104,39 @@ def test_parameters_that_have_moved_are_captured_again(played):
     assert (played.captures, played.forgotten) == (2, 1)
 
 
+def test_parts_that_are_others_are_captured_again(played):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 2))
+    run, x, captures = pgt.captured(model), torch.randn(4, 3), []
+    with torch.no_grad():
+        for change in (
+            lambda: None,
+            lambda: model.__setitem__(0, torch.nn.Linear(3, 3)),
+            lambda: model[0].register_buffer("unused", torch.zeros(2)),
+            lambda: model.insert(1, torch.nn.Tanh()),
+        ):
+            change()
+            for _ in range(2):
+                assert torch.equal(run(x), model(x))
+            captures.append(played.captures)
+    assert captures == [1, 2, 3, 4] and played.forgotten == 3
+
+
+def test_what_lies_at_the_address_of_another_is_captured_again(played):
+    layer, x = torch.nn.Linear(4, 2, bias=False), torch.randn(5, 4)
+    run, room = pgt.captured(layer), torch.randn(64)
+    with torch.no_grad():
+        for part in (
+            room[:8].view(2, 4),
+            room[:8].view(4, 2).t(),
+            room[:12].view(3, 4),
+        ):
+            layer.weight.data = part
+            assert torch.equal(run(x), layer(x))
+        layer.weight.data = room.view(torch.bfloat16)[:8].view(2, 4)
+        assert torch.equal(run(x.bfloat16()), layer(x.bfloat16()))
+    assert played.captures == 4
+
+
 def test_a_capture_that_fails_is_said_once_and_not_tried_again(played):
     run = pgt.captured(lambda x: x + 1)
     played.fails = "operation not permitted\n when stream is capturing"

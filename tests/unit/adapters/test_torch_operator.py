@@ -340,7 +340,7 @@ def test_scalars_that_are_no_parameters_are_refused():
 @pytest.fixture
 def at_once(monkeypatch):
     """Operands of calls that go past PyTorch's dispatcher, with tensors on the CPU for a GPU's."""
-    from polygen.adapters.torch import operator, running
+    from polygen.adapters.torch import running, watching
 
     seen = []
 
@@ -348,7 +348,7 @@ def at_once(monkeypatch):
         seen.append(operands)
         return runner.on_cpu(operands)[0]
 
-    monkeypatch.setattr(operator, "_is_there", lambda _: True)
+    monkeypatch.setattr(watching, "_is_there", lambda _: True)
     monkeypatch.setattr(running.Runner, "on_gpu", on_gpu)
     return seen
 
@@ -368,7 +368,7 @@ def test_calls_that_nobody_watches_go_past_the_dispatcher(at_once):
 def test_calls_that_somebody_watches_do_not(at_once, watched):
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    from polygen.adapters.torch import operator
+    from polygen.adapters.torch import watching
 
     names = []
 
@@ -390,7 +390,7 @@ def test_calls_that_somebody_watches_do_not(at_once, watched):
     elif watched == "autocast":
         with autocast(BF16):
             assert torch.is_autocast_enabled("cuda")
-            assert operator._is_watched()
+            assert watching.is_watched()
     elif watched == "profiler":
         with torch.profiler.profile() as profile:
             up(x, w, b)

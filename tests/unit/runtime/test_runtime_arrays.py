@@ -23,7 +23,7 @@ class Tensor:
 
     def __init__(self, shape, strides, dtype="bfloat16", device="cuda", index=0, pointer=4096):
         self.shape, self._strides, self._pointer = shape, strides, pointer
-        self.requires_grad = False
+        self.requires_grad, self.negated = False, False
         self.dtype, self.device = f"torch.{dtype}", SimpleNamespace(type=device, index=index)
 
     def stride(self):
@@ -31,6 +31,9 @@ class Tensor:
 
     def data_ptr(self):
         return self._pointer
+
+    def is_neg(self):
+        return self.negated
 
 
 Tensor.__module__ = "torch"
@@ -285,6 +288,15 @@ class TorchLike(Tensor):
     def __init__(self, *arguments, requires_grad, **options):
         super().__init__(*arguments, **options)
         self.requires_grad = requires_grad
+
+
+def test_a_view_with_the_other_sign_is_refused_and_has_forms_of_its_own():
+    plain, other = (Tensor((4, 6), (6, 1)) for _ in range(2))
+    other.negated = True
+    with pytest.raises(ArgumentError, match=r"x: .*the other sign.*x\.resolve_neg\(\)"):
+        describe(other, name="x")
+    describe(plain)
+    assert read([plain]) != read([other]) and read([plain])[0] == read([other])[0]
 
 
 @pytest.fixture
