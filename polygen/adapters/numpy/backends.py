@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from polygen.adapters.kernels import Kernels, stored
+from polygen.adapters.numpy.elementwise import NAME, Ends, of_fused
 from polygen.adapters.numpy.operations import Operation, Shape
 from polygen.adapters.numpy.settings import current
 from polygen.api import target
@@ -50,8 +51,13 @@ class Backend:
         function()
         return time.perf_counter() - began
 
-    def fuse(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of pointwise operations, and perhaps a fold of them, as one kernel."""
+    def fuse(self, function: Callable[..., Any], ends: Ends | None = None) -> Callable[..., Any]:
+        """A function of pointwise operations, and perhaps a fold of them, as one kernel.
+
+        Args:
+            function: of arrays and numbers.
+            ends: what it reads and writes, where it has no fold.
+        """
         return function
 
     def folds(self, fold: Operation, shapes: Sequence[Shape]) -> bool:
@@ -134,28 +140,42 @@ class CuPy(Backend):
         stream.synchronize()
         return time.perf_counter() - began
 
-    def fuse(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def fuse(self, function: Callable[..., Any], ends: Ends | None = None) -> Callable[..., Any]:
         """By `cupy.fuse`; what that cannot do runs as it is.
 
         The first time decides. Its arrays have the types and the numbers of axes of all that
-        follow, so that its kernel is the one that they need, too.
+        follow, so that its kernel is the one that they need, too. One without a fold is launched
+        by `polygen.adapters.numpy.elementwise` from then on.
         """
-        fused = self.module.fuse(kernel_name="polygen_numpy")(function)
+        fused = self.module.fuse(kernel_name=NAME)(function)
         way: Callable[..., Any] | None = None
+        number = ends is not None and not ends.shape
 
-        def run(*arrays: Any) -> Any:
+        def run(*operands: Any) -> Any:
             nonlocal way
             if way is not None:
-                return way(*arrays)
+                return way(*operands)
+            given = map(self._with_axis, operands) if number else operands
             try:
-                found = fused(*arrays)
+                found = fused(*given)
             except Exception:
                 way = function
-                return function(*arrays)
-            way = _kernel_of(fused)
-            return found
+                return function(*operands)
+            kernel = _kernel_of(fused)
+            way = of_fused(self.module, kernel, operands, ends)
+            if not number:
+                way = way or kernel
+                return found
+            way = way or function
+            if isinstance(found, tuple):
+                return tuple(one.reshape(()) for one in found)
+            return None if found is None else found.reshape(())
 
         return run
+
+    def _with_axis(self, operand: Any) -> Any:
+        """Not without axes, where it is an array: of such alone CuPy fuses nothing."""
+        return operand.reshape(1) if isinstance(operand, self.module.ndarray) else operand
 
     def folds(self, fold: Operation, shapes: Sequence[Shape]) -> bool:
         """Where CuPy's kernels of folds keep the GPU busy, and read along rows.

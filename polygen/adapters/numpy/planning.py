@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from operator import methodcaller
 from typing import Any
 
+from polygen.adapters.numpy.elementwise import Ends
 from polygen.adapters.numpy.operations import Operation, Shape, apply
 
 _MOST_MEMBERS = 32  # operations of one kernel
@@ -261,14 +262,25 @@ def _function(step: Step, backend: Any) -> Callable[..., Any]:
         found = tuple(values[slot] for slot in step.writes)
         return found if len(found) > 1 else found[0] if found else None
 
+    if last.kind == "pointwise":
+        return backend.fuse(composed, _ends(step))  # type: ignore[no-any-return]
     fused: Callable[..., Any] = backend.fuse(composed)
     if twice and last.keepdims:
         return lambda operand: fused(operand, operand).reshape(last.shape)
     if twice:
         return lambda operand: fused(operand, operand)
-    if last.kind != "fold" or math.prod(last.shape) == 0 or not last.keepdims:
+    if math.prod(last.shape) == 0 or not last.keepdims:
         return fused
     return lambda *operands: fused(*operands).reshape(last.shape)
+
+
+def _ends(step: Step) -> Ends:
+    """Of a step without a fold."""
+    members = step.members
+    shapes = {s: own for m in members for s, own in zip(m.reads, m.operation.shapes, strict=True)}
+    forms = {m.slot: m.operation.form for m in members}
+    shape = max((m.operation.shape for m in members), key=lambda one: (math.prod(one) != 1, len(one)))
+    return Ends(tuple(shapes[s] for s in step.reads), tuple(forms[s] for s in step.writes), shape)
 
 
 def _single(member: Member, step: Step, backend: Any) -> Callable[..., Any]:

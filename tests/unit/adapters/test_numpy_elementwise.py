@@ -1,0 +1,204 @@
+"""Kernels that CuPy's fusion writes, launched for known layouts: compiled, and run on the machine."""
+
+from __future__ import annotations
+
+import itertools
+import types
+
+import numpy
+import pytest
+
+from polygen.adapters.numpy import elementwise
+from polygen.adapters.numpy.elementwise import NAME, Ends, Layout, layout, of_fused, source
+from polygen.adapters.numpy.operations import form_of
+from polygen.machine.run import Launch, run
+from polygen.runtime.nvrtc_library import library
+
+cupy = pytest.importorskip("cupy")
+core = pytest.importorskip("cupy._core.core")
+fusion = pytest.importorskip("cupy._core.fusion")
+local = pytest.importorskip("cupy._core._fusion_thread_local").thread_local
+
+
+def made_up(array):
+    """An array of CuPy as an array of NumPy lies, at an address that nothing reads."""
+    memory = cupy.cuda.UnownedMemory(256, 1 << 20, None, 0)
+    pointer = cupy.cuda.MemoryPointer(memory, 1 << 12)
+    array = numpy.atleast_1d(array)  # CuPy fuses nothing of arrays without axes alone
+    return cupy.ndarray(array.shape, array.dtype, pointer, array.strides)
+
+
+def kernel_of(function, *args):
+    """CuPy's kernel of a function."""
+    history = fusion._FusionHistory()
+    local.history, local.is_old_fusing = history, True
+    try:
+        return history.get_fusion(function, args, "sample")[0]
+    finally:
+        local.history, local.is_old_fusing = None, False
+
+
+class Kernel:
+    """What CuPy launches, on the machine."""
+
+    def __init__(self, text, name):
+        options = [*core.assemble_cupy_compiler_options(()), "-arch=compute_90"]
+        made = library().compile(text, "sample.cu", [*options, "-default-device"])
+        assert made.ptx and name == NAME, made.log
+        self.text, self.kernel = made.ptx, self
+
+    def linear_launch(self, size, args, shared, threads):
+        given = tuple(numpy.int64(one) if type(one) is int else one for one in args)
+        report = run(self.text, Launch((-(-size // threads), 1, 1), (threads, 1, 1), shared, given))
+        assert report.ok, report
+        arrays = [one for one in args if isinstance(one, numpy.ndarray)]
+        for one, found in zip(arrays, report.arrays, strict=True):
+            if not numpy.shares_memory(one, args[0]) or one is args[0]:
+                one[...] = found
+
+
+def devices(count):
+    return types.SimpleNamespace(runtime=types.SimpleNamespace(getDeviceCount=lambda: count))
+
+
+LIKE_CUPY = types.SimpleNamespace(ndarray=numpy.ndarray, RawKernel=Kernel, cuda=devices(1))
+
+
+def ran(function, operands, results, shape):
+    """What a function gives on the machine, and how its operands lay."""
+    stand_ins = [made_up(one) if isinstance(one, numpy.ndarray) else one for one in operands]
+    ends = Ends(
+        tuple(getattr(one, "shape", ()) for one in operands),
+        tuple(form_of(shape, numpy.dtype(kind)) for kind in results), shape,
+    )  # fmt: skip
+    way = of_fused(LIKE_CUPY, kernel_of(function, *stand_ins), operands, ends)
+    assert way is not None
+    found = way(*operands)
+    (made,) = way._layouts.values()
+    return found, made
+
+
+def values(*shape, dtype="float32"):
+    count = int(numpy.prod(shape))
+    return numpy.asarray(numpy.arange(count).reshape(shape) % 23 - 7, dtype)
+
+
+WIDE = values(6, 40)
+CASES = {
+    "whole": (values(5, 30), values(5, 30)),
+    "a row": (values(5, 30), values(30)),
+    "a column": (values(5, 30), values(5, 1)),
+    "one element": (values(5, 30), values(1, 1)),
+    "a row and a column": (values(5, 1), values(30)),
+    "columns of a matrix": (WIDE[:, 3:20], WIDE[:, 1:18]),
+    "one column": (WIDE[:, 3], WIDE[:, 4]),
+    "a column beside a matrix": (WIDE[:, 5:], WIDE[:, 2, None]),
+    "transposed": (values(30, 5).T, values(5, 30)),
+    "every other": (values(60)[::2], values(30)),
+    "three axes, two of them one": (values(2, 3, 20), values(2, 1, 1)),
+    "no axes": (values(), values()),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_operands_are_where_their_strides_say(case):
+    first, second = CASES[case]
+    shape = numpy.broadcast_shapes(first.shape, second.shape)
+
+    def function(a, b, number):
+        lower = cupy.subtract(cupy.multiply(a, number), b)
+        return lower, cupy.greater(lower, b)
+
+    given = [first, second, numpy.float32(0.5)]
+    (lower, greater), made = ran(function, given, ["float32", "bool"], shape)
+    assert made, "it is launched without CuPy"
+    wanted = first * numpy.float32(0.5) - second
+    numpy.testing.assert_array_equal(lower, wanted)
+    numpy.testing.assert_array_equal(greater, wanted > second)
+    assert lower.flags.c_contiguous and lower.shape == shape
+
+
+@pytest.mark.parametrize("part", [numpy.s_[:, 2:], numpy.s_[:, 3], numpy.s_[1:], numpy.s_[...]])
+def test_what_is_written_to_memory_is_written_there_alone(part):
+    whole = values(6, 40)
+    before, target = whole.copy(), whole[part]
+    factor = values(*target.shape) + 1
+
+    def function(memory, factor):
+        memory[...] = cupy.add(memory, factor)
+
+    wanted = target + factor
+    found, made = ran(function, [target, factor], [], target.shape)
+    assert found is None and made
+    before[part] = wanted
+    numpy.testing.assert_array_equal(whole, before)
+
+
+@pytest.mark.parametrize("kind", ["bool", "int8", "uint8", "int32", "uint64", "float64", "float16"])
+def test_numbers_and_elements_have_their_types(kind):
+    one = values(3, 50, dtype=kind)
+    number = numpy.dtype(kind).type(1)
+    found, made = ran(lambda a, b: cupy.maximum(a, b), [one, number], [kind], one.shape)
+    assert made and found.dtype == kind
+    numpy.testing.assert_array_equal(found, numpy.maximum(one, number))
+
+
+def test_what_takes_three_axes_is_left_to_cupy():
+    odd = values(4, 7, 10)[:, ::2, ::5]
+    assert layout(odd.shape, [odd.shape], [(70, 20, 5)]) is None
+    assert layout((1 << 16, 1 << 16), [()], [()]) is None
+    assert layout((0, 3), [(0, 3)], [(3, 1)]) is None
+    far = layout((2, 3), [(2, 3)], [(1 << 30, 1)])
+    assert far is None, "its last element is behind what 32 bits reach"
+    assert layout((2, 3), [(2, 3)], [(-7, 1)]) == Layout("s", 6, (6, 3, -7, 1))
+    asked = []
+    way = of_fused(
+        LIKE_CUPY, kernel_of(lambda a: cupy.negative(a), made_up(odd)), [odd],
+        Ends((odd.shape,), (form_of(odd.shape, odd.dtype),), odd.shape),
+    )  # fmt: skip
+    way._kernel = lambda *operands: asked.append(operands) or "CuPy's"
+    assert way(odd) == "CuPy's" and way(odd) == "CuPy's" and len(asked) == 2
+    assert way(numpy.ascontiguousarray(odd))[0, 0, 0] == 7, "of another layout it is not"
+
+
+def test_layouts_give_each_operand_its_element():
+    shapes = [(3, 4), (1, 4), (3, 1), (4,), (1,), (), None]
+    for kinds in itertools.product(shapes, repeat=2):
+        arrays = [None if own is None else values(*own) for own in kinds]
+        steps = [tuple(s // 4 for s in one.strides) for one in arrays if one is not None]
+        made = layout((3, 4), kinds, steps)
+        tail = iter(made.tail[2:])
+        inner = made.tail[1] if "s" in made.ways else 1
+        for way, array in zip(made.ways, arrays, strict=True):
+            if way == "n":
+                assert array is None
+                continue
+            outer, along = (next(tail), next(tail)) if way == "s" else (0, 0)
+            wanted = numpy.broadcast_to(array, (3, 4)).ravel()
+            for i in range(12):
+                at = {"w": i, "o": 0, "s": i // inner * outer + i % inner * along}[way]
+                assert array.ravel()[at] == wanted[i]
+
+
+def test_several_devices_other_types_and_folds_are_cupys():
+    one = values(3, 4)
+    kernel = kernel_of(lambda a: cupy.negative(a), made_up(one))
+    ends = Ends((one.shape,), (form_of(one.shape, one.dtype),), one.shape)
+    assert of_fused(LIKE_CUPY, kernel, [one], ends) is not None
+    assert of_fused(LIKE_CUPY, kernel, [one], None) is None
+    assert of_fused(LIKE_CUPY, kernel, [one.astype("float64")], ends) is None
+    assert of_fused(LIKE_CUPY, kernel, [one, one], ends) is None
+    several = types.SimpleNamespace(**vars(LIKE_CUPY) | {"cuda": devices(2)})
+    assert of_fused(several, kernel, [one], ends) is None
+    other = Ends((one.shape,), (form_of((4,), one.dtype),), one.shape)
+    assert of_fused(LIKE_CUPY, kernel, [one], other) is None
+    fold = kernel_of(lambda a: cupy.sum(cupy.negative(a)), made_up(one))
+    assert of_fused(LIKE_CUPY, fold, [one], ends) is None
+
+
+def test_kernels_of_one_text_are_compiled_once(monkeypatch):
+    monkeypatch.setattr(elementwise, "_kernels", {})
+    for rows in (2, 3):
+        one = values(rows, 50)
+        ran(lambda a: cupy.negative(a), [one], ["float32"], one.shape)
+    assert len(elementwise._kernels) == 1
