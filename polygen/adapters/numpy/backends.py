@@ -18,7 +18,7 @@ import numpy as np
 from polygen.adapters.kernels import Kernels, stored
 from polygen.adapters.numpy.elementwise import NAME, Ends, of_fused
 from polygen.adapters.numpy.operations import Operation, Shape
-from polygen.adapters.numpy.settings import current
+from polygen.adapters.numpy.settings import current, stated
 from polygen.api import target
 from polygen.errors import PolygenError
 from polygen.frontend.evaluate import evaluate
@@ -316,12 +316,12 @@ NUMPY = Backend()
 _latest: tuple[Any, Any] = (None, None)  # settings, and their backend
 
 
-def active() -> Any:
+def active(*, _stated: Callable[[], Any] = stated) -> Any:
     """The backend in force."""
     global _latest
-    settings = current()
     known, backend = _latest
-    if known is not settings:
+    if known is None or known is not _stated():
+        settings = current()
         backend = _present() if settings.backend is None else settings.backend
         _latest = settings, backend
     return backend

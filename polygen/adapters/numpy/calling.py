@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from sys import _getframe
 from typing import Any
 
 import numpy as np
 
-from polygen.adapters.numpy.alone import is_alone, run
+from polygen.adapters.numpy.alone import counts, is_alone, run
 from polygen.adapters.numpy.arrays import Array
 from polygen.adapters.numpy.backends import NUMPY, active
 from polygen.adapters.numpy.forcing import prepare_write, read, value_of
-from polygen.adapters.numpy.nodes import Node, here, known, noted
+from polygen.adapters.numpy.nodes import Node, known, noted, outside
 from polygen.adapters.numpy.operations import KNOWN, Operation, operation
 from polygen.adapters.numpy.products import multiplied
 from polygen.adapters.numpy.settings import current
@@ -84,10 +85,17 @@ def kept(one: Operation, args: tuple[Any, ...], depth: int) -> Array:
         args: nodes and numbers that it reads.
         depth: operations that are pending on the way to them.
     """
-    place = here()
+    frame = _getframe(2)  # behind the function that asks; mostly the user's code
     if not depth:
-        if place is not None and is_alone(place, one):
+        key = (id(frame.f_code), frame.f_lasti, one.family)
+        if key in counts and is_alone(key):
             return Array(Node(one.form, None, (), 0, run(one, args), None), one.fixed)
+    place = outside(frame)
+    if not depth:
+        if place is not None and place[0] is not frame.f_code:
+            key = (id(place[0]), place[1], one.family)
+            if key in counts and is_alone(key):
+                return Array(Node(one.form, None, (), 0, run(one, args), None), one.fixed)
     elif depth >= _DEEPEST:
         for arg in args:
             if type(arg) is Node:
@@ -135,12 +143,12 @@ _PARTS = frozenset([int, type(None), type(Ellipsis)])
 def is_basic(key: Any) -> bool:
     """Whether an index gives a view, and always the same one: truth values and arrays do not."""
     for part in key if type(key) is tuple else (key,):
-        kind = type(part)
-        if kind is slice:
-            for number in (part.start, part.stop, part.step):
-                if type(number) not in _NUMBERS:
-                    return False
-        elif kind not in _PARTS:
+        if type(part) is slice:
+            if type(part.start) in _NUMBERS and type(part.stop) in _NUMBERS:
+                if type(part.step) in _NUMBERS:
+                    continue
+            return False
+        if type(part) not in _PARTS:
             return False
     return True
 

@@ -79,9 +79,7 @@ def layout(
     if not 0 < size < _MOST_ELEMENTS:
         return None
     given = iter(strides)
-    arrays = [
-        _stretched(own, next(given), shape) if own is not None else None for own in operands
-    ]
+    arrays = [_stretched(own, next(given), shape) if own is not None else None for own in operands]
     whole = _whole(shape)
     axes = _merged(shape, [whole, *(one for one in arrays if one is not None)])
     if len(axes) > 2:
@@ -132,9 +130,7 @@ def _merged(shape: Shape, arrays: Sequence[Strides]) -> list[tuple[int, list[int
         steps = [strides[axis] for strides in arrays]
         if extent == 1:
             continue
-        if axes and all(
-            out == step * extent for out, step in zip(axes[-1][1], steps, strict=True)
-        ):
+        if axes and all(out == step * extent for out, step in zip(axes[-1][1], steps, strict=True)):
             axes[-1] = (axes[-1][0] * extent, steps)
         else:
             axes.append((extent, steps))
@@ -166,7 +162,9 @@ def source(kernel: Any, ways: str) -> str:
     parameters.append("const long long size")
     if strided:
         parameters.append("const long long inner")
-        after = [f"const long long {c}{n}" for n, way in enumerate(ways) if way == "s" for c in "ab"]
+        after = [
+            f"const long long {c}{n}" for n, way in enumerate(ways) if way == "s" for c in "ab"
+        ]
         before = [
             "const int r = i / (unsigned)inner, c = i - (unsigned)r * (unsigned)inner;",
             *before,

@@ -30,7 +30,9 @@ def value_of(node: Node) -> Any:
         Exception: what NumPy or CuPy raised, with a note that says which line recorded it.
     """
     if node.value is None:
-        _run(node)
+        graph = _Graph()
+        graph.visit(node)
+        _run(graph)
     elif node.borrowed:
         node.own()
     return node.value
@@ -76,29 +78,32 @@ def store(target: Any, node: Node) -> bool:
     there = known(target)
     key = ("store", there.form, node.form)
     one = KNOWN.get(key) or operation(key)
-    if one is None or node.form[1] != target.dtype:
+    if one is None or there.form[1] != node.form[1]:
         return False  # a value of another type than the memory has would have to be kept besides
-    order = _collected(node)
-    if not _is_apart(order, target, backend):
+    graph = _Graph()
+    graph.visit(node)
+    if not _is_apart(graph, target, backend):
         return False
-    prepare_write(target, but=order)
+    prepare_write(target, but=graph.order)
     if node.value is not None:
         return False  # something else has asked for it
-    _run(Node(node.form, one, (there, node), node.depth + 1, None, node.place), node)
+    graph.visit(Node(node.form, one, (there, node), node.depth + 1, None, node.place))
+    _run(graph, node)
     node.borrow(target)
     return True
 
 
-def _is_apart(order: Sequence[Node], target: Any, backend: Any) -> bool:
+def _is_apart(graph: _Graph, target: Any, backend: Any) -> bool:
     """Whether a graph reads nothing of some memory but what is going to be its own place."""
-    for one in order:
-        assert one.operation is not None
-        if one.operation.kind == "product":
+    for one in graph.order:
+        if one.operation.kind == "product":  # type: ignore[union-attr]
             return False
-        for arg in one.args:
-            if type(arg) is not Node or arg.value is None or arg.value is target:
-                continue
-            value = arg.value
+    memory = memory_of(target)
+    for value in graph.values:
+        if value is target:
+            continue
+        base = getattr(value, "base", None)
+        if (value if base is None else memory_of(base)) is memory:
             if not (are_apart(value, target, backend) or is_same(value, target, backend)):
                 return False
     return True
@@ -135,48 +140,59 @@ def settle_readers(of: Any, but: Collection[Node] = ()) -> None:
                 break
 
 
-def _collected(root: Node) -> list[Node]:
-    """What is pending behind a node, each after what it reads, the node itself last."""
-    order: list[Node] = []
-    _visit(root, {}, [], [], order, [])
-    return order
+class _Graph:
+    """What is pending behind a node.
 
-
-def _visit(
-    node: Node, slots: dict[Node, int], values: list[Any], key: list[Any], order: list[Node],
-    edges: list[int],
-) -> int:  # fmt: skip
-    """Put a node, and before it what it waits for, at the end of a graph.
-
-    Args:
-        node: what is pending; operations that wait for each other are few.
+    Attributes:
+        order: nodes, each after what it reads.
         slots: of inputs; of the graph's own nodes ~place.
         values: of inputs: arrays and numbers.
         key: each operation, and the slots that it reads.
-        order: the graph.
         edges: slots of the graph's own nodes, as often as its nodes read them.
     """
-    part: list[Any] = [node.operation]
-    for arg in node.args:
-        if type(arg) is Node:
-            slot = slots.get(arg)
-            if slot is None:
-                if arg.value is None:
-                    slot = _visit(arg, slots, values, key, order, edges)
-                    edges.append(slot)
-                else:
-                    slots[arg] = slot = len(values)
-                    values.append(arg.value)
-            elif slot < 0:
-                edges.append(slot)
-        else:
-            slot = len(values)
-            values.append(arg)
-        part.append(slot)
-    key += part
-    slots[node] = slot = ~len(order)
-    order.append(node)
-    return slot
+
+    __slots__ = ("edges", "key", "order", "slots", "values")
+
+    def __init__(self) -> None:
+        self.order: list[Node] = []
+        self.slots: dict[Node, int] = {}
+        self.values: list[Any] = []
+        self.key: list[Any] = []
+        self.edges: list[int] = []
+
+    def visit(self, node: Node) -> int:
+        """Put a node, and before it what it waits for, at the end.
+
+        Args:
+            node: what is pending; operations that wait for each other are few.
+
+        Returns:
+            Its slot.
+        """
+        slots = self.slots
+        part: list[Any] = [node.operation]
+        for arg in node.args:
+            if type(arg) is Node:
+                slot = slots.get(arg)
+                if slot is None:
+                    if arg.value is None:
+                        slot = self.visit(arg)
+                        self.edges.append(slot)
+                    else:
+                        values = self.values
+                        slots[arg] = slot = len(values)
+                        values.append(arg.value)
+                elif slot < 0:
+                    self.edges.append(slot)
+            else:
+                slot = len(self.values)
+                self.values.append(arg)
+            part.append(slot)
+        self.key += part
+        order = self.order
+        slots[node] = slot = ~len(order)
+        order.append(node)
+        return slot
 
 
 def _counted() -> int:
@@ -189,15 +205,10 @@ def _counted() -> int:
 _OWN = _counted()
 
 
-def _run(root: Node, unkept: Node | None = None) -> None:
-    slots: dict[Node, int] = {}
-    values: list[Any] = []
-    key: list[Any] = []
-    order: list[Node] = []
-    edges: list[int] = []
-    _visit(root, slots, values, key, order, edges)
+def _run(graph: _Graph, unkept: Node | None = None) -> None:
+    order, values = graph.order, graph.values
     counted = list(map(sys.getrefcount, order))
-    for slot in edges:
+    for slot in graph.edges:
         counted[~slot] -= 1
     last = len(order) - 1
     kept = [place for place in range(last) if counted[place] > _OWN]
@@ -205,28 +216,38 @@ def _run(root: Node, unkept: Node | None = None) -> None:
     if unkept is not None:
         kept = [place for place in kept if order[place] is not unkept]
     backend = active()
-    planned = plan_of(order, key, values, kept, backend)
-    alone.learn(order, planned.gained)
+    planned = plan_of(order, graph.key, values, kept, backend)
+    if planned.gained is None or planned.learned != alone.changes():
+        planned.learned = alone.learn(order, planned.gained)
     first = len(values)
+    if planned.at_once is not None:
+        counts.forced += 1
+        counts.steps += 1
+        try:
+            found = planned.at_once(*values)
+        except Exception as error:
+            _blame(error, planned.steps[0], values, order, first, backend)
+            raise
+        order[kept[0]].settle(found)
+        return
     values.extend([None] * len(order))
     if planned.trial is None:
         _execute(planned.steps, values, order, first, backend)
     else:
-        _try(planned, values, order, first, backend)
+        _try(planned, values, graph, first, backend)
     for place in kept:
         order[place].settle(values[first + place])
 
 
-def _try(planned: Plan, values: list[Any], order: list[Node], first: int, backend: Any) -> None:
+def _try(planned: Plan, values: list[Any], graph: _Graph, first: int, backend: Any) -> None:
     """Run a plan in one of two ways, and keep what takes less of them when that is known."""
-    trial, apart = planned.trial, planned.apart
+    trial, apart, order = planned.trial, planned.apart, graph.order
     assert trial is not None and apart is not None
     given = tuple(values)
 
     def joined() -> None:
-        graph = _collected(order[-1])  # what finding the plan takes
-        if graph[-1].operation.name == "store":  # type: ignore[union-attr]
-            _is_apart(graph[:-1], graph[-1].args[0].value, backend)
+        again = _Graph()  # what finding the plan takes
+        again.visit(order[-1])
         values[:] = given
         _execute(planned.steps, values, order, first, backend)
 
@@ -252,9 +273,7 @@ def _execute(
         try:
             found = step.run(*operands)
         except Exception as error:
-            guilty = _guilty(step, operands, backend)
-            place = nodes.described(order[guilty.slot - first].place)
-            error.add_note(f"recorded at {place}: {guilty.operation.name}")
+            _blame(error, step, operands, order, first, backend)
             raise
         if len(step.writes) == 1:
             values[step.writes[0]] = found
@@ -263,6 +282,14 @@ def _execute(
                 values[slot] = value
         for slot in step.done:
             values[slot] = None
+
+
+def _blame(
+    error: Exception, step: Step, operands: list[Any], order: list[Node], first: int, backend: Any
+) -> None:
+    guilty = _guilty(step, operands, backend)
+    place = nodes.described(order[guilty.slot - first].place)
+    error.add_note(f"recorded at {place}: {guilty.operation.name}")
 
 
 def _guilty(step: Step, operands: list[Any], backend: Any) -> Member:

@@ -81,6 +81,7 @@ class Operation:
         types: NumPy's classes of the types in which it reads its operands.
         fixed: whether NumPy gives a scalar, which never changes.
         family: a number that operations have in common which do the same to about as many elements.
+        ways: what runs it alone, on operands that are not the same, by backend.
     """
 
     kind: str
@@ -96,11 +97,13 @@ class Operation:
     types: tuple[type, ...] = field(init=False)
     fixed: bool = field(init=False)
     family: int = field(init=False)
+    ways: dict[Any, Any] = field(init=False)
 
     def __post_init__(self) -> None:
         put = object.__setattr__
         put(self, "form", form_of(self.shape, self.dtype))
         put(self, "types", tuple(dtype.type for dtype in self.loop))
+        put(self, "ways", {})
         put(self, "fixed", not self.shape and self.name != "where")
         read = max((math.prod(shape) for shape in self.shapes), default=1)
         sizes = self.size.bit_length(), read.bit_length(), tuple(map(len, self.shapes))

@@ -279,7 +279,9 @@ def _ends(step: Step) -> Ends:
     members = step.members
     shapes = {s: own for m in members for s, own in zip(m.reads, m.operation.shapes, strict=True)}
     forms = {m.slot: m.operation.form for m in members}
-    shape = max((m.operation.shape for m in members), key=lambda one: (math.prod(one) != 1, len(one)))
+    shape = max(
+        (m.operation.shape for m in members), key=lambda one: (math.prod(one) != 1, len(one))
+    )
     return Ends(tuple(shapes[s] for s in step.reads), tuple(forms[s] for s in step.writes), shape)
 
 

@@ -7,7 +7,7 @@ their sizes share a trial.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -48,14 +48,30 @@ class Plan:
     Attributes:
         steps: one after the other.
         gained: what they gain, as `alone.learn` takes it.
+        inputs: how many there are.
         apart: each operation by itself, while it is not known which is faster.
         trial: that finds out; None: it is known.
+        learned: what `alone.learn` gave at last.
+        at_once: what runs all of it on the inputs as they are, if that is one step; None: it is not.
     """
 
     steps: list[Step]
     gained: frozenset[int] | None
+    inputs: int = 0
     apart: list[Step] | None = None
     trial: Trial | None = None
+    learned: int = -1
+    at_once: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        self._find_at_once()
+
+    def _find_at_once(self) -> None:
+        self.at_once = None
+        if len(self.steps) == 1 and self.trial is None:
+            (step,) = self.steps
+            if step.reads == tuple(range(self.inputs)) and len(step.writes) <= 1:
+                self.at_once = step.run
 
     def settle(self) -> None:
         """Keep what takes less, if that is known."""
@@ -63,6 +79,7 @@ class Plan:
             if self.trial.winner == APART and self.apart is not None:
                 self.steps, self.gained = self.apart, None
             self.trial = self.apart = None
+            self._find_at_once()
 
 
 _plans: Recent[Any, Plan] = Recent(_MOST_PLANS)
@@ -105,7 +122,7 @@ def _made(
         if known is not None:
             return known
     steps = _steps(order, key, values, kept, backend, structure if with_products else None)
-    found = Plan(steps, _gained(steps, len(values)))
+    found = Plan(steps, _gained(steps, len(values)), len(values))
     members = [member for step in steps for member in step.members]
     if found.gained is not None and not with_products and backend.times and worthwhile(members):
         members.sort(key=attrgetter("slot"))
@@ -114,6 +131,7 @@ def _made(
         families = tuple(part if type(part) is int else part.family for part in key)
         alike = (families, tuple(kept), backend)
         found.trial = _trials.get(alike) or _trials.put(alike, Trial())
+        found.at_once = None
         found.settle()
     return _plans.put(whole, found)
 

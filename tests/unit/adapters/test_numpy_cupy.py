@@ -80,7 +80,9 @@ def test_pointwise_functions_fuse_with_numpys_types(name):
 def test_numbers_of_python_keep_the_type_in_which_they_are_read(kind):
     """CuPy's fusion takes one for the narrowest type there is: 0.9 and 1e-9 for half precision."""
     backend, functions, ran = CuPy(cupy), [], []
-    backend.fuse = lambda function, ends=None: functions.append(function) or (lambda *args: ran.append(args))
+    backend.fuse = lambda function, ends=None: (
+        functions.append(function) or (lambda *args: ran.append(args))
+    )
     form = (SHAPE, numpy.dtype(kind))
     ops = [operation(("multiply", form, float)), operation(("greater", form, float)),
            operation(("where", (SHAPE, numpy.dtype(bool)), form, float))]  # fmt: skip

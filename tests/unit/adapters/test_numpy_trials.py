@@ -31,11 +31,11 @@ class Timed(Backend):
 
 @pytest.fixture(autouse=True)
 def _fresh():
-    alone._counts.clear()
+    alone.counts.clear()
     structures._trials = type(structures._trials)(4096)
     structures._plans = type(structures._plans)(4096)
     yield
-    alone._counts.clear()
+    alone.counts.clear()
 
 
 def chain(x, y):
