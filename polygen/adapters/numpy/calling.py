@@ -144,11 +144,11 @@ def is_basic(key: Any) -> bool:
     """Whether an index gives a view, and always the same one: truth values and arrays do not."""
     for part in key if type(key) is tuple else (key,):
         if type(part) is slice:
-            if type(part.start) in _NUMBERS and type(part.stop) in _NUMBERS:
-                if type(part.step) in _NUMBERS:
-                    continue
-            return False
-        if type(part) not in _PARTS:
+            if type(part.start) not in _NUMBERS or type(part.stop) not in _NUMBERS:
+                return False
+            if type(part.step) not in _NUMBERS:
+                return False
+        elif type(part) not in _PARTS:
             return False
     return True
 

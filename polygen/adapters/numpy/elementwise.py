@@ -189,7 +189,7 @@ _kernels: dict[str, Any] = {}  # by their text
 class Elementwise:
     """One kernel of CuPy, for operands of certain shapes."""
 
-    __slots__ = ("_arrays", "_array", "_kernel", "_layouts", "_made", "_numbers", "_raw", "_shape")
+    __slots__ = ("_array", "_arrays", "_kernel", "_layouts", "_made", "_numbers", "_raw", "_shape")
 
     def __init__(self, module: Any, kernel: Any, operands: Sequence[Any], ends: Ends) -> None:
         """Of the operands of a first call.

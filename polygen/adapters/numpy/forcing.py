@@ -103,9 +103,10 @@ def _is_apart(graph: _Graph, target: Any, backend: Any) -> bool:
         if value is target:
             continue
         base = getattr(value, "base", None)
-        if (value if base is None else memory_of(base)) is memory:
-            if not (are_apart(value, target, backend) or is_same(value, target, backend)):
-                return False
+        if (value if base is None else memory_of(base)) is not memory:
+            continue
+        if not (are_apart(value, target, backend) or is_same(value, target, backend)):
+            return False
     return True
 
 

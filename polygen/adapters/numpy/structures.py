@@ -52,7 +52,7 @@ class Plan:
         apart: each operation by itself, while it is not known which is faster.
         trial: that finds out; None: it is known.
         learned: what `alone.learn` gave at last.
-        at_once: what runs all of it on the inputs as they are, if that is one step; None: it is not.
+        at_once: what runs all of it on the inputs as they are, if that is one step.
     """
 
     steps: list[Step]

@@ -1,4 +1,4 @@
-"""Kernels that CuPy's fusion writes, launched for known layouts: compiled, and run on the machine."""
+"""Kernels that CuPy's fusion writes, launched for known layouts: compiled, run on the machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy
 import pytest
 
 from polygen.adapters.numpy import elementwise
-from polygen.adapters.numpy.elementwise import NAME, Ends, Layout, layout, of_fused, source
+from polygen.adapters.numpy.elementwise import NAME, Ends, Layout, layout, of_fused
 from polygen.adapters.numpy.operations import form_of
 from polygen.machine.run import Launch, run
 from polygen.runtime.nvrtc_library import library
