@@ -286,5 +286,8 @@ def product(first: Any, second: Any) -> Any:
             found = None if found is None else recorded("sum", (found,), (None, False))
             if found is not None:
                 return found
-        return wrapped(read(one) @ read(other))
+        found = read(one) @ read(other)
+        if type(found) is type(one.value) and found.shape:
+            return Array(known(found))
+        return wrapped(found)
     return immediately("matmul", active().module.matmul, (first, second), {})

@@ -16,7 +16,7 @@ import numpy as np
 from polygen.adapters.numpy import alone, nodes
 from polygen.adapters.numpy.backends import active
 from polygen.adapters.numpy.memory import are_apart, is_same, memory_of
-from polygen.adapters.numpy.nodes import Node, known
+from polygen.adapters.numpy.nodes import Node
 from polygen.adapters.numpy.operations import COMPARISONS, KNOWN, apply, form_of, operation
 from polygen.adapters.numpy.planning import Member, Step
 from polygen.adapters.numpy.structures import Plan, counts, plan_of
@@ -62,24 +62,25 @@ def compared(node: Node) -> np.ndarray[Any, Any]:
     return np.asarray(apply(np, one, given))
 
 
-def store(target: Any, node: Node) -> bool:
+def store(there: Node, node: Node) -> bool:
     """Compute a pending value straight into memory, if nothing else of that memory is read for it.
 
     Args:
-        target: an array of the backend, of the node's shape.
+        there: its value is the memory.
         node: what is to be written there.
 
     Returns:
         Whether it was done.
     """
-    backend = active()
-    if not isinstance(target, backend.module.ndarray) or node.form[0] != target.shape:
+    backend, target = active(), there.value
+    if not isinstance(target, backend.module.ndarray):
         return False
-    there = known(target)
+    if there.form is not node.form and tuple(there.form) != tuple(node.form):
+        return False  # a value of another type than the memory's would have to be kept besides
     key = ("store", there.form, node.form)
     one = KNOWN.get(key) or operation(key)
-    if one is None or there.form[1] != node.form[1]:
-        return False  # a value of another type than the memory has would have to be kept besides
+    if one is None:
+        return False
     graph = _Graph()
     graph.visit(node)
     if not _is_apart(graph, target, backend):
@@ -117,21 +118,7 @@ def prepare_write(target: Any, but: Collection[Node] = ()) -> None:
         target: an array of the backend.
         but: nodes that are computed by the write itself.
     """
-    settle_readers(target, but)
     memory = memory_of(target)
-    for node in nodes.borrowed():
-        if memory_of(node.value) is memory:
-            node.own()
-
-
-def settle_readers(of: Any, but: Collection[Node] = ()) -> None:
-    """Compute what is pending and reads an array, or memory of it, before that is written to.
-
-    Args:
-        of: an array of the backend.
-        but: nodes that are computed by the write itself.
-    """
-    memory = memory_of(of)
     for node in nodes.pending():
         if node in but:
             continue
@@ -139,6 +126,9 @@ def settle_readers(of: Any, but: Collection[Node] = ()) -> None:
             if type(arg) is Node and arg.value is not None and memory_of(arg.value) is memory:
                 value_of(node)
                 break
+    for node in nodes.borrowed():
+        if memory_of(node.value) is memory:
+            node.own()
 
 
 class _Graph:

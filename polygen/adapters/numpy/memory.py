@@ -18,6 +18,8 @@ _Part = tuple[tuple[int, ...], tuple[int, ...], int]
 def memory_of(value: Any) -> Any:
     """The array that owns the memory of an array."""
     base = getattr(value, "base", None)
+    if base is None:
+        return value
     while base is not None and hasattr(base, "strides"):
         value, base = base, base.base
     return value

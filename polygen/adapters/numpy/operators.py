@@ -126,21 +126,25 @@ def _in_place(operate: Callable[[Array, Any], Any], name: str) -> Callable[[Arra
 
 
 # --- indices, views -------------------------------------------------------------------------------
+_SINGLE = frozenset([int, type(None), type(Ellipsis)])  # indices that give views
+
+
 def _item(self: Array, key: Any) -> Any:
     node = self.node
-    value = node.value if node.value is not None and not node.borrowed else value_of(node)
-    if not is_basic(key):
+    value = node.value
+    if value is None or node.borrowed:
+        value = value_of(node)
+    if not (is_basic(key) if type(key) is tuple else type(key) in _SINGLE or is_basic(key)):
         key = unwrapped(key)
         return element(value[key], key)
     view = value[key]
     shape = view.shape
-    if not shape:
+    if shape:
+        found = Array(Node(form_of(shape, node.form[1]), None, (), 0, view, None))
+    else:
         found = element(view, key)
         if type(found) is not Array:
             return found
-    else:
-        form = form_of(shape, node.form[1])
-        found = Array(Node(form, None, (), 0, view, None))
     found.part = (value, key, view)
     return found
 

@@ -23,7 +23,7 @@ from polygen.adapters.numpy.calling import (
     unwrapped,
     wrapped,
 )
-from polygen.adapters.numpy.forcing import read, store, value_of
+from polygen.adapters.numpy.forcing import store, value_of
 from polygen.adapters.numpy.memory import are_apart, is_same, memory_of
 from polygen.adapters.numpy.nodes import known
 
@@ -56,13 +56,21 @@ def update(self: Array, name: str, operate: Callable[[Array, Any], Any], other: 
         operate: the operation out of place.
         other: the operand.
     """
-    if name != "matmul" and not _is_alone(self) and not _waits(other):
-        plain = read(other.node) if type(other) is Array else unwrapped(other)
-        target = before_writing(self)
-        if plain is target or are_apart(plain, target, active()):
-            getattr(active().module, name)(target, plain, out=target)
+    if name == "matmul" or _is_alone(self):
+        return assign(self, operate(self, other))
+    lazy = type(other) is Array
+    if not lazy or other.node.value is not None:
+        plain = other.node.value if lazy else unwrapped(other)
+        target, backend = before_writing(self), active()
+        if plain is target or are_apart(plain, target, backend):
+            getattr(backend.module, name)(target, plain, out=target)
             return self
-    return assign(self, operate(self, other))
+        return assign(self, operate(self, other))
+    found = operate(self, other)
+    same = type(found) is Array and found.node.form is self.node.form
+    if same and found.node.value is None and store(self.node, found.node):
+        return self
+    return assign(self, found)
 
 
 def assign(self: Array, found: Array) -> Array:
@@ -87,11 +95,6 @@ def assign(self: Array, found: Array) -> Array:
     else:
         write(self, Ellipsis, found)
     return self
-
-
-def _waits(operand: Any) -> bool:
-    """Whether an operand is pending, so that what is made of it is one kernel with it."""
-    return type(operand) is Array and operand.node.value is None
 
 
 def _is_alone(self: Array) -> bool:
@@ -124,16 +127,18 @@ def write(self: Array, key: Any, new: Any) -> None:
     """``self[key] = new``; ``a[key] += x`` ends with one that writes elements to themselves."""
     if self.fixed:
         raise TypeError(f"'numpy.{self.dtype.name}' object does not support item assignment")
-    basic = is_basic(key)
+    basic = key is Ellipsis or is_basic(key)
     if not basic:
         key = unwrapped(key)
     elif type(new) is Array:
         node, part = new.node, new.part
-        if part is not None and _is_part(part, self.node.value, key, node.value):
-            return
+        if part is not None and part[1] is key:
+            if part[0] is self.node.value and part[2] is node.value:
+                return
         if node.value is None:
             value = value_of(self.node)
-            if store(value if key is Ellipsis else value[key], node):
+            part = self.node if key is Ellipsis else known(value[key])
+            if store(part, node):
                 return
     new = unwrapped(new)
     if basic and getattr(new, "base", None) is not None:
@@ -141,8 +146,3 @@ def write(self: Array, key: Any, new: Any) -> None:
         if memory_of(new) is memory_of(target) and is_same(target[key], new, active()):
             return
     before_writing(self)[key] = new
-
-
-def _is_part(part: tuple[Any, Any, Any], value: Any, key: Any, new: Any) -> bool:
-    """Whether what is to be written to elements of an array are these elements themselves."""
-    return part[0] is value and part[1] is key and part[2] is new
