@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,10 +17,12 @@ from typing import Any
 import numpy as np
 
 from polygen.adapters.kernels import Kernels, stored
-from polygen.adapters.numpy.elementwise import NAME, Ends, of_fused
+from polygen.adapters.numpy.elementwise import Ends, of_fused
+from polygen.adapters.numpy.memory import FOREIGN
 from polygen.adapters.numpy.operations import Operation, Shape
 from polygen.adapters.numpy.settings import current, stated
 from polygen.api import target
+from polygen.emit.elementwise import NAME
 from polygen.errors import PolygenError
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Program
@@ -32,6 +35,7 @@ from polygen.runtime.cupy_import import import_cupy
 _THREADS, _SHARED, _SHORT = 512, 32, 8192
 # Parts of the rows of a matrix that are summed by themselves: a power of two that divides them.
 _MOST_PARTS, _LEAST_PARTS = 64, 4
+_ALLOCATED = ("Memory", "MemoryAsync", "ManagedMemory", "PooledMemory")
 _LARGE = 1 << 22  # elements whose reading by few blocks takes longer than another launch
 
 
@@ -113,6 +117,17 @@ class Backend:
     def address(self, value: Any) -> int:
         """Where the first element of an array is."""
         return int(value.__array_interface__["data"][0])
+
+    def memory(self, value: Any) -> Any:
+        """What owns the memory of an array: one object for all that lie in it, or `FOREIGN`."""
+        base = value.base
+        while isinstance(base, np.ndarray):
+            value, base = base, base.base
+        return value if base is None and value.flags.owndata else FOREIGN
+
+    def is_sole(self, value: Any) -> bool:
+        """Whether no other array lies in the memory of one, as far as it is not held itself."""
+        return value.base is None and bool(value.flags.owndata)
 
 
 class CuPy(Backend):
@@ -282,6 +297,32 @@ class CuPy(Backend):
     def address(self, value: Any) -> int:
         """In device memory."""
         return int(value.data.ptr)
+
+    def memory(self, value: Any) -> Any:
+        """CuPy's allocation, which also arrays made by address share."""
+        found = value.data.mem
+        return found if type(found) in self._own else FOREIGN
+
+    def is_sole(self, value: Any) -> bool:
+        """By the references to the address and the allocation."""
+        at = value.data
+        if value.base is not None or type(at.mem) not in self._own:
+            return False
+        held, owned = self._counted()
+        return sys.getrefcount(at) <= held and sys.getrefcount(at.mem) <= owned
+
+    @functools.cached_property
+    def _own(self) -> frozenset[type]:
+        """Classes of what only CuPy allocates; others wrap what somebody else has."""
+        memory = self.module.cuda.memory
+        return frozenset(getattr(memory, name) for name in _ALLOCATED if hasattr(memory, name))
+
+    @functools.cache  # noqa: B019  (one for each process)
+    def _counted(self) -> tuple[int, int]:
+        """References to the address and the allocation of an array that nothing shares."""
+        value = self.module.empty(1)
+        at = value.data
+        return sys.getrefcount(at), sys.getrefcount(at.mem)
 
 
 def _keeps_last(fold: Operation) -> bool:

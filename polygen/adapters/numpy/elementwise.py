@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from polygen.adapters.numpy.operations import ArrayForm, Shape
+from polygen.emit.elementwise import NAME, Value, elementwise
 
-NAME = "polygen_numpy"
-_HEADERS = ("complex", "carray", "atomics")
 _MOST_ELEMENTS = 1 << 31
 _MOST_LAYOUTS = 64  # of one kernel
 _MOST_KERNELS = 4096
@@ -144,43 +143,9 @@ def source(kernel: Any, ways: str) -> str:
         kernel: CuPy's `ElementwiseKernel`.
         ways: of its operands, see `Layout`.
     """
-    parameters, before, after = [], [], []
-    strided = "s" in ways
-    for number, (one, way) in enumerate(zip(kernel.in_params, ways, strict=True)):
-        kind = one.ctype
-        if way == "n":
-            parameters.append(f"const {kind} p{number}")
-            before.append(f"const {kind} {one.name} = p{number};")
-            continue
-        const = "const " if one.is_const else ""
-        parameters.append(f"{const}{kind}* p{number}")
-        at = {"w": "i", "o": "0", "s": f"r * (int)a{number} + c * (int)b{number}"}[way]
-        before.append(f"{const}{kind}{'' if one.is_const else '&'} {one.name} = p{number}[{at}];")
-    for number, one in enumerate(kernel.out_params):
-        parameters.append(f"{one.ctype}* q{number}")
-        before.append(f"{one.ctype}& {one.name} = q{number}[i];")
-    parameters.append("const long long size")
-    if strided:
-        parameters.append("const long long inner")
-        after = [
-            f"const long long {c}{n}" for n, way in enumerate(ways) if way == "s" for c in "ab"
-        ]
-        before = [
-            "const int r = i / (unsigned)inner, c = i - (unsigned)r * (unsigned)inner;",
-            *before,
-        ]
-    lines = [
-        *(f'#include "cupy/{name}.cuh"' for name in _HEADERS),
-        '#include "cupy/math_constants.h"',
-        kernel.preamble,
-        f'extern "C" __global__ void {NAME}({", ".join([*parameters, *after])}) {{',
-        "const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;",
-        "if (i >= (unsigned)size) return;",
-        *before,
-        kernel.operation,
-        "}",
-    ]
-    return "\n".join(lines)
+    operands = [Value(one.name, one.ctype, bool(one.is_const)) for one in kernel.in_params]
+    results = [Value(one.name, one.ctype, False) for one in kernel.out_params]
+    return elementwise(operands, results, ways, kernel.preamble, kernel.operation)
 
 
 _kernels: dict[str, Any] = {}  # by their text

@@ -15,7 +15,7 @@ import numpy as np
 
 from polygen.adapters.numpy import alone, nodes
 from polygen.adapters.numpy.backends import active
-from polygen.adapters.numpy.memory import are_apart, is_same, memory_of
+from polygen.adapters.numpy.memory import FOREIGN, are_apart, is_same
 from polygen.adapters.numpy.nodes import Node
 from polygen.adapters.numpy.operations import COMPARISONS, KNOWN, apply, form_of, operation
 from polygen.adapters.numpy.planning import Member, Step
@@ -88,6 +88,9 @@ def store(there: Node, node: Node) -> bool:
     prepare_write(target, but=graph.order)
     if node.value is not None:
         return False  # something else has asked for it
+    if any(one.value is not None for one in graph.order):
+        graph = _Graph()  # or for a part of it
+        graph.visit(node)
     graph.visit(Node(node.form, one, (there, node), node.depth + 1, None, node.place))
     _run(graph, node)
     node.borrow(target)
@@ -99,12 +102,11 @@ def _is_apart(graph: _Graph, target: Any, backend: Any) -> bool:
     for one in graph.order:
         if one.operation.kind == "product":  # type: ignore[union-attr]
             return False
-    memory = memory_of(target)
+    memory = backend.memory(target)
     for value in graph.values:
-        if value is target:
+        if value is target or not isinstance(value, backend.module.ndarray):
             continue
-        base = getattr(value, "base", None)
-        if (value if base is None else memory_of(base)) is not memory:
+        if backend.memory(value) is not memory:
             continue
         if not (are_apart(value, target, backend) or is_same(value, target, backend)):
             return False
@@ -118,17 +120,30 @@ def prepare_write(target: Any, but: Collection[Node] = ()) -> None:
         target: an array of the backend.
         but: nodes that are computed by the write itself.
     """
-    memory = memory_of(target)
-    for node in nodes.pending():
+    waiting, borrowed = nodes.pending(), nodes.borrowed()
+    if not waiting and not borrowed:
+        return
+    backend = active()
+    for node in waiting:
         if node in but:
             continue
         for arg in node.args:
-            if type(arg) is Node and arg.value is not None and memory_of(arg.value) is memory:
+            if type(arg) is Node and arg.value is not None and _meets(arg.value, target, backend):
                 value_of(node)
                 break
-    for node in nodes.borrowed():
-        if memory_of(node.value) is memory:
+    for node in borrowed:
+        if _meets(node.value, target, backend):
             node.own()
+
+
+def _meets(value: Any, target: Any, backend: Any) -> bool:
+    """Whether something of an array may be written by a write to another."""
+    if not isinstance(value, backend.module.ndarray):
+        return False
+    memory = backend.memory(value)
+    if memory is not backend.memory(target):
+        return False
+    return memory is not FOREIGN or not are_apart(value, target, backend)
 
 
 class _Graph:

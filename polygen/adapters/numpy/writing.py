@@ -24,7 +24,7 @@ from polygen.adapters.numpy.calling import (
     wrapped,
 )
 from polygen.adapters.numpy.forcing import store, value_of
-from polygen.adapters.numpy.memory import are_apart, is_same, memory_of
+from polygen.adapters.numpy.memory import are_apart, is_same
 from polygen.adapters.numpy.nodes import known
 
 _DEEP = 8  # pending operations at which an update in place is run: loops carry its array on
@@ -47,8 +47,8 @@ def astype(self: Array, dtype: Any, order: str = "K", casting: str = "unsafe",
     return found
 
 
-def update(self: Array, name: str, operate: Callable[[Array, Any], Any], other: Any) -> Array:
-    """``self op= other``, with NumPy's rules for shapes and types.
+def update(self: Array, name: str, operate: Callable[[Array, Any], Any], other: Any) -> Any:
+    """``self op= other``, with NumPy's rules for shapes and types; or NotImplemented.
 
     Args:
         self: is written to.
@@ -56,37 +56,67 @@ def update(self: Array, name: str, operate: Callable[[Array, Any], Any], other: 
         operate: the operation out of place.
         other: the operand.
     """
-    if name == "matmul" or _is_alone(self):
-        return assign(self, operate(self, other))
+    own = name == "matmul" or _is_alone(self)
     lazy = type(other) is Array
-    if not lazy or other.node.value is not None:
+    if not own and not (lazy and other.node.value is None):
         plain = other.node.value if lazy else unwrapped(other)
         target, backend = before_writing(self), active()
         if plain is target or are_apart(plain, target, backend):
             getattr(backend.module, name)(target, plain, out=target)
             return self
-        return assign(self, operate(self, other))
-    found = operate(self, other)
-    same = type(found) is Array and found.node.form is self.node.form
-    if same and found.node.value is None and store(self.node, found.node):
+    found = _operated(self, name, operate, other)
+    if found is None:
+        return NotImplemented
+    node = found.node
+    if not own and node.value is None and node.form is self.node.form and store(self.node, node):
         return self
     return assign(self, found)
 
 
-def assign(self: Array, found: Array) -> Array:
-    """``self[...] = found``, as functions with `out` do: NumPy's "same kind" of type is enough.
+def _operated(
+    self: Array, name: str, operate: Callable[[Array, Any], Any], other: Any
+) -> Array | None:
+    """What is to be assigned, of a shape and type that can be; None: Python asks on.
 
     Raises:
-        ValueError, TypeError: NumPy's own, where the array cannot have it.
+        ValueError, TypeError: NumPy's own.
+    """
+    try:
+        found = operate(self, other)
+    except (TypeError, ValueError):
+        _refuse(self, name, other)
+        raise
+    if type(found) is Array and fits(found, self):
+        return found
+    _refuse(self, name, other)
+    return None
+
+
+def fits(found: Array, out: Array) -> bool:
+    """Whether functions may write a result to an array: NumPy's "same kind" of type is enough."""
+    form, wanted = found.node.form, out.node.form
+    if form is wanted:
+        return True
+    return form[0] == wanted[0] and np.can_cast(form[1], wanted[1], "same_kind")
+
+
+def _refuse(self: Array, name: str, other: Any) -> None:
+    """Let NumPy say what is wrong first, about arrays without memory of such shapes and types."""
+    if type(other) is Array:
+        other = np.broadcast_to(np.zeros((), other.dtype), other.shape)
+    plain = np.broadcast_to(np.zeros((), self.dtype), self.shape)
+    getattr(np, name)(plain, other, out=np.empty(self.shape, self.dtype))
+
+
+def assign(self: Array, found: Array) -> Array:
+    """``self[...] = found``, of what fits there.
+
+    Raises:
+        TypeError: a number is none that can be written to.
     """
     require_array(self)
-    shape, dtype = self.node.form
-    form = found.node.form
-    if form[0] != shape or not (form[1] is dtype or np.can_cast(form[1], dtype, "same_kind")):
-        # NumPy words the error; of a broadcast array, which has no memory.
-        new = np.broadcast_to(np.zeros((), found.dtype), found.shape)
-        np.positive(new, out=np.empty(shape, dtype))
-    if form[1] is not dtype and form[1] != dtype:
+    dtype = self.node.form[1]
+    if found.node.form[1] != dtype:
         found = astype(found, dtype)
     if _is_alone(self):
         self.node = found.node
@@ -101,10 +131,10 @@ def _is_alone(self: Array) -> bool:
     """Whether nothing but this array sees its memory."""
     if not self.node.form[0]:
         return False  # what NumPy computes without axes is a scalar, which has no memory
-    value = self.node.value
+    value, backend = self.node.value, active()
     if value is None or self.node.borrowed:
         return True
-    if getattr(value, "base", None) is not None or not hasattr(value, "strides"):
+    if not isinstance(value, backend.module.ndarray) or not backend.is_sole(value):
         return False
     return _seen(value) <= _ALONE
 
@@ -132,17 +162,16 @@ def write(self: Array, key: Any, new: Any) -> None:
         key = unwrapped(key)
     elif type(new) is Array:
         node, part = new.node, new.part
-        if part is not None and part[1] is key:
-            if part[0] is self.node.value and part[2] is node.value:
-                return
+        value, view = self.node.value, node.value
+        if part is not None and part[0] is value and part[1] is key and part[2] is view:
+            return
         if node.value is None:
             value = value_of(self.node)
-            part = self.node if key is Ellipsis else known(value[key])
-            if store(part, node):
+            if store(self.node if key is Ellipsis else known(value[key]), node):
                 return
     new = unwrapped(new)
-    if basic and getattr(new, "base", None) is not None:
+    if basic and isinstance(new, active().module.ndarray) and new.base is not None:
         target = value_of(self.node)
-        if memory_of(new) is memory_of(target) and is_same(target[key], new, active()):
+        if is_same(target[key], new, active()):
             return
     before_writing(self)[key] = new

@@ -185,7 +185,8 @@ def like_cupy():
     backend.times = False
     backend._multiprocessors = lambda: module.multiprocessors
     module.multiprocessors = 0
-    backend.address = lambda value: value.__array_interface__["data"][0]
+    backend.address, backend.memory = NUMPY.address, NUMPY.memory
+    backend.is_sole = NUMPY.is_sole
     with np.polygen_options(backend=backend):
         yield module
 

@@ -9,8 +9,9 @@ import numpy
 import pytest
 
 from polygen.adapters.numpy import elementwise
-from polygen.adapters.numpy.elementwise import NAME, Ends, Layout, layout, of_fused
+from polygen.adapters.numpy.elementwise import Ends, Layout, layout, of_fused
 from polygen.adapters.numpy.operations import form_of
+from polygen.emit.elementwise import NAME
 from polygen.machine.run import Launch, run
 from polygen.runtime.nvrtc_library import library
 
