@@ -29,12 +29,14 @@ from polygen.frontend.program import Program
 from polygen.hardware.device import Device
 from polygen.runtime.arrays import storage_order
 from polygen.runtime.cupy_import import import_cupy
+from polygen.runtime.recent import Recent
 
 # Of a block of CuPy's kernels of folds: threads, its results side by side, and how many elements
 # cost less than another launch.
 _THREADS, _SHARED, _SHORT = 512, 32, 8192
 # Parts of the rows of a matrix that are summed by themselves: a power of two that divides them.
 _MOST_PARTS, _LEAST_PARTS = 64, 4
+_MOST_FUSED = 4096
 _ALLOCATED = ("Memory", "MemoryAsync", "ManagedMemory", "PooledMemory")
 _LARGE = 1 << 22  # elements whose reading by few blocks takes longer than another launch
 
@@ -141,6 +143,7 @@ class CuPy(Backend):
     def __init__(self, module: Any) -> None:
         self.module = module
         self._kernels = Kernels()
+        self._fused: Recent[Any, Any] = Recent(_MOST_FUSED)  # CuPy's kernels, by `Ends.key`
 
     def waits(self) -> bool:
         """Not while the current stream is captured."""
@@ -160,7 +163,7 @@ class CuPy(Backend):
 
         The first time decides. Its arrays have the types and the numbers of axes of all that
         follow, so that its kernel is the one that they need, too. One without a fold is launched
-        by `polygen.adapters.numpy.elementwise` from then on.
+        by `polygen.adapters.numpy.elementwise` from then on, and for other shapes.
         """
         fused = self.module.fuse(kernel_name=NAME)(function)
         way: Callable[..., Any] | None = None
@@ -168,6 +171,10 @@ class CuPy(Backend):
 
         def run(*operands: Any) -> Any:
             nonlocal way
+            if way is not None:
+                return way(*operands)
+            known = None if ends is None else self._fused.get(ends.key)
+            way = known and of_fused(self.module, known, operands, ends)
             if way is not None:
                 return way(*operands)
             given = map(self._with_axis, operands) if number else operands
@@ -178,6 +185,8 @@ class CuPy(Backend):
                 return function(*operands)
             kernel = _kernel_of(fused)
             way = of_fused(self.module, kernel, operands, ends)
+            if way is not None and ends is not None and ends.key is not None:
+                self._fused.put(ends.key, kernel)
             if not number:
                 way = way or kernel
                 return found

@@ -38,11 +38,13 @@ class Ends:
         operands: shapes; () of numbers.
         results: shape and type of each.
         shape: that it runs over.
+        key: what tells its text from others', whatever the shapes are.
     """
 
     operands: tuple[Shape, ...]
     results: tuple[ArrayForm, ...]
     shape: Shape
+    key: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +188,12 @@ class Elementwise:
         raw.kernel.linear_launch(size, (*operands, *results, *tail), 0, _THREADS)
         return results[0] if len(results) == 1 else tuple(results) if results else None
 
+    def prepare(self, operands: Sequence[Any]) -> None:
+        """Compile what such operands need."""
+        found = self._laid_out(operands, tuple([operands[place].strides for place in self._arrays]))
+        if found:
+            found[0].kernel  # noqa: B018
+
     def _laid_out(self, operands: Sequence[Any], key: tuple[Strides, ...]) -> Any:
         """What launches it for operands of some strides; nothing where CuPy has to."""
         if len(self._layouts) >= _MOST_LAYOUTS:
@@ -236,4 +244,6 @@ def of_fused(
         return None
     if module.cuda.runtime.getDeviceCount() > 1:
         return None  # arrays of another device than the current one are CuPy's to reach
-    return Elementwise(module, kernel, operands, ends)
+    found = Elementwise(module, kernel, operands, ends)
+    found.prepare(operands)
+    return found

@@ -223,6 +223,8 @@ def _run(graph: _Graph, unkept: Node | None = None) -> None:
         kept = [place for place in kept if order[place] is not unkept]
     backend = active()
     planned = plan_of(order, graph.key, values, kept, backend)
+    if planned.trial is not None:
+        planned.settle()  # where a graph alike was faster one way
     if planned.gained is None or planned.learned != alone.changes():
         planned.learned = alone.learn(order, planned.gained)
     first = len(values)
@@ -262,11 +264,11 @@ def _try(planned: Plan, values: list[Any], graph: _Graph, first: int, backend: A
         _execute(apart, values, order, first, backend)
 
     ways = {JOINED: joined, APART: by_itself}
-    if not trial.winner and backend.waits():
-        trial.run(ways, backend.timed)
-    else:  # a graph alike was faster so; or nothing can be timed
-        ways[trial.winner or JOINED]()
-    planned.settle()
+    if backend.waits():
+        trial.run(ways, backend.timed, planned.runs)
+        planned.settle()
+    else:  # nothing can be timed
+        joined()
 
 
 def _execute(

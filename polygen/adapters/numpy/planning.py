@@ -279,10 +279,16 @@ def _ends(step: Step) -> Ends:
     members = step.members
     shapes = {s: own for m in members for s, own in zip(m.reads, m.operation.shapes, strict=True)}
     forms = {m.slot: m.operation.form for m in members}
+    own = {slot: number for number, slot in enumerate((*step.reads, *forms))}
+    text = [(m.operation.name, m.operation.loop, m.operation.dtype,
+             *(own[slot] for slot in m.reads)) for m in members]  # fmt: skip
     shape = max(
         (m.operation.shape for m in members), key=lambda one: (math.prod(one) != 1, len(one))
     )
-    return Ends(tuple(shapes[s] for s in step.reads), tuple(forms[s] for s in step.writes), shape)
+    return Ends(
+        tuple(shapes[slot] for slot in step.reads), tuple(forms[slot] for slot in step.writes),
+        shape, (*text, tuple(own[slot] for slot in step.writes)),
+    )  # fmt: skip
 
 
 def _single(member: Member, step: Step, backend: Any) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ their sizes share a trial.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
@@ -16,7 +16,7 @@ from polygen.adapters.numpy.nodes import Node
 from polygen.adapters.numpy.planning import Member, Step, plan
 from polygen.adapters.numpy.products import taken
 from polygen.adapters.numpy.settings import current
-from polygen.adapters.numpy.trials import APART, Trial, worthwhile
+from polygen.adapters.numpy.trials import APART, JOINED, Trial, worthwhile
 from polygen.runtime.recent import Recent
 
 _MOST_PLANS = 4096
@@ -51,6 +51,7 @@ class Plan:
         inputs: how many there are.
         apart: each operation by itself, while it is not known which is faster.
         trial: that finds out; None: it is known.
+        runs: how often it was tried in either way.
         learned: what `alone.learn` gave at last.
         at_once: what runs all of it on the inputs as they are, if that is one step.
     """
@@ -60,6 +61,7 @@ class Plan:
     inputs: int = 0
     apart: list[Step] | None = None
     trial: Trial | None = None
+    runs: dict[str, int] = field(default_factory=lambda: {JOINED: 0, APART: 0})
     learned: int = -1
     at_once: Callable[..., Any] | None = None
 

@@ -9,8 +9,10 @@ import numpy
 import pytest
 
 from polygen.adapters.numpy import elementwise
+from polygen.adapters.numpy.backends import CuPy
 from polygen.adapters.numpy.elementwise import Ends, Layout, layout, of_fused
-from polygen.adapters.numpy.operations import form_of
+from polygen.adapters.numpy.operations import form_of, operation
+from polygen.adapters.numpy.planning import Member, plan
 from polygen.emit.elementwise import NAME
 from polygen.machine.run import Launch, run
 from polygen.runtime.nvrtc_library import library
@@ -215,3 +217,39 @@ def test_kernels_of_one_text_are_compiled_once(monkeypatch):
         one = values(rows, 50)
         ran(lambda a: cupy.negative(a), [one], ["float32"], one.shape)
     assert len(elementwise._kernels) == 1
+
+
+def test_cupy_traces_a_function_once_for_all_shapes():
+    traced = []
+
+    class Fused:
+        """What `cupy.fuse` gives; its results are of no interest here."""
+
+        def __init__(self, function):
+            self.function, self._memo = function, {}
+
+        def __call__(self, *operands):
+            stand_ins = [
+                made_up(one) if isinstance(one, numpy.ndarray) else one for one in operands
+            ]
+            traced.append(self.function)
+            self._memo[len(operands)] = kernel_of(self.function, *stand_ins), {}
+
+    backend = CuPy(types.SimpleNamespace(**vars(LIKE_CUPY) | {"fuse": lambda kernel_name: Fused}))
+    kind = numpy.dtype("float32")
+    for rows in (3, 5):
+        first, second = values(rows, 40), values(40)
+        twice = operation(("multiply", form_of((rows, 40), kind), float))
+        less = operation(("subtract", form_of((rows, 40), kind), form_of((40,), kind)))
+        members = [Member(3, twice, (0, 1)), Member(4, less, (3, 2))]
+        backend.module.multiply, backend.module.subtract = cupy.multiply, cupy.subtract
+        (step,) = plan(members, frozenset({4}), [], backend)
+        given = (first, numpy.float32(2), second)
+        if rows == 3:
+            assert step.run(*given) is None  # CuPy's own launch
+        numpy.testing.assert_array_equal(step.run(*given), first * 2 - second)
+    assert len(traced) == 1
+    other = [Member(3, twice, (0, 1)), Member(4, less, (3, 2))]
+    (step,) = plan(other, frozenset({3, 4}), [], backend)
+    step.run(*given)
+    assert len(traced) == 2, "another result is another text"
