@@ -301,3 +301,20 @@ def test_views_are_written_by_kernels_where_they_are():
             matrix[:, step] /= 4.0
             matrix[3, 3] = here.sqrt(here.abs(matrix[2, 2] + 1.0))
     numpy.testing.assert_allclose(lazy.get(), plain, rtol=1e-14)
+
+
+@pytest.mark.parametrize("kind", ["float64", "float32"])
+@pytest.mark.parametrize("name", ["sum", "mean", "max", "min"])
+@pytest.mark.parametrize("count", [1, 33, 5000, 20_000, 40_000])
+def test_folds_to_a_number_are_numpys(count, name, kind):
+    whole = integers(count, 3, dtype=kind)
+    lazy = np.asarray(whole)
+    for _ in range(3):
+        for plain, mine in ((whole, lazy), (whole[:, 1], lazy[:, 1]), (whole[::-1], lazy[::-1])):
+            found = getattr(mine * mine - 1, name)()
+            wanted = getattr(plain * plain - 1, name)()
+            numpy.testing.assert_allclose(numpy.asarray(found), wanted, 1e-6)
+            found = getattr(mine, name)(keepdims=True)
+            numpy.testing.assert_allclose(found.get(), getattr(plain, name)(keepdims=True), 1e-6)
+    whole[0, 0] = numpy.nan
+    assert numpy.isnan(float(getattr(np.asarray(whole) * 2, name)()))

@@ -51,8 +51,12 @@ class Kernel:
         self.text, self.kernel = made.ptx, self
 
     def linear_launch(self, size, args, shared, threads):
+        assert shared == 0
+        self((-(-size // threads),), (threads,), args)
+
+    def __call__(self, grid, block, args):
         given = tuple(numpy.int64(one) if type(one) is int else one for one in args)
-        report = run(self.text, Launch((-(-size // threads), 1, 1), (threads, 1, 1), shared, given))
+        report = run(self.text, Launch((*grid, 1, 1), (*block, 1, 1), 0, given))
         assert report.ok, report
         arrays = [one for one in args if isinstance(one, numpy.ndarray)]
         for one, found in zip(arrays, report.arrays, strict=True):
@@ -253,3 +257,77 @@ def test_cupy_traces_a_function_once_for_all_shapes():
     (step,) = plan(other, frozenset({3, 4}), [], backend)
     step.run(*given)
     assert len(traced) == 2, "another result is another text"
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+@pytest.mark.parametrize("fold", ["sum", "mean", "max", "min"])
+@pytest.mark.parametrize("count", [1, 7, 300, 5000])
+def test_folds_of_few_elements_are_one_block(fold, count, kind):
+    given = values(2, count, dtype=kind)[:, : max(1, count - 2)]
+    number = numpy.dtype(kind).type(2)
+    one = operation((fold, form_of(given.shape, numpy.dtype(kind)), None, True))
+    stand_in = made_up(given)
+    kernel = kernel_of(lambda a, b: cupy.multiply(cupy.subtract(a, b), a), stand_in, number)
+    ends = Ends((given.shape, ()), (form_of(given.shape, numpy.dtype(kind)),), given.shape)
+    way = of_fused(LIKE_CUPY, kernel, [given, number], ends, one, lambda *_: "CuPy's")
+    found = way(given, number)
+    assert found.shape == (1, 1) and found.dtype == kind
+    wanted = getattr((given - number) * given, fold)(keepdims=True)
+    numpy.testing.assert_allclose(found, wanted, rtol=1e-6)
+    if fold in ("max", "min"):
+        numpy.testing.assert_array_equal(found, wanted)
+        given[-1, -1] = numpy.nan
+        assert numpy.isnan(way(given, number)).all(), "as NumPy has it"
+        given[...] = numpy.inf
+        numpy.testing.assert_array_equal(way(given, number), [[numpy.inf]])
+    odd = numpy.lib.stride_tricks.as_strided(given, given.shape, (1, 1))
+    assert way(odd, number) == "CuPy's", "strides that are no elements"
+
+
+def test_which_folds_are_one_block():
+    backend = CuPy(LIKE_CUPY)
+    cases = {
+        ("sum", (3, 4), "float64", None): True,
+        ("mean", (5,), "float32", 0): True,
+        ("max", (1 << 15,), "float32", None): True,
+        ("max", ((1 << 15) + 1,), "float32", None): False,
+        ("sum", (3, 4), "float64", 0): False,
+        ("sum", (3, 1), "float64", 0): True,
+        ("sum", (3, 4), "float16", None): False,
+        ("mean", (3, 4), "int64", None): False,
+        ("prod", (3, 4), "float64", None): False,
+        ("sum", (), "float64", None): False,
+    }
+    for (name, shape, kind, axis), short in cases.items():
+        one = operation((name, form_of(shape, numpy.dtype(kind)), axis, False))
+        assert backend._is_short(one) is short, (name, shape, kind, axis)
+
+
+def test_a_short_fold_alone_and_behind_a_chain():
+    """Through a plan: the first execution compiles, and gives the same."""
+
+    class Fused:
+        def __init__(self, function):
+            self.function, self._memo = function, {}
+
+        def __call__(self, *operands):
+            stand_ins = [
+                made_up(one) if isinstance(one, numpy.ndarray) else one for one in operands
+            ]
+            self._memo[0] = kernel_of(self.function, *stand_ins), {}
+
+    names = {name: getattr(cupy, name) for name in ("multiply", "square", "positive", "sum")}
+    module = vars(LIKE_CUPY) | names | {"fuse": lambda kernel_name: Fused}
+    backend = CuPy(types.SimpleNamespace(**module))
+    form = form_of((6, 40), numpy.dtype("float64"))
+    given = values(6, 60, dtype="float64")[:, :40]
+    total = operation(("sum", form, None, False))
+    (step,) = plan([Member(1, total, (0,))], frozenset({1}), [], backend)
+    for _ in range(2):
+        assert float(step.run(given)) == given.sum()
+    square = Member(2, operation(("square", form)), (0,))
+    scaled = Member(3, operation(("multiply", form, form)), (2, 1))
+    (step,) = plan([square, scaled, Member(4, total, (3,))], frozenset({4}), [], backend)
+    other = values(6, 40, dtype="float64")
+    for _ in range(2):
+        assert float(step.run(given, other)) == (given**2 * other).sum()
