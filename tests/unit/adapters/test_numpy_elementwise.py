@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import types
 
 import numpy
@@ -197,6 +198,40 @@ def test_layouts_give_each_operand_its_element():
             for i in range(12):
                 at = {"w": i, "o": 0, "s": i // inner * outer + i % inner * along}[way]
                 assert array.ravel()[at] == wanted[i]
+
+
+def test_layouts_of_random_views_give_each_operand_its_element():
+    draw, left = random.Random(0), 0
+    for _ in range(600):
+        shape = tuple(draw.choice([1, 1, 2, 3, 4]) for _ in range(draw.randrange(0, 5)))
+        views = []
+        for _ in range(draw.randrange(1, 4)):
+            own = [extent if draw.random() < 0.7 else 1 for extent in shape]
+            own = own[draw.randrange(0, len(own) + 1) if draw.random() < 0.3 else 0 :]
+            order = draw.sample(range(len(own)), len(own))
+            whole = numpy.arange(4 ** len(own) * 16).reshape([4] * len(own) + [16])
+            whole = whole[..., draw.randrange(3)].transpose(order)
+            parts = [
+                draw.choice([slice(0, n), slice(n - 1, None, -1), slice(4 - n, 4)]) for n in own
+            ]
+            views.append(whole[tuple(parts)])
+        shape = numpy.broadcast_shapes(*(view.shape for view in views))
+        steps = [tuple(s // 8 for s in view.strides) for view in views]
+        made = layout(shape, [view.shape for view in views], steps)
+        if made is None:
+            left += 1
+            continue
+        size = int(numpy.prod(shape))
+        assert made.size == made.tail[0] == size
+        tail, inner = iter(made.tail[2:]), made.tail[1] if "s" in made.ways else 1
+        i = numpy.arange(size)
+        for way, view in zip(made.ways, views, strict=True):
+            outer, along = (next(tail), next(tail)) if way == "s" else (0, 0)
+            at = {"w": i, "o": 0 * i, "s": i // inner * outer + i % inner * along}[way]
+            wanted = numpy.broadcast_to(view, shape).ravel()
+            first = view.ravel()[0]  # elements are their own places
+            numpy.testing.assert_array_equal(at + first, wanted)
+    assert 20 < left < 300
 
 
 def test_several_devices_other_types_and_folds_are_cupys():
