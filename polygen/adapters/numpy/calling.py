@@ -40,7 +40,7 @@ def recorded(name: str, operands: Sequence[Any], options: tuple[Any, ...] = ()) 
     """
     key: list[Any] = [name]
     args: list[Any] = []
-    depth, numbers = 0, False
+    depth, numbers, shared = 0, False, False
     for operand in operands:
         kind = type(operand)
         if kind is Array:
@@ -61,6 +61,7 @@ def recorded(name: str, operands: Sequence[Any], options: tuple[Any, ...] = ()) 
             array = made(operand)
             if array is None:
                 return None
+            shared = shared or array.node.value is operand
             key.append(array.node.form)
             args.append(array.node)
     key.extend(options)
@@ -74,7 +75,10 @@ def recorded(name: str, operands: Sequence[Any], options: tuple[Any, ...] = ()) 
                 args[place] = read_as(arg, one.types[place])
         if any(arg is None for arg in args):
             return None
-    return kept(one, tuple(args), depth)
+    found = kept(one, tuple(args), depth)
+    if shared:
+        value_of(found.node)  # whoever has an array that is none of ours may write to it next
+    return found
 
 
 def kept(one: Operation, args: tuple[Any, ...], depth: int) -> Array:

@@ -24,6 +24,7 @@ from polygen.adapters.numpy.calling import (
     recorded,
     wrapped,
 )
+from polygen.adapters.numpy.forcing import value_of
 from polygen.adapters.numpy.operations import FOLDS, KNOWN, POINTWISE
 from polygen.adapters.numpy.operators import binary, dot, fold
 from polygen.adapters.numpy.writing import assign, fits
@@ -182,7 +183,10 @@ def _folded(name: str) -> Callable[..., Any]:
             extra |= {"keepdims": keepdims} if keepdims else {}
             return Function(name)(a, *args, **extra, **rest)
         rest = {option: value for option, value in rest.items() if value is not None}
-        return fold(name, array, axis, keepdims, rest)
+        found = fold(name, array, axis, keepdims, rest)
+        if array.node.value is a and type(found) is Array:
+            value_of(found.node)  # whoever has an array that is none of ours may write to it next
+        return found
 
     function.__name__ = name
     return function

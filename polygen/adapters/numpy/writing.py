@@ -25,7 +25,7 @@ from polygen.adapters.numpy.calling import (
 )
 from polygen.adapters.numpy.forcing import store, value_of
 from polygen.adapters.numpy.memory import are_apart, is_same
-from polygen.adapters.numpy.nodes import known
+from polygen.adapters.numpy.nodes import Node, known
 
 _DEEP = 8  # pending operations at which an update in place is run: loops carry its array on
 
@@ -56,9 +56,8 @@ def update(self: Array, name: str, operate: Callable[[Array, Any], Any], other: 
         operate: the operation out of place.
         other: the operand.
     """
-    own = name == "matmul" or _is_alone(self)
-    lazy = type(other) is Array
-    if not own and not (lazy and other.node.value is None):
+    own, lazy = _is_alone(self), type(other) is Array
+    if not own and name != "matmul" and not (lazy and other.node.value is None):
         plain = other.node.value if lazy else unwrapped(other)
         target, backend = before_writing(self), active()
         if plain is target or are_apart(plain, target, backend):
@@ -68,8 +67,11 @@ def update(self: Array, name: str, operate: Callable[[Array, Any], Any], other: 
     if found is None:
         return NotImplemented
     node = found.node
-    if not own and node.value is None and node.form is self.node.form and store(self.node, node):
-        return self
+    if node.form is self.node.form:
+        if own:
+            return _carried_on(self, node)
+        if node.value is None and store(self.node, node):
+            return self
     return assign(self, found)
 
 
@@ -119,11 +121,16 @@ def assign(self: Array, found: Array) -> Array:
     if found.node.form[1] != dtype:
         found = astype(found, dtype)
     if _is_alone(self):
-        self.node = found.node
-        if self.node.depth >= _DEEP:
-            value_of(self.node)
-    else:
-        write(self, Ellipsis, found)
+        return _carried_on(self, found.node)
+    write(self, Ellipsis, found)
+    return self
+
+
+def _carried_on(self: Array, node: Node) -> Array:
+    """An array that nobody else sees, as another value."""
+    self.node = node
+    if node.depth >= _DEEP:
+        value_of(node)
     return self
 
 

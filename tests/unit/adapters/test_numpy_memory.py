@@ -174,3 +174,16 @@ def test_updates_that_cannot_be_are_refused_as_numpy_does(other):
             array += other
         messages.append((type(raised.value), str(raised.value)))
     assert messages[0] == messages[1]
+
+
+def test_arrays_of_numpy_itself_are_read_where_they_are_operands():
+    for module in (numpy, np):
+        own = numpy.ones(3)
+        added, clipped = module.zeros(3) + own, module.clip(module.full(3, 9.0), 0.0, own)
+        subtracted = module.full(3, 5.0)
+        subtracted -= own
+        total, spread = module.sum(own), module.std(own)
+        own[:] = [100.0, 1.0, 1.0]
+        assert float(total) == 3.0 and float(spread) == 0.0
+        assert added.tolist() == clipped.tolist() == [1.0] * 3
+        assert subtracted.tolist() == [4.0] * 3
