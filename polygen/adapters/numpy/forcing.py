@@ -85,10 +85,9 @@ def store(there: Node, node: Node) -> bool:
     graph.visit(node)
     if not _is_apart(graph, target, backend):
         return False
-    prepare_write(target, but=graph.order)
-    if node.value is not None:
-        return False  # something else has asked for it
-    if any(one.value is not None for one in graph.order):
+    if prepare_write(target, but=graph.order):
+        if node.value is not None:
+            return False  # something else has asked for it
         graph = _Graph()  # or for a part of it
         graph.visit(node)
     graph.visit(Node(node.form, one, (there, node), node.depth + 1, None, node.place))
@@ -113,27 +112,32 @@ def _is_apart(graph: _Graph, target: Any, backend: Any) -> bool:
     return True
 
 
-def prepare_write(target: Any, but: Collection[Node] = ()) -> None:
+def prepare_write(target: Any, but: Collection[Node] = ()) -> bool:
     """See to it that nothing still needs what is in some memory now.
 
     Args:
         target: an array of the backend.
         but: nodes that are computed by the write itself.
+
+    Returns:
+        Whether something was computed for that, and perhaps some of these nodes with it.
     """
     waiting, borrowed = nodes.pending(), nodes.borrowed()
     if not waiting and not borrowed:
-        return
-    backend = active()
+        return False
+    backend, computed = active(), False
     for node in waiting:
         if node in but:
             continue
         for arg in node.args:
             if type(arg) is Node and arg.value is not None and _meets(arg.value, target, backend):
                 value_of(node)
+                computed = True
                 break
     for node in borrowed:
         if _meets(node.value, target, backend):
             node.own()
+    return computed
 
 
 def _meets(value: Any, target: Any, backend: Any) -> bool:
@@ -228,13 +232,15 @@ def _run(graph: _Graph, unkept: Node | None = None) -> None:
     if planned.gained is None or planned.learned != alone.changes():
         planned.learned = alone.learn(order, planned.gained)
     first = len(values)
-    if planned.at_once is not None:
+    only = planned.only
+    if only is not None:
         counts.forced += 1
         counts.steps += 1
+        operands = [values[slot] for slot in only.reads]
         try:
-            found = planned.at_once(*values)
+            found = only.run(*operands)
         except Exception as error:
-            _blame(error, planned.steps[0], values, order, first, backend)
+            _blame(error, only, operands, order, first, backend)
             raise
         order[kept[0]].settle(found)
         return

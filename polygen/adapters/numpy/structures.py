@@ -7,7 +7,7 @@ their sizes share a trial.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -48,40 +48,37 @@ class Plan:
     Attributes:
         steps: one after the other.
         gained: what they gain, as `alone.learn` takes it.
-        inputs: how many there are.
         apart: each operation by itself, while it is not known which is faster.
         trial: that finds out; None: it is known.
         runs: how often it was tried in either way.
         learned: what `alone.learn` gave at last.
-        at_once: what runs all of it on the inputs as they are, if that is one step.
+        only: the step that is all of it, if it is one, with a result at most.
     """
 
     steps: list[Step]
     gained: frozenset[int] | None
-    inputs: int = 0
     apart: list[Step] | None = None
     trial: Trial | None = None
     runs: dict[str, int] = field(default_factory=lambda: {JOINED: 0, APART: 0})
     learned: int = -1
-    at_once: Callable[..., Any] | None = None
+    only: Step | None = None
 
     def __post_init__(self) -> None:
-        self._find_at_once()
+        self.tried(None)
 
-    def _find_at_once(self) -> None:
-        self.at_once = None
-        if len(self.steps) == 1 and self.trial is None:
-            (step,) = self.steps
-            if step.reads == tuple(range(self.inputs)) and len(step.writes) <= 1:
-                self.at_once = step.run
+    def tried(self, trial: Trial | None) -> None:
+        """Find out by a trial how to run, or by none."""
+        self.trial, self.only = trial, None
+        if trial is None and len(self.steps) == 1 and len(self.steps[0].writes) <= 1:
+            (self.only,) = self.steps
 
     def settle(self) -> None:
         """Keep what takes less, if that is known."""
         if self.trial is not None and self.trial.winner:
             if self.trial.winner == APART and self.apart is not None:
                 self.steps, self.gained = self.apart, None
-            self.trial = self.apart = None
-            self._find_at_once()
+            self.apart = None
+            self.tried(None)
 
 
 _plans: Recent[Any, Plan] = Recent(_MOST_PLANS)
@@ -124,7 +121,7 @@ def _made(
         if known is not None:
             return known
     steps = _steps(order, key, values, kept, backend, structure if with_products else None)
-    found = Plan(steps, _gained(steps, len(values)), len(values))
+    found = Plan(steps, _gained(steps, len(values)))
     members = [member for step in steps for member in step.members]
     if found.gained is not None and not with_products and backend.times and worthwhile(members):
         members.sort(key=attrgetter("slot"))
@@ -132,8 +129,7 @@ def _made(
         found.apart = plan(members, wanted, (), backend, apart=True)
         families = tuple(part if type(part) is int else part.family for part in key)
         alike = (families, tuple(kept), backend)
-        found.trial = _trials.get(alike) or _trials.put(alike, Trial())
-        found.at_once = None
+        found.tried(_trials.get(alike) or _trials.put(alike, Trial()))
         found.settle()
     return _plans.put(whole, found)
 
