@@ -56,7 +56,8 @@ NUMBERS = [0, 1, 2, 3, -1, -2, 7, 300, 0.5, 2.0, -0.0, 1e300, float("nan"), floa
 ONES = [slice(None), slice(1, None), slice(None, -1), slice(None, None, -1), slice(None, None, 2),
         slice(-2, None), slice(2, 0, -1), slice(1, 1), 0, -1, 1, None, Ellipsis]  # fmt: skip
 # Variances are other operations; NumPy's numbers and arrays are raised to powers by two functions.
-ROUNDED = ("var", "std", "power", operator.pow, operator.ipow)
+POWERS = ("power", operator.ipow)
+ROUNDED = ("var", "std", operator.pow, *POWERS)
 LAID = ["T", "ravel", "copy", "flatten", "transpose", "squeeze"]
 
 
@@ -327,6 +328,9 @@ def check(seed, backend=NUMPY):
         starts, shared, program = drawn(seed)
         wanted, its = run(numpy, starts, shared, program)
         found, mine = run(lazy, starts, shared, program)
+        if any(one[1] in POWERS and text for one, text in zip(program, its, strict=True)):
+            assert mine == its
+            return  # NumPy has left an array with some of its elements raised
         close = any(statement[1] in ROUNDED for statement in program)
         text = f"script {seed}: {starts}, {shared}\n" + "\n".join(map(str, program))
         if not close:  # rounded values decide what is told of them
