@@ -73,7 +73,7 @@ def store(there: Node, node: Node) -> bool:
         Whether it was done.
     """
     backend, target = active(), there.value
-    if not isinstance(target, backend.module.ndarray):
+    if node.value is not None or not isinstance(target, backend.module.ndarray):
         return False
     if there.form is not node.form and tuple(there.form) != tuple(node.form):
         return False  # a value of another type than the memory's would have to be kept besides

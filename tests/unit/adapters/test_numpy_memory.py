@@ -187,3 +187,11 @@ def test_arrays_of_numpy_itself_are_read_where_they_are_operands():
         assert float(total) == 3.0 and float(spread) == 0.0
         assert added.tolist() == clipped.tolist() == [1.0] * 3
         assert subtracted.tolist() == [4.0] * 3
+
+
+def test_a_pending_array_is_written_to_itself_backwards():
+    for module in (numpy, np):
+        array = module.array(numpy.arange(4.0))
+        array += 1.0
+        array[::-1] = array
+        assert array.tolist() == [4.0, 3.0, 2.0, 1.0]
