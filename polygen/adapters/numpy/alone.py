@@ -20,7 +20,7 @@ _AFTER = 8  # graphs that gained nothing
 _AGAIN = 64  # runs at once between two that are recorded
 _MOST = 4096  # places, and ways
 
-# By code (its address: another code in its place would be slower, no more), instruction, family.
+# By the code's first line, instruction and family: another code of such would be slower, no more.
 Place = tuple[int, int, int]
 counts: dict[Place, int] = {}
 _ways: dict[tuple[Operation, tuple[int, ...], Any], Any] = {}
@@ -67,7 +67,7 @@ def learn(order: Sequence[Node], gained: frozenset[int] | None) -> int:
         for node in order:
             one = node.operation
             if node.place is not None and one is not None and one.kind != "product":
-                key = (id(node.place[0]), node.place[1], one.family)
+                key = (node.place[0].co_firstlineno, node.place[1], one.family)
                 count = counts.get(key, 0)
                 counts[key] = count + 1
                 if not count:
@@ -76,7 +76,7 @@ def learn(order: Sequence[Node], gained: frozenset[int] | None) -> int:
         for number in gained:
             place, one = order[number].place, order[number].operation
             if place is not None and one is not None:
-                counts.pop((id(place[0]), place[1], one.family), None)
+                counts.pop((place[0].co_firstlineno, place[1], one.family), None)
     return _changes
 
 

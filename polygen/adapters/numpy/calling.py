@@ -89,15 +89,10 @@ def kept(one: Operation, args: tuple[Any, ...], depth: int) -> Array:
         args: nodes and numbers that it reads.
         depth: operations that are pending on the way to them.
     """
-    frame = _getframe(2)  # behind the function that asks; mostly the user's code
+    place = outside(_getframe(2))  # behind the function that asks; mostly the user's code
     if not depth:
-        key = (id(frame.f_code), frame.f_lasti, one.family)
-        if key in counts and is_alone(key):
-            return Array(Node(one.form, None, (), 0, run(one, args), None), one.fixed)
-    place = outside(frame)
-    if not depth:
-        if place is not None and place[0] is not frame.f_code:
-            key = (id(place[0]), place[1], one.family)
+        if place is not None:
+            key = (place[0].co_firstlineno, place[1], one.family)
             if key in counts and is_alone(key):
                 return Array(Node(one.form, None, (), 0, run(one, args), None), one.fixed)
     elif depth >= _DEEPEST:

@@ -110,6 +110,9 @@ def borrowed() -> list[Node]:
 def outside(frame: FrameType) -> tuple[CodeType, int] | None:
     """The innermost place outside of this package: the user's code.
 
+    Frames, their code and `id` are asked for as seldom as can be: where a library audits what runs
+    (filelock does, which PyTorch imports), each of them calls it.
+
     Args:
         frame: where to begin.
     """
