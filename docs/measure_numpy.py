@@ -234,9 +234,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"CUPY_CACHE_DIR": folder, "POLYGEN_CACHE_DIR": folder}
         record = _record(words.out, words.dry)
-        if not words.dry and (not words.names or "calls" in words.names):
-            record["calls"] = _safely(calls)
-            print(f"calls: {record['calls']}", flush=True)
         for place, path in enumerate(wanted):
             left = words.seconds - (time.monotonic() - began)
             if left < 0:
@@ -247,6 +244,9 @@ def main() -> None:
             record["rows"][path.stem] = row
             print(f"{path.stem}: {row}", flush=True)
             _write(words.out, record)
+        if not words.dry and (not words.names or "calls" in words.names):
+            record["calls"] = _safely(calls)  # PyTorch is no part of the scripts' process before
+            print(f"calls: {record['calls']}", flush=True)
         _write(words.out, record)
     ratios = [row["ratio"] for row in record["rows"].values() if "ratio" in row]
     if ratios:

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import platformdirs
-from filelock import FileLock
 
 from polygen import knobs
 from polygen.emit.source import KernelSource
@@ -198,6 +197,9 @@ def put(path: Path, entry: bytes) -> None:
 @contextlib.contextmanager
 def _shard_lock(shard: Path) -> Iterator[bool]:
     """Hold the shard's lock; yields False, with a warning, when the folder cannot be used."""
+    # Imported where it is used: it audits what runs, which the NumPy adapter's look at frames is.
+    from filelock import FileLock  # noqa: PLC0415
+
     # One for a path: what is made under the lock may ask for entries of the same shard.
     lock = FileLock(shard / "lock", timeout=_LOCK_SECONDS, is_singleton=True)
     try:

@@ -30,14 +30,14 @@ def fused(monkeypatch):
     monkeypatch.setattr(type(active()), "times", False)  # what is planned runs
     monkeypatch.setattr(structures, "_plans", Recent(4096))
 
-    def fuse(self, function):
+    def fuse(self, function, ends=None):
         calls = [0]
 
         def counted(*args):
             calls[0] += 1
             return function(*args)
 
-        run = original(self, counted)
+        run = original(self, counted, ends)
 
         def watched(*args):
             before = calls[0]
@@ -230,3 +230,91 @@ def test_nothing_is_timed_in_a_capture():
     graph.launch(stream)
     stream.synchronize()
     numpy.testing.assert_array_equal(y.get(), integers(50) * 3 + 1)
+
+
+WIDE = integers(60, 40)
+LAYOUTS = {
+    "whole": (integers(5, 30), integers(5, 30, seed=1)),
+    "a row": (integers(5, 30), integers(30)),
+    "a column": (integers(5, 30), integers(5, 1)),
+    "one element": (integers(5, 30), integers(1, 1)),
+    "columns of a matrix": (WIDE[:, 3:20], WIDE[:, 1:18]),
+    "one column": (WIDE[:, 3], WIDE[:, 4]),
+    "backwards": (WIDE[::-1, 3:9], WIDE[:, 30:24:-1]),
+    "transposed": (integers(30, 5).T, integers(5, 30)),
+    "three axes": (integers(8, 6, 10)[:, ::2, ::5], integers(8, 3, 2)),
+    "no axes": (integers(), integers(seed=1)),
+    "large": (integers(3000, 1000), integers(1000)),
+}
+
+
+@pytest.mark.parametrize("kind", ["float64", "float32", "float16", "int32", "uint8"])
+@pytest.mark.parametrize("case", LAYOUTS)
+def test_kernels_read_operands_of_any_layout(case, kind, monkeypatch):
+    """The first run of a plan launches CuPy's kernel; what follows is launched without CuPy."""
+    from polygen.adapters.numpy import elementwise
+
+    monkeypatch.setattr(type(np_backend()), "times", False)
+    launched, original = [], elementwise.Elementwise.__call__
+
+    def watched(self, *operands):
+        launched.append(case)
+        return original(self, *operands)
+
+    monkeypatch.setattr(elementwise.Elementwise, "__call__", watched)
+    first, second = (numpy.asarray(one).astype(kind) for one in LAYOUTS[case])
+    a, b = map(laid_out, (first, second), LAYOUTS[case])
+    three = numpy.dtype(kind).type(3)
+    for _ in range(3):
+        found = a * 3 + b
+        larger = found > b
+        numpy.testing.assert_array_equal(numpy.asarray(found), first * three + second)
+        numpy.testing.assert_array_equal(numpy.asarray(larger), first * three + second > second)
+    assert launched
+
+
+def laid_out(values, like):
+    """A lazy array of the elements, which lie as those of another array do."""
+    cupys = cupy.empty(4 * max(1, values.size) + 4096, values.dtype)
+    steps = tuple(step // like.itemsize * values.itemsize for step in like.strides)
+    pairs = zip(steps, like.shape, strict=True)
+    low = sum(min(0, step * (extent - 1)) for step, extent in pairs)
+    there = cupy.ndarray(values.shape, values.dtype, cupys.data - low, steps)
+    there[...] = cupy.asarray(values)
+    return np.asarray(there)
+
+
+def np_backend():
+    from polygen.adapters.numpy.backends import active
+
+    return active()
+
+
+def test_views_are_written_by_kernels_where_they_are():
+    plain = integers(60, 40)
+    lazy = np.asarray(plain.copy())
+    row = integers(1, 38)
+    for step in range(4):
+        for here, matrix in ((numpy, plain), (np, lazy)):
+            column = matrix[:, step, None] * 2
+            matrix[:, 2:] -= column * here.asarray(row)
+            matrix[:, step] /= 4.0
+            matrix[3, 3] = here.sqrt(here.abs(matrix[2, 2] + 1.0))
+    numpy.testing.assert_allclose(lazy.get(), plain, rtol=1e-14)
+
+
+@pytest.mark.parametrize("kind", ["float64", "float32"])
+@pytest.mark.parametrize("name", ["sum", "mean", "max", "min"])
+@pytest.mark.parametrize("count", [1, 33, 5000, 20_000, 40_000])
+def test_folds_to_a_number_are_numpys(count, name, kind):
+    whole = integers(count, 3, dtype=kind)
+    lazy = np.asarray(whole)
+    for _ in range(3):
+        for plain, mine in ((whole, lazy), (whole[:, 1], lazy[:, 1]), (whole[::-1], lazy[::-1])):
+            found = getattr(mine * mine - 1, name)()
+            wanted = getattr(plain * plain - 1, name)()
+            numpy.testing.assert_allclose(numpy.asarray(found), wanted, 1e-6)
+            found = getattr(mine, name)(keepdims=True)
+            numpy.testing.assert_allclose(found.get(), getattr(plain, name)(keepdims=True), 1e-6)
+    whole[0, 0] = numpy.nan
+    assert numpy.isnan(float(getattr(np.asarray(whole) * 2, name)()))

@@ -20,49 +20,67 @@ _AFTER = 8  # graphs that gained nothing
 _AGAIN = 64  # runs at once between two that are recorded
 _MOST = 4096  # places, and ways
 
-# By code (its address: another code in its place would be slower, no more), instruction, family.
-_counts: dict[tuple[int, int, int], int] = {}
+# By the code's first line, instruction and family: another code of such would be slower, no more.
+Place = tuple[int, int, int]
+counts: dict[Place, int] = {}
 _ways: dict[tuple[Operation, tuple[int, ...], Any], Any] = {}
+_changes = 0  # how often a place was new among `counts`, or is recorded again
 
 
-def is_alone(place: Any, one: Operation) -> bool:
-    """Whether an operation is to run at once.
+def is_alone(place: Place) -> bool:
+    """Whether an operation, of operands that are there, is to run at once.
 
     Args:
-        place: that asks for it, from `nodes.here`.
-        one: the operation, of operands that are there.
+        place: that asks for it, one of `counts`.
     """
-    key = (id(place[0]), place[1], one.family)
-    count = _counts.get(key, 0)
+    global _changes
+    count = counts[place]
     if count < _AFTER:
         return False
-    _counts[key] = count + 1 if count < _AFTER + _AGAIN else _AFTER - 1
-    return True
+    if count < _AFTER + _AGAIN:
+        counts[place] = count + 1
+        return True
+    counts[place] = _AFTER - 1
+    _changes += 1
+    return False
 
 
-def learn(order: Sequence[Node], gained: frozenset[int] | None) -> None:
+def changes() -> int:
+    """How often something changed that a gain makes forgotten: until then it teaches nothing."""
+    return _changes
+
+
+def learn(order: Sequence[Node], gained: frozenset[int] | None) -> int:
     """Note what became of operations that were recorded.
 
     Args:
         order: a graph that is going to run.
         gained: which of them begin kernels of several operations; None: there is no such kernel.
+
+    Returns:
+        `changes`.
     """
+    global _changes
     if gained is None:
-        if len(_counts) >= _MOST:
-            _counts.clear()
+        if len(counts) >= _MOST:
+            counts.clear()
         for node in order:
             one = node.operation
             if node.place is not None and one is not None and one.kind != "product":
-                key = (id(node.place[0]), node.place[1], one.family)
-                _counts[key] = _counts.get(key, 0) + 1
-    elif _counts:
+                key = (node.place[0].co_firstlineno, node.place[1], one.family)
+                count = counts.get(key, 0)
+                counts[key] = count + 1
+                if not count:
+                    _changes += 1
+    elif counts:
         for number in gained:
             place, one = order[number].place, order[number].operation
             if place is not None and one is not None:
-                _counts.pop((id(place[0]), place[1], one.family), None)
+                counts.pop((place[0].co_firstlineno, place[1], one.family), None)
+    return _changes
 
 
-_APART = ((), (0,), (0, 1), (0, 1, 2))  # slots of operands that are not the same
+_APART = ((), (0,), (0, 1))  # slots of operands that are not the same
 
 
 def _shared(args: Sequence[Any]) -> tuple[tuple[int, ...], list[Any]]:
@@ -84,13 +102,21 @@ def run(one: Operation, args: Sequence[Any]) -> Any:
         one: the operation.
         args: nodes whose values are there, and Python's numbers.
     """
-    values: list[Any] = [arg.value if type(arg) is Node else arg for arg in args]
-    slots: tuple[int, ...] = _APART[len(args)]
-    if len(args) > 1:
-        first = args[0]
-        if len(args) > 2 or (first is args[1] and type(first) is Node):
-            slots, values = _shared(args)
-    backend = active()
+    backend, way = active(), None
+    if len(args) == 1:
+        way = one.ways.get(backend)
+        if way is not None:
+            return way(args[0].value)
+    elif len(args) == 2:
+        first, second = args
+        if first is not second:
+            way = one.ways.get(backend)
+            if way is not None:
+                return way(
+                    first.value if type(first) is Node else first,
+                    second.value if type(second) is Node else second,
+                )
+    slots, values = _shared(args)
     key = (one, slots, backend)
     way = _ways.get(key)
     if way is None:
@@ -99,4 +125,6 @@ def run(one: Operation, args: Sequence[Any]) -> Any:
         own = len(values)
         (step,) = plan([Member(own, one, key[1])], frozenset([own]), (), backend)
         way = _ways[key] = step.run
+    if len(slots) < 3 and slots == _APART[len(slots)]:
+        one.ways[backend] = way
     return way(*values)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from sys import _getframe
 from typing import Any
 
 import numpy as np
 
-from polygen.adapters.numpy.alone import is_alone, run
+from polygen.adapters.numpy.alone import counts, is_alone, run
 from polygen.adapters.numpy.arrays import Array
 from polygen.adapters.numpy.backends import NUMPY, active
 from polygen.adapters.numpy.forcing import prepare_write, read, value_of
-from polygen.adapters.numpy.nodes import Node, here, known, noted
+from polygen.adapters.numpy.nodes import Node, known, noted, outside
 from polygen.adapters.numpy.operations import KNOWN, Operation, operation
 from polygen.adapters.numpy.products import multiplied
 from polygen.adapters.numpy.settings import current
@@ -39,7 +40,7 @@ def recorded(name: str, operands: Sequence[Any], options: tuple[Any, ...] = ()) 
     """
     key: list[Any] = [name]
     args: list[Any] = []
-    depth, numbers = 0, False
+    depth, numbers, shared = 0, False, False
     for operand in operands:
         kind = type(operand)
         if kind is Array:
@@ -60,6 +61,7 @@ def recorded(name: str, operands: Sequence[Any], options: tuple[Any, ...] = ()) 
             array = made(operand)
             if array is None:
                 return None
+            shared = shared or array.node.value is operand
             key.append(array.node.form)
             args.append(array.node)
     key.extend(options)
@@ -73,7 +75,10 @@ def recorded(name: str, operands: Sequence[Any], options: tuple[Any, ...] = ()) 
                 args[place] = read_as(arg, one.types[place])
         if any(arg is None for arg in args):
             return None
-    return kept(one, tuple(args), depth)
+    found = kept(one, tuple(args), depth)
+    if shared:
+        value_of(found.node)  # whoever has an array that is none of ours may write to it next
+    return found
 
 
 def kept(one: Operation, args: tuple[Any, ...], depth: int) -> Array:
@@ -84,10 +89,12 @@ def kept(one: Operation, args: tuple[Any, ...], depth: int) -> Array:
         args: nodes and numbers that it reads.
         depth: operations that are pending on the way to them.
     """
-    place = here()
+    place = outside(_getframe(2))  # behind the function that asks; mostly the user's code
     if not depth:
-        if place is not None and is_alone(place, one):
-            return Array(Node(one.form, None, (), 0, run(one, args), None), one.fixed)
+        if place is not None:
+            key = (place[0].co_firstlineno, place[1], one.family)
+            if key in counts and is_alone(key):
+                return Array(Node(one.form, None, (), 0, run(one, args), None), one.fixed)
     elif depth >= _DEEPEST:
         for arg in args:
             if type(arg) is Node:
@@ -135,12 +142,12 @@ _PARTS = frozenset([int, type(None), type(Ellipsis)])
 def is_basic(key: Any) -> bool:
     """Whether an index gives a view, and always the same one: truth values and arrays do not."""
     for part in key if type(key) is tuple else (key,):
-        kind = type(part)
-        if kind is slice:
-            for number in (part.start, part.stop, part.step):
-                if type(number) not in _NUMBERS:
-                    return False
-        elif kind not in _PARTS:
+        if type(part) is slice:
+            if type(part.start) not in _NUMBERS or type(part.stop) not in _NUMBERS:
+                return False
+            if type(part.step) not in _NUMBERS:
+                return False
+        elif type(part) not in _PARTS:
             return False
     return True
 
@@ -278,5 +285,8 @@ def product(first: Any, second: Any) -> Any:
             found = None if found is None else recorded("sum", (found,), (None, False))
             if found is not None:
                 return found
-        return wrapped(read(one) @ read(other))
+        found = read(one) @ read(other)
+        if type(found) is type(one.value) and found.shape:
+            return Array(known(found))
+        return wrapped(found)
     return immediately("matmul", active().module.matmul, (first, second), {})

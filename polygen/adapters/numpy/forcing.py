@@ -15,8 +15,8 @@ import numpy as np
 
 from polygen.adapters.numpy import alone, nodes
 from polygen.adapters.numpy.backends import active
-from polygen.adapters.numpy.memory import are_apart, is_same, memory_of
-from polygen.adapters.numpy.nodes import Node, known
+from polygen.adapters.numpy.memory import FOREIGN, are_apart, is_same
+from polygen.adapters.numpy.nodes import Node
 from polygen.adapters.numpy.operations import COMPARISONS, KNOWN, apply, form_of, operation
 from polygen.adapters.numpy.planning import Member, Step
 from polygen.adapters.numpy.structures import Plan, counts, plan_of
@@ -30,7 +30,9 @@ def value_of(node: Node) -> Any:
         Exception: what NumPy or CuPy raised, with a note that says which line recorded it.
     """
     if node.value is None:
-        _run(node)
+        graph = _Graph()
+        graph.visit(node)
+        _run(graph)
     elif node.borrowed:
         node.own()
     return node.value
@@ -60,123 +62,147 @@ def compared(node: Node) -> np.ndarray[Any, Any]:
     return np.asarray(apply(np, one, given))
 
 
-def store(target: Any, node: Node) -> bool:
+def store(there: Node, node: Node) -> bool:
     """Compute a pending value straight into memory, if nothing else of that memory is read for it.
 
     Args:
-        target: an array of the backend, of the node's shape.
+        there: its value is the memory.
         node: what is to be written there.
 
     Returns:
         Whether it was done.
     """
-    backend = active()
-    if not isinstance(target, backend.module.ndarray) or node.form[0] != target.shape:
+    backend, target = active(), there.value
+    if node.value is not None or not isinstance(target, backend.module.ndarray):
         return False
-    there = known(target)
+    if there.form is not node.form and tuple(there.form) != tuple(node.form):
+        return False  # a value of another type than the memory's would have to be kept besides
     key = ("store", there.form, node.form)
     one = KNOWN.get(key) or operation(key)
-    if one is None or node.form[1] != target.dtype:
-        return False  # a value of another type than the memory has would have to be kept besides
-    order = _collected(node)
-    if not _is_apart(order, target, backend):
+    if one is None:
         return False
-    prepare_write(target, but=order)
-    if node.value is not None:
-        return False  # something else has asked for it
-    _run(Node(node.form, one, (there, node), node.depth + 1, None, node.place), node)
+    graph = _Graph()
+    graph.visit(node)
+    if not _is_apart(graph, target, backend):
+        return False
+    if prepare_write(target, but=graph.order):
+        if node.value is not None:
+            return False  # something else has asked for it
+        graph = _Graph()  # or for a part of it
+        graph.visit(node)
+    graph.visit(Node(node.form, one, (there, node), node.depth + 1, None, node.place))
+    _run(graph, node)
     node.borrow(target)
     return True
 
 
-def _is_apart(order: Sequence[Node], target: Any, backend: Any) -> bool:
+def _is_apart(graph: _Graph, target: Any, backend: Any) -> bool:
     """Whether a graph reads nothing of some memory but what is going to be its own place."""
-    for one in order:
-        assert one.operation is not None
-        if one.operation.kind == "product":
+    for one in graph.order:
+        if one.operation.kind == "product":  # type: ignore[union-attr]
             return False
-        for arg in one.args:
-            if type(arg) is not Node or arg.value is None or arg.value is target:
-                continue
-            value = arg.value
-            if not (are_apart(value, target, backend) or is_same(value, target, backend)):
-                return False
+    memory = backend.memory(target)
+    for value in graph.values:
+        if value is target or not isinstance(value, backend.module.ndarray):
+            continue
+        if backend.memory(value) is not memory:
+            continue
+        if not (are_apart(value, target, backend) or is_same(value, target, backend)):
+            return False
     return True
 
 
-def prepare_write(target: Any, but: Collection[Node] = ()) -> None:
+def prepare_write(target: Any, but: Collection[Node] = ()) -> bool:
     """See to it that nothing still needs what is in some memory now.
 
     Args:
         target: an array of the backend.
         but: nodes that are computed by the write itself.
+
+    Returns:
+        Whether something was computed for that, and perhaps some of these nodes with it.
     """
-    settle_readers(target, but)
-    memory = memory_of(target)
-    for node in nodes.borrowed():
-        if memory_of(node.value) is memory:
-            node.own()
-
-
-def settle_readers(of: Any, but: Collection[Node] = ()) -> None:
-    """Compute what is pending and reads an array, or memory of it, before that is written to.
-
-    Args:
-        of: an array of the backend.
-        but: nodes that are computed by the write itself.
-    """
-    memory = memory_of(of)
-    for node in nodes.pending():
+    waiting, borrowed = nodes.pending(), nodes.borrowed()
+    if not waiting and not borrowed:
+        return False
+    backend, computed = active(), False
+    for node in waiting:
         if node in but:
             continue
         for arg in node.args:
-            if type(arg) is Node and arg.value is not None and memory_of(arg.value) is memory:
+            if type(arg) is Node and arg.value is not None and _meets(arg.value, target, backend):
                 value_of(node)
+                computed = True
                 break
+    for node in borrowed:
+        if _meets(node.value, target, backend):
+            node.own()
+    return computed
 
 
-def _collected(root: Node) -> list[Node]:
-    """What is pending behind a node, each after what it reads, the node itself last."""
-    order: list[Node] = []
-    _visit(root, {}, [], [], order, [])
-    return order
+def _meets(value: Any, target: Any, backend: Any) -> bool:
+    """Whether something of an array may be written by a write to another."""
+    if not isinstance(value, backend.module.ndarray):
+        return False
+    memory = backend.memory(value)
+    if memory is not backend.memory(target):
+        return False
+    return memory is not FOREIGN or not are_apart(value, target, backend)
 
 
-def _visit(
-    node: Node, slots: dict[Node, int], values: list[Any], key: list[Any], order: list[Node],
-    edges: list[int],
-) -> int:  # fmt: skip
-    """Put a node, and before it what it waits for, at the end of a graph.
+class _Graph:
+    """What is pending behind a node.
 
-    Args:
-        node: what is pending; operations that wait for each other are few.
+    Attributes:
+        order: nodes, each after what it reads.
         slots: of inputs; of the graph's own nodes ~place.
         values: of inputs: arrays and numbers.
         key: each operation, and the slots that it reads.
-        order: the graph.
         edges: slots of the graph's own nodes, as often as its nodes read them.
     """
-    part: list[Any] = [node.operation]
-    for arg in node.args:
-        if type(arg) is Node:
-            slot = slots.get(arg)
-            if slot is None:
-                if arg.value is None:
-                    slot = _visit(arg, slots, values, key, order, edges)
-                    edges.append(slot)
-                else:
-                    slots[arg] = slot = len(values)
-                    values.append(arg.value)
-            elif slot < 0:
-                edges.append(slot)
-        else:
-            slot = len(values)
-            values.append(arg)
-        part.append(slot)
-    key += part
-    slots[node] = slot = ~len(order)
-    order.append(node)
-    return slot
+
+    __slots__ = ("edges", "key", "order", "slots", "values")
+
+    def __init__(self) -> None:
+        self.order: list[Node] = []
+        self.slots: dict[Node, int] = {}
+        self.values: list[Any] = []
+        self.key: list[Any] = []
+        self.edges: list[int] = []
+
+    def visit(self, node: Node) -> int:
+        """Put a node, and before it what it waits for, at the end.
+
+        Args:
+            node: what is pending; operations that wait for each other are few.
+
+        Returns:
+            Its slot.
+        """
+        slots = self.slots
+        part: list[Any] = [node.operation]
+        for arg in node.args:
+            if type(arg) is Node:
+                slot = slots.get(arg)
+                if slot is None:
+                    if arg.value is None:
+                        slot = self.visit(arg)
+                        self.edges.append(slot)
+                    else:
+                        values = self.values
+                        slots[arg] = slot = len(values)
+                        values.append(arg.value)
+                elif slot < 0:
+                    self.edges.append(slot)
+            else:
+                slot = len(self.values)
+                self.values.append(arg)
+            part.append(slot)
+        self.key += part
+        order = self.order
+        slots[node] = slot = ~len(order)
+        order.append(node)
+        return slot
 
 
 def _counted() -> int:
@@ -189,15 +215,10 @@ def _counted() -> int:
 _OWN = _counted()
 
 
-def _run(root: Node, unkept: Node | None = None) -> None:
-    slots: dict[Node, int] = {}
-    values: list[Any] = []
-    key: list[Any] = []
-    order: list[Node] = []
-    edges: list[int] = []
-    _visit(root, slots, values, key, order, edges)
+def _run(graph: _Graph, unkept: Node | None = None) -> None:
+    order, values = graph.order, graph.values
     counted = list(map(sys.getrefcount, order))
-    for slot in edges:
+    for slot in graph.edges:
         counted[~slot] -= 1
     last = len(order) - 1
     kept = [place for place in range(last) if counted[place] > _OWN]
@@ -205,28 +226,42 @@ def _run(root: Node, unkept: Node | None = None) -> None:
     if unkept is not None:
         kept = [place for place in kept if order[place] is not unkept]
     backend = active()
-    planned = plan_of(order, key, values, kept, backend)
-    alone.learn(order, planned.gained)
+    planned = plan_of(order, graph.key, values, kept, backend)
+    if planned.trial is not None:
+        planned.settle()  # where a graph alike was faster one way
+    if planned.gained is None or planned.learned != alone.changes():
+        planned.learned = alone.learn(order, planned.gained)
     first = len(values)
+    only = planned.only
+    if only is not None:
+        counts.forced += 1
+        counts.steps += 1
+        operands = [values[slot] for slot in only.reads]
+        try:
+            found = only.run(*operands)
+        except Exception as error:
+            _blame(error, only, operands, order, first, backend)
+            raise
+        order[kept[0]].settle(found)
+        return
     values.extend([None] * len(order))
     if planned.trial is None:
         _execute(planned.steps, values, order, first, backend)
     else:
-        _try(planned, values, order, first, backend)
+        _try(planned, values, graph, first, backend)
     for place in kept:
         order[place].settle(values[first + place])
 
 
-def _try(planned: Plan, values: list[Any], order: list[Node], first: int, backend: Any) -> None:
+def _try(planned: Plan, values: list[Any], graph: _Graph, first: int, backend: Any) -> None:
     """Run a plan in one of two ways, and keep what takes less of them when that is known."""
-    trial, apart = planned.trial, planned.apart
+    trial, apart, order = planned.trial, planned.apart, graph.order
     assert trial is not None and apart is not None
     given = tuple(values)
 
     def joined() -> None:
-        graph = _collected(order[-1])  # what finding the plan takes
-        if graph[-1].operation.name == "store":  # type: ignore[union-attr]
-            _is_apart(graph[:-1], graph[-1].args[0].value, backend)
+        again = _Graph()  # what finding the plan takes
+        again.visit(order[-1])
         values[:] = given
         _execute(planned.steps, values, order, first, backend)
 
@@ -235,11 +270,11 @@ def _try(planned: Plan, values: list[Any], order: list[Node], first: int, backen
         _execute(apart, values, order, first, backend)
 
     ways = {JOINED: joined, APART: by_itself}
-    if not trial.winner and backend.waits():
-        trial.run(ways, backend.timed)
-    else:  # a graph alike was faster so; or nothing can be timed
-        ways[trial.winner or JOINED]()
-    planned.settle()
+    if backend.waits():
+        trial.run(ways, backend.timed, planned.runs)
+        planned.settle()
+    else:  # nothing can be timed
+        joined()
 
 
 def _execute(
@@ -252,9 +287,7 @@ def _execute(
         try:
             found = step.run(*operands)
         except Exception as error:
-            guilty = _guilty(step, operands, backend)
-            place = nodes.described(order[guilty.slot - first].place)
-            error.add_note(f"recorded at {place}: {guilty.operation.name}")
+            _blame(error, step, operands, order, first, backend)
             raise
         if len(step.writes) == 1:
             values[step.writes[0]] = found
@@ -263,6 +296,14 @@ def _execute(
                 values[slot] = value
         for slot in step.done:
             values[slot] = None
+
+
+def _blame(
+    error: Exception, step: Step, operands: list[Any], order: list[Node], first: int, backend: Any
+) -> None:
+    guilty = _guilty(step, operands, backend)
+    place = nodes.described(order[guilty.slot - first].place)
+    error.add_note(f"recorded at {place}: {guilty.operation.name}")
 
 
 def _guilty(step: Step, operands: list[Any], backend: Any) -> Member:

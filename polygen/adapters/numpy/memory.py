@@ -1,4 +1,7 @@
-"""Which arrays of a backend lie in whose memory, and whether two have an element in common.
+"""Whether two arrays of a backend have an element in common.
+
+A backend tells what owns the memory of an array. What came from elsewhere, as a buffer of another
+library, may come twice: it counts as one memory, in which addresses decide.
 
 Two parts of one array are apart if their bytes are, or, as columns of a matrix, if they are in
 every row: with a step of either as the pitch, each stays inside of it, at other places.
@@ -15,12 +18,11 @@ _MOST = 4096  # pairs of parts whose answer is kept
 _Part = tuple[tuple[int, ...], tuple[int, ...], int]
 
 
-def memory_of(value: Any) -> Any:
-    """The array that owns the memory of an array."""
-    base = getattr(value, "base", None)
-    while base is not None and hasattr(base, "strides"):
-        value, base = base, base.base
-    return value
+class _Foreign:
+    """All memory that belongs to nothing the backend knows: parts of it are told by addresses."""
+
+
+FOREIGN = _Foreign()
 
 
 def are_apart(first: Any, second: Any, backend: Any) -> bool:
@@ -35,7 +37,7 @@ def are_apart(first: Any, second: Any, backend: Any) -> bool:
         return True
     if first is second:
         return False
-    if memory_of(first) is not memory_of(second):
+    if backend.memory(first) is not backend.memory(second):
         return True
     one = first.strides, first.shape, first.itemsize
     other = second.strides, second.shape, second.itemsize

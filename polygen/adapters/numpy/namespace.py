@@ -24,9 +24,10 @@ from polygen.adapters.numpy.calling import (
     recorded,
     wrapped,
 )
+from polygen.adapters.numpy.forcing import value_of
 from polygen.adapters.numpy.operations import FOLDS, KNOWN, POINTWISE
 from polygen.adapters.numpy.operators import binary, dot, fold
-from polygen.adapters.numpy.writing import assign
+from polygen.adapters.numpy.writing import assign, fits
 
 # Functions that write to their first argument.
 _CHANGING = frozenset(
@@ -57,7 +58,7 @@ class Function:
         own = self._own
         if own is None:
             return on_host(_found(np, self._path), args, options)
-        if self.__name__ in _CHANGING:
+        if self.__name__ in _CHANGING and args and type(args[0]) is Array:
             before_writing(args[0])
         return foreign(immediately(self.__name__, own, args, options))
 
@@ -101,7 +102,7 @@ class Holder:
             return wrapped(found)
 
         def method(*args: Any, **options: Any) -> Any:
-            if name in _CHANGING:
+            if name in _CHANGING and args and type(args[0]) is Array:
                 before_writing(args[0])
             return foreign(immediately(name, found, args, options))
 
@@ -138,7 +139,7 @@ class Pointwise(Function):
             found = recorded(name, args)
             if found is not None and out is None:
                 return found
-            if found is not None and found.shape == out.shape:
+            if found is not None and fits(found, out):
                 return assign(out, found)
         return super().__call__(*args, **options)
 
@@ -168,10 +169,10 @@ def _clip(a: Any, a_min: Any = None, a_max: Any = None, **options: Any) -> Any:
         high = None if type(high) is int and high >= ends.max else high
         if low is None and high is None:
             return Pointwise("positive")(a)
-    for name, bound in (("maximum", low), ("minimum", high)):
-        if bound is not None:
-            a = Pointwise(name)(a, bound)
-    return a
+    if low is None or high is None:
+        return Pointwise("maximum")(a, low) if high is None else Pointwise("minimum")(a, high)
+    found = recorded("clip", (a, low, high))
+    return Function("clip")(a, low, high) if found is None else found
 
 
 def _folded(name: str) -> Callable[..., Any]:
@@ -182,7 +183,10 @@ def _folded(name: str) -> Callable[..., Any]:
             extra |= {"keepdims": keepdims} if keepdims else {}
             return Function(name)(a, *args, **extra, **rest)
         rest = {option: value for option, value in rest.items() if value is not None}
-        return fold(name, array, axis, keepdims, rest)
+        found = fold(name, array, axis, keepdims, rest)
+        if array.node.value is a and type(found) is Array:
+            value_of(found.node)  # whoever has an array that is none of ours may write to it next
+        return found
 
     function.__name__ = name
     return function

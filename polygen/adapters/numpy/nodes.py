@@ -6,9 +6,8 @@ then on it is that value. An array points to a node; writing to an array makes i
 
 from __future__ import annotations
 
-import sys
 import weakref
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 from polygen.adapters.numpy.operations import ArrayForm, Operation, form_of
@@ -108,9 +107,15 @@ def borrowed() -> list[Node]:
 
 
 # --- places ---------------------------------------------------------------------------------------
-def here() -> tuple[CodeType, int] | None:
-    """The innermost place outside of this package: the user's code."""
-    frame = sys._getframe(3)  # behind who asks, and the function that does so for an operation
+def outside(frame: FrameType) -> tuple[CodeType, int] | None:
+    """The innermost place outside of this package: the user's code.
+
+    Frames, their code and `id` are asked for as seldom as can be: where a library audits what runs
+    (filelock does, which PyTorch imports), each of them calls it.
+
+    Args:
+        frame: where to begin.
+    """
     while frame.f_globals.get("__package__") == PACKAGE:
         if frame.f_back is None:
             return None

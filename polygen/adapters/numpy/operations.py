@@ -67,8 +67,8 @@ class Operation:
 
     Attributes:
         kind: "pointwise", "fold" or "product".
-        name: of NumPy's function; "where", "astype", and "store", which writes its second operand
-            to the memory of the first, besides.
+        name: of NumPy's function; "clip", "where", "astype", and "store", which writes its second
+            operand to the memory of the first, besides.
         loop: the types in which it reads its operands.
         dtype: of its result.
         shape: of its result.
@@ -81,6 +81,7 @@ class Operation:
         types: NumPy's classes of the types in which it reads its operands.
         fixed: whether NumPy gives a scalar, which never changes.
         family: a number that operations have in common which do the same to about as many elements.
+        ways: what runs it alone, on operands that are not the same, by backend.
     """
 
     kind: str
@@ -96,11 +97,13 @@ class Operation:
     types: tuple[type, ...] = field(init=False)
     fixed: bool = field(init=False)
     family: int = field(init=False)
+    ways: dict[Any, Any] = field(init=False)
 
     def __post_init__(self) -> None:
         put = object.__setattr__
         put(self, "form", form_of(self.shape, self.dtype))
         put(self, "types", tuple(dtype.type for dtype in self.loop))
+        put(self, "ways", {})
         put(self, "fixed", not self.shape and self.name != "where")
         read = max((math.prod(shape) for shape in self.shapes), default=1)
         sizes = self.size.bit_length(), read.bit_length(), tuple(map(len, self.shapes))
@@ -168,6 +171,12 @@ def _pointwise(name: str, rest: list[Any]) -> Operation | None:
     elif name == "store":
         forms, dtype = rest, rest[0][1]
         loop = (dtype, dtype)
+    elif name == "clip":
+        forms = rest
+        sample = [np.ones(1, t) if isinstance(f, tuple) else t(1) if isinstance(t, type) else
+                  t.type(1) for f, t in zip(forms, map(_type, forms), strict=True)]  # fmt: skip
+        dtype = np.clip(*sample).dtype
+        loop = (dtype,) * 3
     elif name == "where":
         forms = rest
         sample = [t(0) if isinstance(t, type) else t for t in map(_type, forms[1:])]
@@ -177,6 +186,8 @@ def _pointwise(name: str, rest: list[Any]) -> Operation | None:
         forms = rest
         *given, dtype = getattr(np, name).resolve_dtypes((*map(_type, forms), None))
         loop = tuple(given)
+        if name == "power" and dtype.kind == "i":
+            return None  # an exponent below zero is an error, which NumPy has to find at once
     shapes = tuple(map(_shape, forms))
     if any(one.kind not in _KINDS for one in (*loop, dtype)):
         return None
@@ -194,7 +205,7 @@ def _fold(name: str, form: Form, axis: Any, keepdims: bool) -> Operation | None:
     if not math.prod(shape) or dtype.kind not in _KINDS:
         return None
     axes = range(len(shape)) if axis is None else normalize_axis_tuple(axis, len(shape))
-    if axis is not None and len(axes) != 1 and name.startswith("arg"):
+    if isinstance(axis, tuple) and name.startswith("arg"):
         return None
     result = getattr(np, name)(np.ones(1, dtype)).dtype
     kept = tuple(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
-from operator import index
 from typing import Any
 
 import numpy as np
@@ -46,8 +46,22 @@ def pointwise(name: str, *operands: Any) -> Any:
     """Record a pointwise operation, or run it where it is none that is recorded."""
     found = recorded(name, operands)
     if found is None:
+        if name == "power" and type(operands[0]) is Array:
+            _check_exponent(*operands)
         return immediately(name, getattr(active().module, name), operands, {})
     return found
+
+
+def _check_exponent(base: Any, exponent: Any, *_: Any) -> None:
+    """Refuse a number below zero as the exponent of integers, which CuPy does not.
+
+    Raises:
+        ValueError: NumPy's own.
+    """
+    if active().module is np or not isinstance(exponent, int | np.integer) or exponent >= 0:
+        return
+    if base.size:
+        np.power(np.ones(1, base.dtype), exponent)
 
 
 def _operand(other: Any) -> bool:
@@ -110,10 +124,17 @@ _EASY_POWERS = {exponent: unary(name) for exponent, name in _POWERS.items()}
 def _power(self: Array, exponent: Any) -> Any:
     """Numbers that have a function of their own run that, as in NumPy."""
     kind, real = type(exponent), self.node.form[1].kind == "f"
-    whole = self.node.form[1].kind in "iu" and exponent == 2 and kind is int
-    if kind in (int, float) and exponent in _POWERS and (real or whole):
-        return _EASY_POWERS[exponent](self)
-    return pointwise("power", self, exponent) if _operand(exponent) else NotImplemented
+    if (kind is float or kind is int) and exponent in _POWERS:
+        whole = kind is int and exponent == 2 and self.node.form[1].kind in "iu"
+        if real or whole:
+            return _EASY_POWERS[exponent](self)
+    if not _operand(exponent):
+        return NotImplemented
+    found = recorded("power", (self, exponent))
+    if found is None:
+        _check_exponent(self, exponent)
+        return immediately("power", operator.pow, (self, exponent), {})  # not always `np.power`
+    return found
 
 
 def _in_place(operate: Callable[[Array, Any], Any], name: str) -> Callable[[Array, Any], Any]:
@@ -126,21 +147,25 @@ def _in_place(operate: Callable[[Array, Any], Any], name: str) -> Callable[[Arra
 
 
 # --- indices, views -------------------------------------------------------------------------------
+_SINGLE = frozenset([int, type(None), type(Ellipsis)])  # indices that give views
+
+
 def _item(self: Array, key: Any) -> Any:
     node = self.node
-    value = node.value if node.value is not None and not node.borrowed else value_of(node)
-    if not is_basic(key):
+    value = node.value
+    if value is None or node.borrowed:
+        value = value_of(node)
+    if not (is_basic(key) if type(key) is tuple else type(key) in _SINGLE or is_basic(key)):
         key = unwrapped(key)
         return element(value[key], key)
     view = value[key]
     shape = view.shape
-    if not shape:
+    if shape:
+        found = Array(Node(form_of(shape, node.form[1]), None, (), 0, view, None))
+    else:
         found = element(view, key)
         if type(found) is not Array:
             return found
-    else:
-        form = form_of(shape, node.form[1])
-        found = Array(Node(form, None, (), 0, view, None))
     found.part = (value, key, view)
     return found
 
@@ -161,7 +186,8 @@ def fold(name: str, array: Array, axis: Any, keepdims: Any, rest: dict[str, Any]
     """A fold: recorded where it has no other options, else run at once."""
     if not rest and isinstance(keepdims, bool):
         if axis is not None and type(axis) is not int:
-            axis = tuple(map(index, axis)) if isinstance(axis, tuple | list) else index(axis)
+            several = isinstance(axis, tuple | list)
+            axis = tuple(map(operator.index, axis)) if several else operator.index(axis)
         if name in ("var", "std") and array.dtype.char in "fd" and array.size:
             return _variance(name, array, axis, keepdims)
         found = recorded(name, (array,), (axis, keepdims))

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from operator import methodcaller
 from typing import Any
 
-from polygen.adapters.numpy.operations import Operation, Shape, apply
+from polygen.adapters.numpy.elementwise import Ends
+from polygen.adapters.numpy.operations import Operation, Shape, apply, form_of, operation
 
 _MOST_MEMBERS = 32  # operations of one kernel
 
@@ -243,12 +244,55 @@ def _is_itself(one: Operation) -> bool:
 
 def _function(step: Step, backend: Any) -> Callable[..., Any]:
     """What runs a step: a library's function as it is, or a fused one."""
-    module, members = backend.module, step.members
-    if len(members) == 1 and members[0].operation.direct:
-        return _single(members[0], step, backend)
+    members = step.members
     last = members[-1].operation
-    twice = last.kind == "fold" and len(step.reads) == 1 and backend.is_read_twice(last)
-    reads = step.reads * 2 if twice else step.reads
+    if last.kind == "fold":
+        return _fold_function(step, backend)
+    if len(members) == 1 and last.direct:
+        return _single(members[0], step, backend)
+    composed = _composed(step.reads, members, step.writes, backend)
+    return backend.fuse(composed, _ends(step))  # type: ignore[no-any-return]
+
+
+def _fold_function(step: Step, backend: Any) -> Callable[..., Any]:
+    """What runs a step that ends with a fold."""
+    *before, last = step.members
+    fold, reads = last.operation, step.reads
+    if before:
+        twice = len(reads) == 1 and backend.is_read_twice(fold)
+        reads = reads * 2 if twice else reads
+        fused = backend.fuse(_composed(reads, step.members, step.writes, backend))
+        library = _shaped(fused, twice, fold)
+        part = Step(tuple(before), last.reads, step.reads)
+        function = _composed(step.reads, before, last.reads, backend)
+    else:
+        library = _single(last, step, backend)
+        positive = operation(("positive", form_of(fold.shapes[0], fold.loop[0])))
+        if positive is None:
+            return library
+        alone = Member(last.slot, positive, last.reads)
+        part = Step((alone,), (last.slot,), step.reads)
+        function = backend.module.positive
+    short = backend.short(function, _ends(part), fold, library)
+    return library if short is None else short
+
+
+def _shaped(fused: Callable[..., Any], twice: bool, fold: Operation) -> Callable[..., Any]:
+    """A fused fold whose axes may be kept, of an array that it may be given twice."""
+    if twice and fold.keepdims:
+        return lambda operand: fused(operand, operand).reshape(fold.shape)
+    if twice:
+        return lambda operand: fused(operand, operand)
+    if math.prod(fold.shape) == 0 or not fold.keepdims:
+        return fused
+    return lambda *operands: fused(*operands).reshape(fold.shape)
+
+
+def _composed(
+    reads: Sequence[int], members: Sequence[Member], writes: Sequence[int], backend: Any
+) -> Callable[..., Any]:
+    """A function of some slots, that gives what operations write to others."""
+    module = backend.module
 
     def composed(*operands: Any) -> Any:
         values = dict(zip(reads, operands, strict=True))
@@ -258,17 +302,27 @@ def _function(step: Step, backend: Any) -> Callable[..., Any]:
                 values[member.slot] = backend.fold(member.operation, given[0])
             else:
                 values[member.slot] = apply(module, member.operation, given)
-        found = tuple(values[slot] for slot in step.writes)
+        found = tuple(values[slot] for slot in writes)
         return found if len(found) > 1 else found[0] if found else None
 
-    fused: Callable[..., Any] = backend.fuse(composed)
-    if twice and last.keepdims:
-        return lambda operand: fused(operand, operand).reshape(last.shape)
-    if twice:
-        return lambda operand: fused(operand, operand)
-    if last.kind != "fold" or math.prod(last.shape) == 0 or not last.keepdims:
-        return fused
-    return lambda *operands: fused(*operands).reshape(last.shape)
+    return composed
+
+
+def _ends(step: Step) -> Ends:
+    """Of a step without a fold."""
+    members = step.members
+    shapes = {s: own for m in members for s, own in zip(m.reads, m.operation.shapes, strict=True)}
+    forms = {m.slot: m.operation.form for m in members}
+    own = {slot: number for number, slot in enumerate((*step.reads, *forms))}
+    text = [(m.operation.name, m.operation.loop, m.operation.dtype,
+             *(own[slot] for slot in m.reads)) for m in members]  # fmt: skip
+    shape = max(
+        (m.operation.shape for m in members), key=lambda one: (math.prod(one) != 1, len(one))
+    )
+    return Ends(
+        tuple(shapes[slot] for slot in step.reads), tuple(forms[slot] for slot in step.writes),
+        shape, (*text, tuple(own[slot] for slot in step.writes)),
+    )  # fmt: skip
 
 
 def _single(member: Member, step: Step, backend: Any) -> Callable[..., Any]:

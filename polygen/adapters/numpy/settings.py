@@ -37,6 +37,9 @@ _settings: contextvars.ContextVar[Settings | None] = contextvars.ContextVar(
 )
 
 
+stated = _settings.get  # the settings in force; None: nobody has asked for them yet
+
+
 def current() -> Settings:
     """The settings in force: the innermost `polygen_options`, else the environment's."""
     found = _settings.get()

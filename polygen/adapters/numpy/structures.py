@@ -8,7 +8,7 @@ their sizes share a trial.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
@@ -16,7 +16,7 @@ from polygen.adapters.numpy.nodes import Node
 from polygen.adapters.numpy.planning import Member, Step, plan
 from polygen.adapters.numpy.products import taken
 from polygen.adapters.numpy.settings import current
-from polygen.adapters.numpy.trials import APART, Trial, worthwhile
+from polygen.adapters.numpy.trials import APART, JOINED, Trial, worthwhile
 from polygen.runtime.recent import Recent
 
 _MOST_PLANS = 4096
@@ -50,19 +50,35 @@ class Plan:
         gained: what they gain, as `alone.learn` takes it.
         apart: each operation by itself, while it is not known which is faster.
         trial: that finds out; None: it is known.
+        runs: how often it was tried in either way.
+        learned: what `alone.learn` gave at last.
+        only: the step that is all of it, if it is one, with a result at most.
     """
 
     steps: list[Step]
     gained: frozenset[int] | None
     apart: list[Step] | None = None
     trial: Trial | None = None
+    runs: dict[str, int] = field(default_factory=lambda: {JOINED: 0, APART: 0})
+    learned: int = -1
+    only: Step | None = None
+
+    def __post_init__(self) -> None:
+        self.tried(None)
+
+    def tried(self, trial: Trial | None) -> None:
+        """Find out by a trial how to run, or by none."""
+        self.trial, self.only = trial, None
+        if trial is None and len(self.steps) == 1 and len(self.steps[0].writes) <= 1:
+            (self.only,) = self.steps
 
     def settle(self) -> None:
         """Keep what takes less, if that is known."""
         if self.trial is not None and self.trial.winner:
             if self.trial.winner == APART and self.apart is not None:
                 self.steps, self.gained = self.apart, None
-            self.trial = self.apart = None
+            self.apart = None
+            self.tried(None)
 
 
 _plans: Recent[Any, Plan] = Recent(_MOST_PLANS)
@@ -113,7 +129,7 @@ def _made(
         found.apart = plan(members, wanted, (), backend, apart=True)
         families = tuple(part if type(part) is int else part.family for part in key)
         alike = (families, tuple(kept), backend)
-        found.trial = _trials.get(alike) or _trials.put(alike, Trial())
+        found.tried(_trials.get(alike) or _trials.put(alike, Trial()))
         found.settle()
     return _plans.put(whole, found)
 

@@ -1,9 +1,10 @@
 """Whether a graph is better run in kernels of several operations, or each of them by itself: timed.
 
 A plan that joins operations is no gain where CuPy takes longer for what it fuses than for its own
-functions, and where the graph itself costs more than the launches that it saves. So the first
-executions of a plan that are neither the first, which compile, are timed: in turns as it is
-planned, the graph's own cost included, and operation by operation. What takes less, by medians, is
+functions, and where the graph itself costs more than the launches that it saves. So executions of a
+plan are timed, but for its first ones, which compile: in turns as it is planned, the graph's own
+cost included, and operation by operation. Plans that are alike but for their sizes share what was
+found, and not what was compiled: each has its own first executions. What takes less, by medians, is
 what runs from then on; where that is operation by operation, `alone` learns that nothing was
 gained, and these places of the program record no more. Both ways compute the same values, but for
 how often they are rounded: times decide nothing else.
@@ -17,53 +18,61 @@ from collections.abc import Callable, Sequence
 from polygen.adapters.numpy.planning import Member
 
 JOINED, APART = "joined", "apart"
-_WARM = 2  # executions of either way before one that counts
+_WARM = 1  # executions of a plan in either way before one that counts
 _ROUNDS = 3  # that count, of either
 _MARGIN = 0.95  # of the time as planned: less has to be taken apart
 _MOST_BYTES = 1 << 28  # of results, all kept apart: there launches are the least
 
 
 class Trial:
-    """The executions of one plan that are timed.
+    """The executions that are timed of plans that are alike.
 
     Attributes:
         winner: which way took less; nothing while it is not over.
     """
 
-    __slots__ = ("_runs", "_seconds", "winner")
+    __slots__ = ("_seconds", "winner")
 
     def __init__(self) -> None:
-        self._runs, self.winner = 0, ""
+        self.winner = ""
         self._seconds: dict[str, list[float]] = {JOINED: [], APART: []}
 
-    def run(self, ways: dict[str, Callable[[], None]], timed: Callable[..., float]) -> str:
+    def run(
+        self, ways: dict[str, Callable[[], None]], timed: Callable[..., float], runs: dict[str, int]
+    ) -> str:
         """Run one of two ways, and note what it took.
 
         Args:
             ways: `JOINED` and `APART`: either computes all there is to compute.
             timed: runs a function and gives seconds.
+            runs: how often this plan ran in either way; counted here.
 
         Returns:
             The way that ran.
         """
-        way, done = JOINED if self._runs % 2 == 0 else APART, False
-        self._runs += 1
+        way, done = JOINED if runs[JOINED] <= runs[APART] else APART, False
+        runs[way] += 1
 
         def run() -> None:
             nonlocal done
             ways[way]()
             done = True
 
+        seconds = None
         try:
-            seconds = timed(run)
+            if runs[way] > _WARM:
+                seconds = timed(run)
+            else:
+                run()
         except Exception:
             if way == JOINED or done:
                 raise
             self.winner = JOINED  # apart it needs more memory
             ways[JOINED]()
             return JOINED
-        if self._runs > 2 * _WARM:
-            self._seconds[way].append(seconds)
+        if seconds is None:
+            return way
+        self._seconds[way].append(seconds)
         if all(len(found) >= _ROUNDS for found in self._seconds.values()):
             joined, apart = (statistics.median(self._seconds[one]) for one in (JOINED, APART))
             self.winner = APART if apart < _MARGIN * joined else JOINED

@@ -23,9 +23,9 @@ from polygen.adapters.numpy.calling import (
     unwrapped,
     wrapped,
 )
-from polygen.adapters.numpy.forcing import read, store, value_of
-from polygen.adapters.numpy.memory import are_apart, is_same, memory_of
-from polygen.adapters.numpy.nodes import known
+from polygen.adapters.numpy.forcing import store, value_of
+from polygen.adapters.numpy.memory import are_apart, is_same
+from polygen.adapters.numpy.nodes import Node, known
 
 _DEEP = 8  # pending operations at which an update in place is run: loops carry its array on
 
@@ -47,8 +47,8 @@ def astype(self: Array, dtype: Any, order: str = "K", casting: str = "unsafe",
     return found
 
 
-def update(self: Array, name: str, operate: Callable[[Array, Any], Any], other: Any) -> Array:
-    """``self op= other``, with NumPy's rules for shapes and types.
+def update(self: Array, name: str, operate: Callable[[Array, Any], Any], other: Any) -> Any:
+    """``self op= other``, with NumPy's rules for shapes and types; or NotImplemented.
 
     Args:
         self: is written to.
@@ -56,52 +56,92 @@ def update(self: Array, name: str, operate: Callable[[Array, Any], Any], other: 
         operate: the operation out of place.
         other: the operand.
     """
-    if name != "matmul" and not _is_alone(self) and not _waits(other):
-        plain = read(other.node) if type(other) is Array else unwrapped(other)
-        target = before_writing(self)
-        if plain is target or are_apart(plain, target, active()):
-            getattr(active().module, name)(target, plain, out=target)
+    own, lazy = _is_alone(self), type(other) is Array
+    if not own and name != "matmul" and not (lazy and other.node.value is None):
+        plain = other.node.value if lazy else unwrapped(other)
+        target, backend = before_writing(self), active()
+        if plain is target or are_apart(plain, target, backend):
+            getattr(backend.module, name)(target, plain, out=target)
             return self
-    return assign(self, operate(self, other))
+    found = _operated(self, name, operate, other)
+    if found is None:
+        return NotImplemented
+    node = found.node
+    if node.form is self.node.form:
+        if own:
+            return _carried_on(self, node)
+        if node.value is None and store(self.node, node):
+            return self
+    return assign(self, found)
+
+
+def _operated(
+    self: Array, name: str, operate: Callable[[Array, Any], Any], other: Any
+) -> Array | None:
+    """What is to be assigned, of a shape and type that can be; None: Python asks on.
+
+    Raises:
+        ValueError, TypeError: NumPy's own.
+    """
+    try:
+        found = operate(self, other)
+    except (TypeError, ValueError):
+        _refuse(self, name, other)
+        raise
+    if type(found) is Array and fits(found, self):
+        return found
+    _refuse(self, name, other)
+    return None
+
+
+def fits(found: Array, out: Array) -> bool:
+    """Whether functions may write a result to an array: NumPy's "same kind" of type is enough."""
+    form, wanted = found.node.form, out.node.form
+    if form is wanted:
+        return True
+    return form[0] == wanted[0] and np.can_cast(form[1], wanted[1], "same_kind")
+
+
+def _refuse(self: Array, name: str, other: Any) -> None:
+    """Let NumPy say what is wrong first, about arrays without memory of such shapes and types."""
+    if type(other) is Array:
+        other = np.broadcast_to(np.zeros((), other.dtype), other.shape)
+    plain = np.broadcast_to(np.zeros((), self.dtype), self.shape)
+    getattr(np, name)(plain, other, out=np.empty(self.shape, self.dtype))
 
 
 def assign(self: Array, found: Array) -> Array:
-    """``self[...] = found``, as functions with `out` do: NumPy's "same kind" of type is enough.
+    """``self[...] = found``, of what fits there.
 
     Raises:
-        ValueError, TypeError: NumPy's own, where the array cannot have it.
+        TypeError: a number is none that can be written to.
     """
     require_array(self)
-    shape, dtype = self.node.form
-    form = found.node.form
-    if form[0] != shape or not (form[1] is dtype or np.can_cast(form[1], dtype, "same_kind")):
-        # NumPy words the error; of a broadcast array, which has no memory.
-        new = np.broadcast_to(np.zeros((), found.dtype), found.shape)
-        np.positive(new, out=np.empty(shape, dtype))
-    if form[1] is not dtype and form[1] != dtype:
+    dtype = self.node.form[1]
+    if found.node.form[1] != dtype:
         found = astype(found, dtype)
     if _is_alone(self):
-        self.node = found.node
-        if self.node.depth >= _DEEP:
-            value_of(self.node)
-    else:
-        write(self, Ellipsis, found)
+        return _carried_on(self, found.node)
+    write(self, Ellipsis, found)
     return self
 
 
-def _waits(operand: Any) -> bool:
-    """Whether an operand is pending, so that what is made of it is one kernel with it."""
-    return type(operand) is Array and operand.node.value is None
+def _carried_on(self: Array, node: Node) -> Array:
+    """An array that nobody else sees, as another value."""
+    self.node = node
+    if node.depth >= _DEEP:
+        value_of(node)
+    return self
 
 
 def _is_alone(self: Array) -> bool:
     """Whether nothing but this array sees its memory."""
     if not self.node.form[0]:
         return False  # what NumPy computes without axes is a scalar, which has no memory
-    value = self.node.value
+    value, backend = self.node.value, active()
     if value is None or self.node.borrowed:
         return True
-    if getattr(value, "base", None) is not None or not hasattr(value, "strides"):
+    if not isinstance(value, backend.module.ndarray) or not backend.is_sole(value):
         return False
     return _seen(value) <= _ALONE
 
@@ -124,25 +164,21 @@ def write(self: Array, key: Any, new: Any) -> None:
     """``self[key] = new``; ``a[key] += x`` ends with one that writes elements to themselves."""
     if self.fixed:
         raise TypeError(f"'numpy.{self.dtype.name}' object does not support item assignment")
-    basic = is_basic(key)
+    basic = key is Ellipsis or is_basic(key)
     if not basic:
         key = unwrapped(key)
     elif type(new) is Array:
         node, part = new.node, new.part
-        if part is not None and _is_part(part, self.node.value, key, node.value):
+        value, view = self.node.value, node.value
+        if part is not None and part[0] is value and part[1] is key and part[2] is view:
             return
         if node.value is None:
             value = value_of(self.node)
-            if store(value if key is Ellipsis else value[key], node):
+            if store(self.node if key is Ellipsis else known(value[key]), node):
                 return
     new = unwrapped(new)
-    if basic and getattr(new, "base", None) is not None:
+    if basic and isinstance(new, active().module.ndarray) and new.base is not None:
         target = value_of(self.node)
-        if memory_of(new) is memory_of(target) and is_same(target[key], new, active()):
+        if is_same(target[key], new, active()):
             return
     before_writing(self)[key] = new
-
-
-def _is_part(part: tuple[Any, Any, Any], value: Any, key: Any, new: Any) -> bool:
-    """Whether what is to be written to elements of an array are these elements themselves."""
-    return part[0] is value and part[1] is key and part[2] is new

@@ -80,7 +80,9 @@ def test_pointwise_functions_fuse_with_numpys_types(name):
 def test_numbers_of_python_keep_the_type_in_which_they_are_read(kind):
     """CuPy's fusion takes one for the narrowest type there is: 0.9 and 1e-9 for half precision."""
     backend, functions, ran = CuPy(cupy), [], []
-    backend.fuse = lambda function: functions.append(function) or (lambda *args: ran.append(args))
+    backend.fuse = lambda function, ends=None: (
+        functions.append(function) or (lambda *args: ran.append(args))
+    )
     form = (SHAPE, numpy.dtype(kind))
     ops = [operation(("multiply", form, float)), operation(("greater", form, float)),
            operation(("where", (SHAPE, numpy.dtype(bool)), form, float))]  # fmt: skip
@@ -99,7 +101,7 @@ def test_numbers_of_python_keep_the_type_in_which_they_are_read(kind):
 def test_folds_of_chains_fuse_with_numpys_types(name, axis):
     backend, functions = CuPy(cupy), []
     backend._multiprocessors = lambda: 0
-    backend.fuse = lambda function: functions.append(function) or function
+    backend.fuse = lambda function, ends=None: functions.append(function) or function
     for kind in TYPES:
         square = operation(("multiply", (SHAPE, kind), (SHAPE, kind)))
         one = operation((name, square and (SHAPE, square.dtype), axis, True))
@@ -121,7 +123,7 @@ def test_folds_of_chains_fuse_with_numpys_types(name, axis):
 @pytest.mark.parametrize("results", [0, 1])
 def test_what_is_written_to_memory_is_written_by_the_kernel(results):
     backend, functions = CuPy(cupy), []
-    backend.fuse = lambda function: functions.append(function) or function
+    backend.fuse = lambda function, ends=None: functions.append(function) or function
     single, double = numpy.dtype("float32"), numpy.dtype("float64")
     product = operation(("multiply", (SHAPE, single), (SHAPE, double)))
     store = operation(("store", (SHAPE, single), (SHAPE, double)))
@@ -140,7 +142,7 @@ def test_short_folds_of_one_array_are_one_launch():
     """CuPy hands functions of one array to CUB, which reduces to one number in two launches."""
     backend, functions = CuPy(cupy), []
     backend._multiprocessors = lambda: 0
-    backend.fuse = lambda function: functions.append(function) or (lambda *args: args)
+    backend.fuse = lambda function, ends=None: functions.append(function) or (lambda *args: args)
     for length, count in ((8192, 2), (8193, 1)):
         form = ((length,), numpy.dtype(float))
         ops = [operation(("square", form)), operation(("sum", form, None, False))]
@@ -183,7 +185,9 @@ def like_cupy():
     backend.times = False
     backend._multiprocessors = lambda: module.multiprocessors
     module.multiprocessors = 0
-    backend.address = lambda value: value.__array_interface__["data"][0]
+    backend.address, backend.memory = NUMPY.address, NUMPY.memory
+    backend.is_sole = NUMPY.is_sole
+    backend._is_short = lambda fold: False  # what fuses here is no kernel of CuPy's
     with np.polygen_options(backend=backend):
         yield module
 

@@ -31,11 +31,11 @@ class Timed(Backend):
 
 @pytest.fixture(autouse=True)
 def _fresh():
-    alone._counts.clear()
+    alone.counts.clear()
     structures._trials = type(structures._trials)(4096)
     structures._plans = type(structures._plans)(4096)
     yield
-    alone._counts.clear()
+    alone.counts.clear()
 
 
 def chain(x, y):
@@ -61,15 +61,15 @@ def run(backend, rounds=20):
 def test_what_is_planned_stays_where_it_takes_less():
     backend = Timed(lambda steps: steps)
     steps = run(backend)
-    assert backend.seen == [2, 5] * 5, "two of each to warm up, three that count"
-    assert steps == [2, 5] * 5 + [2] * 10
+    assert backend.seen == [2, 5] * 3, "three that count, after one of each"
+    assert steps == [2, 5] * 4 + [2] * 12
 
 
 def test_where_operations_apart_take_less_they_run_so_and_then_record_no_more():
     backend = Timed(lambda steps: -steps)
     steps = run(backend, rounds=24)
-    assert steps[:18] == [2, 5] * 5 + [5] * 8
-    assert steps[18:] == [0] * 6, "eight graphs that gained nothing: no more graphs"
+    assert steps[:16] == [2, 5] * 4 + [5] * 8
+    assert steps[16:] == [0] * 8, "eight graphs that gained nothing: no more graphs"
 
 
 def test_a_little_is_no_reason_to_run_apart():
@@ -107,8 +107,9 @@ def test_what_does_not_fit_apart_runs_as_planned():
         function()
         return 1.0
 
-    trial.run(ways, timed)
-    trial.run(ways, timed)
+    runs = {JOINED: 0, APART: 0}
+    trial.run(ways, timed, runs)
+    trial.run(ways, timed, runs)
     assert ran == [JOINED, APART, JOINED] and trial.winner == JOINED
 
 
@@ -116,17 +117,19 @@ def test_what_fails_as_planned_fails():
     def fails():
         raise ValueError("no")
 
+    ways = {JOINED: fails, APART: fails}
     with pytest.raises(ValueError, match="no"):
-        Trial().run({JOINED: fails, APART: fails}, lambda function: function())
+        Trial().run(ways, lambda function: function(), {JOINED: 0, APART: 0})
 
     def late(function):
         function()
         raise RuntimeError("the device")
 
     trial = Trial()
-    trial.run({JOINED: int, APART: int}, lambda function: 1.0)
+    runs = {JOINED: 1, APART: 1}
+    trial.run({JOINED: int, APART: int}, lambda function: 1.0, runs)
     with pytest.raises(RuntimeError, match="the device"):  # what was written stays written once
-        trial.run({JOINED: int, APART: int}, late)
+        trial.run({JOINED: int, APART: int}, late, runs)
 
 
 def test_large_graphs_and_single_operations_are_not_timed(monkeypatch):
@@ -141,16 +144,19 @@ def test_large_graphs_and_single_operations_are_not_timed(monkeypatch):
 
 
 def test_graphs_that_are_alike_but_for_their_sizes_share_what_was_found():
-    """As in a loop whose arrays become shorter in every round: 100 to 127 elements."""
+    """As in loops whose arrays become shorter in every round: 120 to 127 elements."""
     backend = Timed(lambda steps: -steps)
     with np.polygen_options(backend=backend):
         x = np.asarray(numpy.arange(127.0))
         ran = []
-        for length in range(127, 100, -1):
-            before = forcing.counts.steps
-            found = np.tanh(x[:length] * 2) - 1
-            wanted = numpy.tanh(numpy.arange(length) * 2.0) - 1
-            numpy.testing.assert_array_equal(found.get(), wanted)
-            ran.append(forcing.counts.steps - before)
-    assert backend.seen == [1, 3] * 5
-    assert ran == [1, 3] * 5 + [3] * 8 + [0] * 9, "in one kernel, then apart, then without a graph"
+        for _ in range(5):
+            for length in range(127, 119, -1):
+                before = forcing.counts.steps
+                found = np.tanh(x[:length] * 2) - 1
+                wanted = numpy.tanh(numpy.arange(length) * 2.0) - 1
+                numpy.testing.assert_array_equal(found.get(), wanted)
+                ran.append(forcing.counts.steps - before)
+    assert ran[:16] == [1] * 8 + [3] * 8, "each has first executions of its own, which do not count"
+    assert backend.seen == [1] * 8 + [3] * 3
+    assert ran[16:27] == backend.seen and ran[27:35] == [3] * 8, "eight that gained nothing"
+    assert ran[35:] == [0] * 5, "and then without a graph"

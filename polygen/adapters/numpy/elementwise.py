@@ -1,0 +1,304 @@
+"""Kernels of pointwise functions as `cupy.fuse` writes them, launched without asking what is known.
+
+In every call CuPy's kernels find out anew which types, shapes and layouts their operands have, and
+which compiled function that needs. In a plan all but the layouts are known, so these are the key:
+the strides of the operands have one launch, made when they are first seen. What a thread computes
+is CuPy's own text; where its operands are is one of three ways,
+
+    whole     arrays without gaps, of the result's shape: element i
+    one       a single element
+    strided   row ``i // inner``, column ``i % inner``, with a stride for either
+
+and what needs more than two axes, or 32 bits of elements, is left to CuPy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from polygen.adapters.numpy.operations import ArrayForm, Operation, Shape
+from polygen.emit.elementwise import MOST_THREADS, NAME, Value, elementwise, folded
+
+_MOST_ELEMENTS = 1 << 31
+_MOST_LAYOUTS = 64  # of one kernel
+_MOST_KERNELS = 4096
+_THREADS = 128
+_EACH = 8  # elements of a thread of a fold, at least
+_ONE = (1,)
+
+Strides = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What a pointwise kernel reads and writes.
+
+    Attributes:
+        operands: shapes; () of numbers.
+        results: shape and type of each.
+        shape: that it runs over.
+        key: what tells its text from others', whatever the shapes are.
+    """
+
+    operands: tuple[Shape, ...]
+    results: tuple[ArrayForm, ...]
+    shape: Shape
+    key: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where a kernel's operands are.
+
+    Attributes:
+        ways: "n", a number, "w", whole, "o", one, or "s", strided, of each operand.
+        size: elements of a result.
+        tail: what the kernel takes behind its arrays: size, and where there are strides, the inner
+            extent and two strides of each strided operand.
+    """
+
+    ways: str
+    size: int
+    tail: tuple[int, ...]
+
+
+def layout(
+    shape: Shape, operands: Sequence[Shape | None], strides: Sequence[Strides]
+) -> Layout | None:
+    """How operands of some strides lie beside results without gaps.
+
+    Args:
+        shape: of the results.
+        operands: shapes of the operands; None: a number.
+        strides: of those that are arrays, in elements.
+
+    Returns:
+        None: they take more than two axes, or more than 31 bits.
+    """
+    size = math.prod(shape)
+    if not 0 < size < _MOST_ELEMENTS:
+        return None
+    given = iter(strides)
+    arrays = [_stretched(own, next(given), shape) if own is not None else None for own in operands]
+    whole = _whole(shape)
+    axes = _merged(shape, [whole, *(one for one in arrays if one is not None)])
+    if len(axes) > 2:
+        return None
+    ways, tail = [], [size]
+    inner = axes[-1][0] if axes else 1
+    place = 0
+    for one in arrays:
+        if one is None:
+            ways.append("n")
+            continue
+        place += 1
+        steps = [steps[place] for _, steps in axes]
+        if not any(steps):
+            ways.append("o")
+        elif all(step == own[0] for step, (_, own) in zip(steps, axes, strict=True)):
+            ways.append("w")
+        else:
+            ways.append("s")
+            outer, along = [0] * (2 - len(steps)) + steps
+            rows = size // inner
+            if abs(outer) * rows + abs(along) * inner >= _MOST_ELEMENTS:
+                return None
+            tail += [outer, along]
+    if "s" in ways:
+        tail.insert(1, inner)
+    return Layout("".join(ways), size, tuple(tail))
+
+
+def _whole(shape: Shape) -> Strides:
+    found, step = [], 1
+    for extent in reversed(shape):
+        found.append(step)
+        step *= extent
+    return tuple(reversed(found))
+
+
+def _stretched(own: Shape, strides: Strides, shape: Shape) -> Strides:
+    """Strides of an array as one of a larger shape."""
+    steps = [0 if extent == 1 else step for extent, step in zip(own, strides, strict=True)]
+    return (0,) * (len(shape) - len(own)) + tuple(steps)
+
+
+def _merged(shape: Shape, arrays: Sequence[Strides]) -> list[tuple[int, list[int]]]:
+    """Extents, and a stride of each array, of the fewest axes that give the same places."""
+    axes: list[tuple[int, list[int]]] = []
+    for axis, extent in enumerate(shape):
+        steps = [strides[axis] for strides in arrays]
+        if extent == 1:
+            continue
+        if axes and all(out == step * extent for out, step in zip(axes[-1][1], steps, strict=True)):
+            axes[-1] = (axes[-1][0] * extent, steps)
+        else:
+            axes.append((extent, steps))
+    return axes
+
+
+def source(kernel: Any, ways: str, fold: str = "") -> str:
+    """CUDA C++ of a kernel.
+
+    Args:
+        kernel: CuPy's `ElementwiseKernel`.
+        ways: of its operands, see `Layout`.
+        fold: of its result, which is not written then; empty: none.
+    """
+    operands = [Value(one.name, one.ctype, bool(one.is_const)) for one in kernel.in_params]
+    results = [Value(one.name, one.ctype, False) for one in kernel.out_params]
+    if fold:
+        return folded(operands, results[0], ways, kernel.preamble, kernel.operation, fold)
+    return elementwise(operands, results, ways, kernel.preamble, kernel.operation)
+
+
+_kernels: dict[str, Any] = {}  # by their text
+
+
+class Elementwise:
+    """One kernel of CuPy, for operands of certain shapes."""
+
+    __slots__ = ("_array", "_arrays", "_kernel", "_layouts", "_made", "_numbers", "_raw", "_shape")
+
+    def __init__(self, module: Any, kernel: Any, operands: Sequence[Any], ends: Ends) -> None:
+        """Of the operands of a first call.
+
+        Args:
+            module: CuPy.
+            kernel: its `ElementwiseKernel`.
+            operands: arrays and numbers.
+            ends: shapes.
+        """
+        self._array, self._raw, self._kernel = module.ndarray, module.RawKernel, kernel
+        numbers = [not isinstance(one, module.ndarray) for one in operands]
+        self._arrays = tuple(place for place, number in enumerate(numbers) if not number)
+        self._numbers = [None if n else s for n, s in zip(numbers, ends.operands, strict=True)]
+        self._made, self._shape = ends.results, ends.shape
+        self._layouts: dict[Any, Any] = {}
+
+    def __call__(self, *operands: Any) -> Any:
+        """Its result, or all of them; None where it has none."""
+        key = tuple([operands[place].strides for place in self._arrays])
+        found = self._layouts.get(key)
+        if found is None:
+            found = self._laid_out(operands, key)
+        if not found:
+            return self._kernel(*operands)
+        raw, size, tail = found
+        array = self._array
+        results = [array(shape, dtype) for shape, dtype in self._made]
+        raw.kernel.linear_launch(size, (*operands, *results, *tail), 0, _THREADS)
+        return results[0] if len(results) == 1 else tuple(results) if results else None
+
+    def prepare(self, operands: Sequence[Any]) -> None:
+        """Compile what such operands need."""
+        found = self._laid_out(operands, tuple([operands[place].strides for place in self._arrays]))
+        if found:
+            found[0].kernel  # noqa: B018
+
+    def _source(self, ways: str) -> str:
+        return source(self._kernel, ways)
+
+    def _laid_out(self, operands: Sequence[Any], key: tuple[Strides, ...]) -> Any:
+        """What launches it for operands of some strides; nothing where CuPy has to."""
+        if len(self._layouts) >= _MOST_LAYOUTS:
+            self._layouts.clear()
+        arrays = [operands[place] for place in self._arrays]
+        found: Any = ()
+        sizes = [array.itemsize for array in arrays]
+        if not any(s % size for size, own in zip(sizes, key, strict=True) for s in own):
+            steps = [tuple(s // size for s in own) for size, own in zip(sizes, key, strict=True)]
+            made = layout(self._shape, self._numbers, steps)
+            if made is not None:
+                found = (self._compiled(made.ways), made.size, made.tail)
+        self._layouts[key] = found
+        return found
+
+    def _compiled(self, ways: str) -> Any:
+        text = self._source(ways)
+        found = _kernels.get(text)
+        if found is None:
+            if len(_kernels) >= _MOST_KERNELS:
+                _kernels.clear()
+            found = _kernels[text] = self._raw(text, NAME)
+        return found
+
+
+class Folded(Elementwise):
+    """What a kernel of CuPy computes, folded to one number by one block."""
+
+    __slots__ = ("_block", "_fold", "_library")
+
+    def __init__(
+        self, module: Any, kernel: Any, operands: Sequence[Any], ends: Ends, fold: Operation,
+        library: Callable[..., Any],
+    ) -> None:  # fmt: skip
+        """Of the operands of a first call.
+
+        Args:
+            module: CuPy.
+            kernel: its `ElementwiseKernel`, of one result.
+            operands: arrays and numbers.
+            ends: of that.
+            fold: of its result, to one number.
+            library: computes it, too.
+        """
+        super().__init__(module, kernel, operands, ends)
+        self._fold, self._library = fold, library
+        each = -(-math.prod(ends.shape) // _EACH)
+        self._block = (min(MOST_THREADS, max(32, 1 << (each - 1).bit_length())),)
+
+    def __call__(self, *operands: Any) -> Any:
+        """The number, as an array of the fold's shape."""
+        key = tuple([operands[place].strides for place in self._arrays])
+        found = self._layouts.get(key)
+        if found is None:
+            found = self._laid_out(operands, key)
+        if not found:
+            return self._library(*operands)
+        raw, _, tail = found
+        result = self._array(self._fold.shape, self._fold.dtype)
+        raw.kernel(_ONE, self._block, (*operands, result, *tail))
+        return result
+
+    def _source(self, ways: str) -> str:
+        return source(self._kernel, ways, self._fold.name)
+
+
+def of_fused(
+    module: Any, kernel: Any, operands: Sequence[Any], ends: Ends | None,
+    fold: Operation | None = None, library: Callable[..., Any] | None = None,
+) -> Callable[..., Any] | None:  # fmt: skip
+    """What launches a kernel that `cupy.fuse` has made; None: only CuPy can.
+
+    Args:
+        module: CuPy.
+        kernel: what was made.
+        operands: of its first call.
+        ends: what it reads and writes; None: it is not pointwise.
+        fold: of its one result, to a number; None: none.
+        library: computes that, too.
+    """
+    if ends is None or type(kernel).__name__ != "ElementwiseKernel":
+        return None
+    same = len(kernel.in_params) == len(operands) and len(kernel.out_params) == len(ends.results)
+    params = (*kernel.in_params, *kernel.out_params)
+    if not same or any(one.raw for one in params) or not math.prod(ends.shape):
+        return None
+    given = zip(kernel.in_params, operands, strict=True)
+    made = zip(kernel.out_params, ends.results, strict=True)
+    if any(one.dtype != operand.dtype for one, operand in given):
+        return None
+    if any(one.dtype != form[1] or form[0] != ends.shape for one, form in made):
+        return None
+    if module.cuda.runtime.getDeviceCount() > 1:
+        return None  # arrays of another device than the current one are CuPy's to reach
+    if fold is None or library is None:
+        found = Elementwise(module, kernel, operands, ends)
+    else:
+        found = Folded(module, kernel, operands, ends, fold, library)
+    found.prepare(operands)
+    return found

@@ -1,0 +1,298 @@
+"""CuPy as a backend of the NumPy adapter: what is fused, and what is handed to its libraries."""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from polygen.adapters.kernels import Kernels, stored
+from polygen.adapters.numpy.elementwise import Ends, of_fused
+from polygen.adapters.numpy.memory import FOREIGN
+from polygen.adapters.numpy.on_numpy import Backend
+from polygen.adapters.numpy.operations import Operation, Shape
+from polygen.api import target
+from polygen.emit.elementwise import FOLDS, NAME
+from polygen.errors import PolygenError
+from polygen.frontend.program import Program
+from polygen.hardware.device import Device
+from polygen.runtime.arrays import storage_order
+from polygen.runtime.recent import Recent
+
+# Of a block of CuPy's kernels of folds: threads, its results side by side, and how many elements
+# cost less than another launch.
+_THREADS, _SHARED, _SHORT = 512, 32, 8192
+# Parts of the rows of a matrix that are summed by themselves: a power of two that divides them.
+_MOST_PARTS, _LEAST_PARTS = 64, 4
+_MOST_FUSED = 4096
+_FEW = 1 << 15  # elements that one block folds in less than another launch takes
+_ALLOCATED = ("Memory", "MemoryAsync", "ManagedMemory", "PooledMemory")
+_LARGE = 1 << 22  # elements whose reading by few blocks takes longer than another launch
+
+
+class CuPy(Backend):
+    """CuPy: kernels and libraries on the GPU present; polygen's kernels where they win."""
+
+    # What `cupy.fuse` has, with the types that NumPy's functions have; `mean` is a sum, divided.
+    _FUSED = frozenset(["sum", "prod", "max", "min", "mean"])
+
+    times = True
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self._kernels = Kernels()
+        self._fused: Recent[Any, Any] = Recent(_MOST_FUSED)  # CuPy's kernels, by `Ends.key`
+
+    def waits(self) -> bool:
+        """Not while the current stream is captured."""
+        return not self.module.cuda.get_current_stream().is_capturing()
+
+    def timed(self, function: Callable[[], Any]) -> float:
+        """Of an idle stream, until it is idle again."""
+        stream = self.module.cuda.get_current_stream()
+        stream.synchronize()
+        began = time.perf_counter()
+        function()
+        stream.synchronize()
+        return time.perf_counter() - began
+
+    def fuse(self, function: Callable[..., Any], ends: Ends | None = None) -> Callable[..., Any]:
+        """By `cupy.fuse`; what that cannot do runs as it is.
+
+        The first time decides. Its arrays have the types and the numbers of axes of all that
+        follow, so that its kernel is the one that they need, too. One without a fold is launched
+        by `polygen.adapters.numpy.elementwise` from then on, and for other shapes.
+        """
+        fused = self.module.fuse(kernel_name=NAME)(function)
+        way: Callable[..., Any] | None = None
+        number = ends is not None and not ends.shape
+
+        def run(*operands: Any) -> Any:
+            nonlocal way
+            if way is not None:
+                return way(*operands)
+            known = None if ends is None else self._fused.get(ends.key)
+            way = known and of_fused(self.module, known, operands, ends)
+            if way is not None:
+                return way(*operands)
+            given = map(self._with_axis, operands) if number else operands
+            try:
+                found = fused(*given)
+            except Exception:
+                way = function
+                return function(*operands)
+            kernel = _kernel_of(fused)
+            way = of_fused(self.module, kernel, operands, ends)
+            if way is not None and ends is not None and ends.key is not None:
+                self._fused.put(ends.key, kernel)
+            if not number:
+                way = way or kernel
+                return found
+            way = way or function
+            if isinstance(found, tuple):
+                return tuple(one.reshape(()) for one in found)
+            return None if found is None else found.reshape(())
+
+        return run
+
+    def _with_axis(self, operand: Any) -> Any:
+        """Not without axes, where it is an array: of such alone CuPy fuses nothing."""
+        return operand.reshape(1) if isinstance(operand, self.module.ndarray) else operand
+
+    def folds(self, fold: Operation, shapes: Sequence[Shape]) -> bool:
+        """Where CuPy's kernels of folds keep the GPU busy, and read along rows.
+
+        They have one block for some results, and none for parts of a result; CuPy's functions hand
+        long sums to CUB. Neighbouring threads go down a vector of one element a row, and so read
+        matrices astray. Means whose sums need a wider type than theirs are not fused.
+        """
+        if self._is_short(fold):
+            return True
+        whole = fold.shapes[0]
+        along_rows = not _keeps_last(fold)
+        shared = any(s and s[-1] == 1 and math.prod(s) > 1 for s in shapes) and whole in shapes
+        wide = fold.name != "mean" or fold.loop[0] in (np.float32, np.float64)
+        return (
+            fold.name in self._FUSED
+            and wide
+            and self._is_busy(fold)
+            and not (along_rows and shared)
+        )
+
+    def is_read_twice(self, fold: Operation) -> bool:
+        """Short ones to one number: of a single array CuPy makes these in two launches, by CUB."""
+        return fold.size == 1 and math.prod(fold.shapes[0]) <= _SHORT
+
+    def _is_busy(self, fold: Operation) -> bool:
+        """Whether CuPy's kernel of a fold has a block for each multiprocessor, or little to do."""
+        elements = math.prod(fold.shapes[0])
+        length = elements // max(1, fold.size)
+        results = _SHARED if _keeps_last(fold) else max(1, _THREADS // length)
+        blocks = -(-fold.size // results)
+        return blocks >= self._multiprocessors() or elements <= _SHORT * blocks
+
+    @functools.cache  # noqa: B019  (one for each process)
+    def _multiprocessors(self) -> int:
+        return int(self.module.cuda.Device().attributes["MultiProcessorCount"])
+
+    def alone(self, fold: Operation) -> Callable[[Any], Any] | None:
+        """Sums over the rows of a matrix with few columns, which CuPy has too few blocks for.
+
+        Those of float64 are products with a vector of ones. Large ones of float32 are sums of parts
+        of the rows, and sums of these: a product of float32 may be one of fewer bits on a tensor
+        core. What is small costs less than another launch.
+        """
+        whole, kind = fold.shapes[0], fold.loop[0]
+        few = fold.name in ("sum", "mean") and len(whole) == 2 and fold.axis == 0
+        if not few or kind not in (np.float32, np.float64) or self._is_busy(fold):
+            return None
+        rows, columns = whole
+        ones: list[Any] = []
+        parts = math.gcd(rows, _MOST_PARTS)
+        if kind == np.float32 and (parts < _LEAST_PARTS or rows * columns < _LARGE):
+            return None
+
+        def total(operand: Any) -> Any:
+            if kind == np.float32:
+                return operand.reshape(parts, rows // parts, columns).sum(axis=1).sum(axis=0)
+            if not ones:
+                ones.append(self.module.ones(rows, kind))
+            return self.module.matmul(ones[0], operand)
+
+        def run(operand: Any) -> Any:
+            found = total(operand)
+            return (found / rows if fold.name == "mean" else found).reshape(fold.shape)
+
+        return run
+
+    def short(
+        self, function: Callable[..., Any], ends: Ends, fold: Operation, library: Callable[..., Any]
+    ) -> Callable[..., Any] | None:
+        """By one block, where the elements are few: CuPy's kernels of folds take longer to call."""
+        if not self._is_short(fold):
+            return None
+        way: Callable[..., Any] | None = None
+
+        def run(*operands: Any) -> Any:
+            nonlocal way
+            if way is None:
+                kernel = self._fused.get(ends.key)
+                if kernel is None:
+                    fused = self.module.fuse(kernel_name=NAME)(function)
+                    try:
+                        fused(*operands)
+                        kernel = self._fused.put(ends.key, _kernel_of(fused))
+                    except Exception:
+                        way = library
+                        return library(*operands)
+                way = of_fused(self.module, kernel, operands, ends, fold, library) or library
+            return way(*operands)
+
+        return run
+
+    def _is_short(self, fold: Operation) -> bool:
+        """Whether a fold to one number is one block's work, in the type of its elements."""
+        shape, kind = fold.shapes[0], fold.loop[0]
+        return (
+            bool(shape) and fold.size == 1 and 0 < math.prod(shape) <= _FEW
+            and fold.name in FOLDS and kind.char in "fd" and fold.dtype == kind
+        )  # fmt: skip
+
+    def sums(self, kind: np.dtype[Any]) -> bool:
+        """As CuPy computes it, but for the launches: of types whose sums are of that type too."""
+        return kind.char in "fd"
+
+    def fold(self, fold: Operation, operand: Any) -> Any:
+        """Without kept axes, which fused functions do not have."""
+        if fold.name != "mean":
+            return getattr(self.module, fold.name)(operand, axis=fold.axis)
+        count = math.prod(fold.shapes[0]) // max(1, fold.size)
+        return self.module.true_divide(self.module.sum(operand, axis=fold.axis), float(count))
+
+    def device(self) -> Device | None:
+        """The GPU present, if polygen knows it."""
+        try:
+            return target(None)
+        except PolygenError:
+            return None
+
+    def launch(
+        self, program: Program, sizes: Mapping[str, int], arrays: Sequence[Any]
+    ) -> tuple[Any, ...]:
+        """By one kernel, on CuPy's current stream."""
+        arrays = [self._plain(array) for array in arrays]
+        orders = [storage_order(a.shape, steps_of(a)) for a in arrays]
+        found = self._kernels.find(stored(program, orders), sizes)(*arrays)
+        return found if isinstance(found, tuple) else (found,)
+
+    def _plain(self, array: Any) -> Any:
+        """The array, or a copy where no axis has adjacent neighbours."""
+        steps = [s for s, extent in zip(steps_of(array), array.shape, strict=True) if extent > 1]
+        bad = bool(steps) and (1 not in steps or 0 in steps or min(steps) < 0)
+        return self.module.ascontiguousarray(array) if bad else array
+
+    def host(self, value: Any) -> np.ndarray[Any, Any]:
+        """A copy, when the GPU has computed it."""
+        found: np.ndarray[Any, Any] = self.module.asnumpy(value)
+        return found
+
+    def address(self, value: Any) -> int:
+        """In device memory."""
+        return int(value.data.ptr)
+
+    def memory(self, value: Any) -> Any:
+        """CuPy's allocation, which also arrays made by address share."""
+        found = value.data.mem
+        return found if type(found) in self._own else FOREIGN
+
+    def is_sole(self, value: Any) -> bool:
+        """By the references to the address and the allocation."""
+        at = value.data
+        if value.base is not None or type(at.mem) not in self._own:
+            return False
+        held, owned = self._counted()
+        return sys.getrefcount(at) <= held and sys.getrefcount(at.mem) <= owned
+
+    @functools.cached_property
+    def _own(self) -> frozenset[type]:
+        """Classes of what only CuPy allocates; others wrap what somebody else has."""
+        memory = self.module.cuda.memory
+        return frozenset(getattr(memory, name) for name in _ALLOCATED if hasattr(memory, name))
+
+    @functools.cache  # noqa: B019  (one for each process)
+    def _counted(self) -> tuple[int, int]:
+        """References to the address and the allocation of an array that nothing shares."""
+        value = self.module.empty(1)
+        at = value.data
+        return sys.getrefcount(at), sys.getrefcount(at.mem)
+
+
+def _keeps_last(fold: Operation) -> bool:
+    """Whether the elements of a row go to results of their own."""
+    last = len(fold.shapes[0]) - 1
+    axes = fold.axis if isinstance(fold.axis, tuple) else (fold.axis,)
+    return fold.axis is not None and last not in axes
+
+
+def _kernel_of(fused: Any) -> Callable[..., Any]:
+    """The one kernel that `cupy.fuse` has made: finding it anew in every call takes as long as
+    two of the operations that it saves; the function itself where CuPy keeps it elsewhere.
+    """
+    made = getattr(fused, "_memo", None)
+    if not isinstance(made, dict) or len(made) != 1 or getattr(fused, "new_fusion", None):
+        return fused  # type: ignore[no-any-return]
+    (entry,) = made.values()
+    if not isinstance(entry, tuple) or len(entry) != 2 or not callable(entry[0]):
+        return fused  # type: ignore[no-any-return]
+    kernel, options = entry
+    return functools.partial(kernel, **options) if options else kernel
+
+
+def steps_of(array: Any) -> list[int]:
+    """Strides in elements."""
+    return [stride // array.itemsize for stride in array.strides]
