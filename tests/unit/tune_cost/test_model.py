@@ -64,12 +64,12 @@ BETTER = (
     "way_out_rate", "warp_function_rate", "exchange_rate", "warp_memory",
     "lane_rate", "lane_load_rate", "producer_rate", "compute_rate", "compute_function_rate",
     "fold_rate", "promote_rate", "split_share",
-    "fragment_rate",
+    "fragment_rate", "group_share",
 )  # fmt: skip
 WORSE = (
     "droop", "written_share", "start", "instruction", "step", "latency", "crowding", "cluster_loss",
-    "wide_cluster_loss", "block_step", "tile", "panel", "panel_turn", "registers", "line", "across",
-    "thread_latency", "thread_passes", "warp_start", "warp_latency", "warp_crowding",
+    "wide_cluster_loss", "group_loss", "block_step", "tile", "panel", "panel_turn", "registers",
+    "line", "across", "thread_latency", "thread_passes", "warp_start", "warp_latency", "warp_crowding",
     "full_rate_warps", "barrier", "round", "exchange", "copy_start", "fragment_latency",
     "vector_latency",
     "unstored", "fold", "fold_index", "fold_exponential",
