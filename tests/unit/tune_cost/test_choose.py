@@ -365,7 +365,7 @@ def test_what_spilled_takes_those_with_no_more_registers_to_spare_with_it():
         return Fitted(schedule, 1, spare[schedule.name]) if schedule.name in spare else "no"
 
     def taken(*skip):
-        return chosen(6144, 6144, 6144, fit, frozenset(skip)).name
+        return chosen(6144, 6144, 2048, fit, frozenset(skip)).name
 
     first = taken()
     assert first.startswith("pingpong_128x192x64")
