@@ -31,6 +31,7 @@ from typing import Any
 import polygen as pg
 from polygen import knobs, pipeline
 from polygen.bench import plots
+from polygen.bench.host_work import calibration
 from polygen.frontend.program import Program
 from polygen.hardware.device import device
 from polygen.poly.fusion import fuse
@@ -148,7 +149,7 @@ def measure(repeats: int = REPEATS) -> dict[str, Any]:
         made = program("arithmetic", operations)
         fuse(made, scop(made, apart=apart))
 
-    points, load = [], os.getloadavg()[0]
+    points, load, calibrations = [], os.getloadavg()[0], list[float]()
     for target in TARGETS:
         for kind in STEPS:
             for operations in COUNTS:
@@ -156,6 +157,7 @@ def measure(repeats: int = REPEATS) -> dict[str, Any]:
                 if functions > pipeline.MOST_FUNCTIONS:
                     continue
                 generate(kind, operations, target)
+                calibrations.append(timed(calibration, 1))
                 seconds = timed(lambda k=kind, o=operations, t=target: generate(k, o, t), repeats)
                 points.append(
                     {"target": target, "kind": kind, "operations": operations, "seconds": seconds}
@@ -168,11 +170,13 @@ def measure(repeats: int = REPEATS) -> dict[str, Any]:
     return {
         "provenance": {
             "machine": platform.machine(),
+            "cores": os.cpu_count(),
             "python": platform.python_version(),
             "polygen": pg.__version__,
             "date": time.strftime("%Y-%m-%d", time.gmtime()),
             "protocol": f"CPU seconds of one process, medians of {repeats}",
             "load": [round(load, 1), round(os.getloadavg()[0], 1)],
+            "calibration_seconds": round(statistics.median(calibrations), 4),
             "command": "python docs/generation_time.py --measure",
         },
         "points": points,
@@ -196,7 +200,8 @@ def table(record: dict[str, Any]) -> str:
     lines = [
         f"CPU seconds from the array code to the CUDA text ({made['machine']}, Python "
         f"{made['python']}, {made['date']}; {made['protocol']}; load average "
-        f"{' to '.join(map(str, made['load']))}):",
+        f"{' to '.join(map(str, made['load']))} on {made['cores']} cores, where the loop that "
+        f"`make bench-host` calibrates by took {made['calibration_seconds']:.3f} s):",
         "",
         f"| target | operations | {' | '.join(map(str, counts))} |",
         f"|---|---|{'---|' * len(counts)}",
