@@ -22,7 +22,7 @@ from polygen.machine.lanes import Vector
 
 WEIGHT = 256  # steps of a weight
 _FINER = 4  # bits that texels are cut to, below the last one of the largest
-_FRACTION = {2: 10, 4: 23}  # stored bits of it, by the bytes of a float
+_DIGITS = {4: 23, 2: 10}  # of float32 and float16, behind the point
 _NAN = {4: np.uint32(0x7FFFFFFF), 2: np.uint32(0x7FFFE000)}  # by bytes of a texel
 
 Corner = tuple[int, ...]
@@ -70,19 +70,20 @@ def blended(
     held = {corner: texels(corner).astype(np.float64) for corner in used}
     if kind.kind != "f":
         return _whole(used, held, kind)
+    digits = _DIGITS[kind.itemsize]
     planes: dict[Corner, list[Corner]] = {}
     for corner in used:
         planes.setdefault(corner[2:], []).append(corner)
     size = (len(parts[0]), 4)
     total, plain, negative = np.zeros(size), np.zeros(size), np.ones(size, bool)
     for corners in planes.values():
-        total = total + _plane(used, held, corners, _FRACTION[kind.itemsize] + _FINER)
+        total = total + _plane(used, held, corners, digits + _FINER)
         for corner in corners:
             counts, texel = used[corner] > 0, held[corner]
             with np.errstate(invalid="ignore"):
                 plain = plain + np.where(counts & ~np.isfinite(texel), texel, 0)
             negative &= ~counts | ((texel == 0) & np.signbit(texel))
-    result = _half_away(total, _FRACTION[kind.itemsize] + 1).astype(np.float32)
+    result = _half_away(total, digits + 1).astype(np.float32)
     result = np.where(negative, np.float32(-0.0), flush(result))
     result = np.where(plain == 0, result, plain.astype(np.float32))
     missing = np.isnan(plain)

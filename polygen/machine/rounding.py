@@ -124,14 +124,14 @@ def directed_sum(a: Array, b: Array, mode: str) -> Array:
     """The sum of two float64 that have it nearly exactly, as float32."""
     total, error = two_sum(a, b)
     found = directed(total, error, mode)
-    return _signed_zero(found, a, b, mode)
+    return _signed_zero(found, total == 0, a, b, mode)
 
 
-def _signed_zero(found: Array, a: Array, b: Array, mode: str) -> Array:
-    """A sum that is zero has the sign of ``rm`` unless both terms are +0."""
+def _signed_zero(found: Array, zero: Array, a: Array, b: Array, mode: str) -> Array:
+    """A sum that is zero, and not only rounded to it, is -0 in ``rm`` unless both terms are +0."""
     if mode != "rm":
         return found
-    negative = (found == 0) & (np.signbit(a) | np.signbit(b))
+    negative = zero & (np.signbit(a) | np.signbit(b))
     return np.where(negative, -np.abs(found), found)
 
 
@@ -197,7 +197,7 @@ def directed_wide(name: str, mode: str, *operands: Array) -> Array:
     if name in ("add", "sub", "fma"):
         first = rows[0] * rows[1] if name == "fma" else rows[0]
         last = -rows[-1] if name == "sub" else rows[-1]
-        found = _signed_zero(found, first, last, mode)
+        found = _signed_zero(found, (near == 0) & (off == 0), first, last, mode)
     return found if near.ndim else found[()]
 
 
@@ -213,7 +213,7 @@ def fused_wide(a: Array, b: Array, c: Array) -> Array:
     below = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
     total, error = two_sum(product, np.asarray(c))
     rest = error + below
-    found = total + rest
+    found = np.where(rest == 0, total, total + rest)  # which keeps the sign of a zero
     exact = (rest == 0) & np.isfinite(total)
     if exact.all():
         return found if found.ndim else found[()]
