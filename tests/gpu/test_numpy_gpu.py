@@ -29,6 +29,7 @@ def fused(monkeypatch):
     original = type(active()).fuse
     monkeypatch.setattr(type(active()), "times", False)  # what is planned runs
     monkeypatch.setattr(structures, "_plans", Recent(4096))
+    monkeypatch.setattr(active(), "_fused", Recent(4096))
 
     def fuse(self, function, ends=None):
         calls = [0]
@@ -70,7 +71,11 @@ def test_folds_of_chains_are_one_kernel(fused, kind, name, axis, keepdims):
         found, wanted = run(np, np.asarray(a), np.asarray(b), number), run(numpy, a, b, number)
         assert found.dtype == wanted.dtype and found.shape == wanted.shape
         numpy.testing.assert_allclose(found.get(), wanted, rtol=1e-3 if kind == "float16" else 1e-6)
-    assert fused[-1] == 0, "CuPy's kernel runs, and not the function"
+    short = axis is None and kind in ("float32", "float64") and name != "prod"
+    if short:
+        assert fused == [], "one block has all of it"
+    else:
+        assert fused[-1] == 0, "CuPy's kernel runs, and not the function"
 
 
 def test_chains_with_two_results_are_one_kernel(fused):

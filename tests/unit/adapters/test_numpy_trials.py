@@ -5,6 +5,10 @@ No clock is read here: a backend says how long everything took.
 
 from __future__ import annotations
 
+import ast
+import subprocess
+import sys
+
 import numpy
 import pytest
 
@@ -160,3 +164,31 @@ def test_graphs_that_are_alike_but_for_their_sizes_share_what_was_found():
     assert backend.seen == [1] * 8 + [3] * 3
     assert ran[16:27] == backend.seen and ran[27:35] == [3] * 8, "eight that gained nothing"
     assert ran[35:] == [0] * 5, "and then without a graph"
+
+
+AUDITED = """
+import collections, sys
+import polygen.adapters.numpy as np
+from polygen.adapters.numpy.backends import NUMPY
+assert "filelock" not in sys.modules
+events, on = collections.Counter(), False
+sys.addaudithook(lambda event, args: events.update([event]) if on else None)
+with np.polygen_options(backend=NUMPY):
+    a = np.ones(3)
+    for count in range(40):  # recorded, and at last at once
+        on = count in (0, 38)
+        found = a * 2.0
+        on = False
+        assert (found.node.value is None) == (count < 8)
+        found.get()
+print(dict(events))
+"""
+
+
+def test_frames_are_looked_at_once_an_operation():
+    """What a library audits with is called for each look at a frame, its code, or an `id`."""
+    told = subprocess.run([sys.executable, "-c", AUDITED], capture_output=True, text=True)
+    assert not told.returncode, told.stderr
+    events = ast.literal_eval(told.stdout)
+    assert events.pop("sys._getframe") == 2
+    assert events.pop("object.__getattr__", 0) <= 2 and not events
