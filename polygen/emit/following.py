@@ -59,7 +59,7 @@ def combining(plan: KernelPlan) -> tuple[list[str], list[str]]:
     for group in plan.groups:
         for one in group.leaves:
             if isinstance(one.work, Settle):
-                helpers += finish_lines(one.work)[1]
+                helpers += finish_lines(plan, one.work)[1]
             if isinstance(one.work, Walk):
                 helpers += walk_lines(plan, one.work)[1]
     helpers += merge_helpers(plan)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from polygen.errors import ShapeError
 from polygen.frontend.describing import describe
 from polygen.frontend.grouping import grouped_axes, require_ends, rows_of_groups
-from polygen.frontend.nodes import GROUPED, Dims, GroupNode, Node
+from polygen.frontend.nodes import GROUPED, Dims, GroupNode, Node, ProductNode, walk
 from polygen.frontend.shapes import ProductAxes, matmul_axes
 from polygen.frontend.subscripts import (
+    Labels,
     einsum_axes,
     notation,
     only_one,
@@ -80,13 +82,32 @@ def einsum(trace: Trace, subscripts: object, *values: Any) -> Node:
             raise only_one(gone[0], operands[0][0], where)
         return trace.view(nodes[0], [labels[0].index(label) for label in output])
     left, right = nodes
-    axes = product_axes((labels[0], labels[1]), output, operands, where)
+    order = _rows_first(labels, output, nodes)
+    axes = product_axes((labels[0], labels[1]), order, operands, where)
     if axes.summed:
         matrix = _as_matmul(left.dims, right.dims) == axes
-        return trace.product(left, right, axes, "@" if matrix else notation(axes))
+        made = trace.product(left, right, axes, "@" if matrix else notation(axes))
+        return made if order == output else trace.view(made, [order.index(n) for n in output])
+    axes = product_axes((labels[0], labels[1]), output, operands, where)
     # Nothing to sum: elementwise, each operand with the output's axes.
     spread = (_along(trace, left, axes.lhs, axes.dims), _along(trace, right, axes.rhs, axes.dims))
     return trace.apply("mul", *spread)
+
+
+def _rows_first(labels: tuple[Labels, ...], output: Labels, nodes: Sequence[Node]) -> Labels:
+    """The output's labels in the order of what is computed from a product, if one operand is.
+
+    Its rows stay where they are, as in ``p @ v``, whatever the order in which results are stored.
+    """
+    computed = [
+        own
+        for own, node in zip(labels, nodes, strict=True)
+        if any(isinstance(one, ProductNode) for one in walk(node, products=False))
+    ]
+    if len(computed) != 1:
+        return output
+    rows = [label for label in computed[0] if label in output]
+    return type(output)([*rows, *(label for label in output if label not in rows)])
 
 
 def _along(trace: Trace, node: Node, labels: tuple[int, ...], dims: Dims) -> Node:

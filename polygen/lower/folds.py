@@ -148,7 +148,7 @@ def following(
         for fold in one.folds:
             owner[fold.write.name] = (False, one.own)
     for statement in split.after:
-        key = next(owner[access.name] for access in statement.reads)
+        key = next(owner[access.name] for access in statement.reads if access.name in owner)
         owner[statement.write.name] = key
         group = replace(groups[key], after=(*groups[key].after, statement.name))
         written = statement.write.name

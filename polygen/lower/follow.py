@@ -31,7 +31,7 @@ from polygen.lower.launch import Following, Parts, Results
 from polygen.lower.plan import GroupPlan, KernelPlan, Leaf, Work
 from polygen.lower.verify_follow import check_following
 from polygen.poly.block_tree import Derive, block_tree
-from polygen.poly.folds import Split
+from polygen.poly.folds import Split, scalars
 from polygen.poly.follow_map import WHERE, check_visits
 from polygen.poly.follow_program import (
     ELEMENT,
@@ -94,6 +94,7 @@ class _Group:
         self.wide = row_width(self.rows, split, plan.program) if self.rows else 1
         self.hold = held_row(plan, self.rows, split)
         self.statements = [s for s in split.after if s.name in group.after]
+        self.scalars = scalars(plan.program)
         made = {one.value: one for one in plan.epilogue.folds}
         self.parts: dict[object, list[tuple[Held, Parts]]] = {}
         for fold in group.folds:
@@ -163,7 +164,7 @@ class _Group:
 
     def _settle(self, folds: tuple[Held, ...], known: tuple[str, ...]) -> Settle:
         """What can be computed when a level is there, of the statements that are left."""
-        there = {*known, *(held.value for held in folds)}
+        there = {*known, *self.scalars, *(held.value for held in folds)}
         run: list[Pointwise] = []
         for one in list(self.statements):
             if all(access.name in there for access in one.reads):

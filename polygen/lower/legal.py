@@ -200,12 +200,14 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom, work: Pointwork) -
     whole_rows, whole_columns = warp.m == cta.m, warp.n == cta.n
     if not (whole_rows and whole_columns if pingpong else whole_rows or whole_columns):
         between = "," if pingpong else " or"
+        shared = pingpong and (whole_rows or whole_columns)
         raise ScheduleError(
             f"tile.warp {warp.m} x {warp.n} of tile.cta {cta.m} x {cta.n}",
             where=where,
             why="consumers that cooperate share a tile's rows or its columns; consumers that take "
             "turns neither",
-            nearest=f"tile.warp.n = {cta.n}{between} tile.warp.m = {cta.m}",
+            nearest=f"tile.warp.n = {cta.n}{between} tile.warp.m = {cta.m}"
+            + (', or roles.form = "cooperative"' if shared else ""),
         )
     if tiles.warp_count > _MOST_CONSUMERS:
         raise ScheduleError(

@@ -9,7 +9,7 @@ from polygen.hardware.atom import Atom
 from polygen.hardware.data_file import read
 from polygen.hardware.device import Device
 from polygen.hardware.swizzle import chunk_bytes
-from polygen.lower.memory import workers
+from polygen.lower.memory import SUM_BYTES, rings, workers
 from polygen.lower.plan import Resources
 from polygen.lower.registers import fragments_held, sums_held
 from polygen.poly.by_lanes import held as held_by_lanes
@@ -20,6 +20,7 @@ from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Roles, Schedule
 
 _WORD_BYTES = 4
+_FEWEST_STAGES = 2  # that let a copy run beside products
 
 
 def thread_count(schedule: Schedule, tiles: Tiling, device: Device) -> int:
@@ -27,6 +28,24 @@ def thread_count(schedule: Schedule, tiles: Tiling, device: Device) -> int:
     if schedule.specialised:
         return (workers(schedule, tiles) + 1) * device.group_threads
     return tiles.warp_count * device.warp_size
+
+
+def _fewer_stages(schedule: Schedule, matched: Match, tiles: Tiling, over: int) -> str:
+    """The most stages that fit, and what they allow beside them; "": fewer do not help."""
+    each = sum(ring.slot_bytes for ring in rings(schedule, matched, tiles))
+    stages = schedule.pipeline.stages - -(-over // each)
+    sums = tiles.warp[0] * tiles.warp[1] * SUM_BYTES * tiles.warp_count * len(matched.products)
+    staged = schedule.epilogue.through == "smem"  # over the rings, which have less room then
+    if stages < _FEWEST_STAGES or (staged and sums > schedule.pipeline.stages * each):
+        return ""
+    found, pipeline = f"pipeline.stages = {stages}", schedule.pipeline
+    if schedule.specialised:
+        if pipeline.in_flight >= stages:
+            found += f" and pipeline.in_flight = {stages - 1}"
+        return found
+    mma_first = pipeline.order[0] == "mma" and pipeline.copies == "whole"
+    most = stages if mma_first else stages - 1
+    return found + (f" and pipeline.distance = {most}" if pipeline.distance > most else "")
 
 
 def resources(
@@ -52,6 +71,8 @@ def resources(
         )
     if shared_bytes > device.shared_per_block_optin:
         panels = schedule.specialised
+        over = shared_bytes - device.shared_per_block_optin
+        fewer = _fewer_stages(schedule, matched, tiles, over)
         raise ResourceError(
             f"{shared_bytes} bytes of shared memory, {device} has at most "
             f"{device.shared_per_block_optin} per block",
@@ -59,9 +80,8 @@ def resources(
             why=f"{schedule.pipeline.stages} stages of {_tiles_of_a_stage(matched, tiles)} tiles"
             + (", and the panels of the epilogue" if panels else "")
             + (f", and the parts of {schedule.cluster.k} blocks' sums" if tiles.split > 1 else ""),
-            nearest="Reduce pipeline.stages, epilogue.prefetch, epilogue.slots or tile.cta"
-            if panels
-            else "Reduce pipeline.stages or tile.cta",
+            nearest=((fewer and f"Use {fewer}, or reduce ") or "Reduce ")
+            + ("epilogue.prefetch, epilogue.slots or tile.cta" if panels else "tile.cta"),
         )
     sums = sums_held(matched, tiles, atom)
     # Warpgroup instructions read operands from shared memory, but for those that are computed.

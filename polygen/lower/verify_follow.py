@@ -30,6 +30,7 @@ from polygen.lower.launch import Following, KeptRows, Results
 from polygen.lower.plan import GroupPlan, KernelPlan
 from polygen.lower.scan_work import PartStore, Scan
 from polygen.lower.verify_blocks import check_block
+from polygen.poly.folds import scalars
 from polygen.poly.follow_keys import KeysShape, keys_program
 from polygen.poly.follow_map import WHERE
 from polygen.poly.follow_program import (
@@ -151,7 +152,7 @@ class _Group:
             left.discard(f"finish_{level}")
             if not isinstance(settle, Settle) or (settle.folds, settle.known) != (folds, known):
                 raise self.refuse(f"finish_{level} is of other folds than {folds}")
-            there = {*known, *(one.value for one in folds)}
+            there = {*known, *scalars(self.plan.program), *(one.value for one in folds)}
             for one in settle.statements:
                 if not {access.name for access in one.reads} <= there:
                     raise self.refuse(f"{one.name} reads what is not there yet")

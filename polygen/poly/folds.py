@@ -279,13 +279,18 @@ def _require_own_axes(
     if any(not isinstance(a, (Access, Constant, Extent)) for a in statement.args):
         raise _refusal(program, statement, fold, "coordinates beside a result of a fold")
     for access in statement.reads:
-        if access.name not in results:
+        if access.name not in results and access.name not in scalars(program):
             raise UnsupportedProgram(
                 f"{statement.name} reads {access} beside the result {fold.write} of a fold",
                 where=f"{program.name}, {statement.name}: {statement}",
-                why="what follows a fold reads results of folds and numbers alone",
+                why="what follows a fold reads results of folds, scalars and numbers alone",
                 nearest=f"Return {fold.write.name} and combine it outside",
             )
+
+
+def scalars(program: Program) -> frozenset[str]:
+    """The arguments that are single numbers."""
+    return frozenset(name for name, tensor in program.tensors.items() if not tensor.dims)
 
 
 def _name(statement: Statement) -> str:

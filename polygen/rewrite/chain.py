@@ -295,7 +295,7 @@ class _Rewriting(TwoPrograms):
                 raise self.refusal(
                     f"{fold.name}: {fold}",
                     f"the loop of a chain folds over its keys, {self.keys}, one value a row",
-                    f"Return {fold.args[0]} and fold it in a second function",
+                    f"Compute {fold.write} in a function before, and pass it as an argument",
                 )
 
     def _reference(self) -> Fold | None:

@@ -12,7 +12,7 @@
    quotients by what is the same for a row, and rounding, which is then of the element alone. That
    is the side condition: what is not of this form, as `exp(x - m)`, is refused, with the statement.
 2. One term has an element for every (i, k): it is multiplied. The others have one for every k: they
-   are folds of the other operand.
+   are folds of the other operand. Where both operands are normed each is one term, as in a cosine.
 3. A sum in which a result of another fold is, as that of (x - m)^2, is rewritten alike: into the
    sums of x^2 and of x, and the number of terms. A sum of squares stays above 0 by a maximum.
 
@@ -132,8 +132,11 @@ class _Rewriting:
     def _product(self, product: Contraction) -> None:
         """A product of one operand that is normed, and one that is not."""
         normed = [a for a in product.reads if a.name in self.late]
-        if len(normed) > 1 or any(isinstance(index, int) for a in normed for index in a.index):
-            raise _refusal(self.given, product, "both operands depend on folds of their rows")
+        if any(isinstance(index, int) for a in normed for index in a.index):
+            raise _refusal(self.given, product, "a part of what depends on folds of its rows")
+        if len(normed) > 1:
+            self._both(product)
+            return
         (operand,) = normed
         other = product.rhs if operand is product.lhs else product.lhs
         writer = self.writers[operand.name]
@@ -171,6 +174,34 @@ class _Rewriting:
         while len(parts) > 1:
             parts[:2] = [self.pointwise(over, "add", tuple(parts[:2]))]
         self._keep(Pointwise(self.fresh("R"), domain, product.write, "cast", (parts[0],), F32))
+
+    def _both(self, product: Contraction) -> None:
+        """A product of operands that are divided by lengths of their rows, or the like, both."""
+        sums = [it for it, _ in product.domain if it not in product.write.iterators]
+        reads: list[Access] = []
+        factors: list[tuple[Argument, Mapping[str, Index]]] = []
+        for operand in product.reads:
+            writer = self.writers[operand.name]
+            at = dict(zip((it for it, _ in writer.domain), operand.index, strict=True))
+            summed = [it for it, index in at.items() if index in sums]
+            if not isinstance(writer, Pointwise) or len(sums) != 1 or len(summed) != 1:
+                raise _refusal(self.given, product, "both operands depend on folds of their rows")
+            terms = _Expansion(self, writer, summed[0]).terms(operand.name)
+            element = terms[0].element
+            if len(terms) > 1 or not isinstance(element, Access):
+                what = f"{operand}, a sum of {len(terms)} terms beside another normed operand,"
+                raise _refusal(self.given, product, what)
+            reads.append(Access(element.name, tuple(at.get(str(i), i) for i in element.index)))
+            if terms[0].factor is not None:
+                factors.append((terms[0].factor, at))
+        total = Access(self.fresh("w"), product.write.index)
+        self._keep(replace(product, write=total, lhs=reads[0], rhs=reads[1]))
+        self.summed.add(total.name)
+        domain = tuple(item for item in product.domain if item[0] in product.write.iterators)
+        over = Pointwise(product.name, domain, product.write, "mul", (), F32)
+        for factor, places in factors:
+            total = self.pointwise(over, "mul", (total, self._moved(factor, places, over)))
+        self._keep(Pointwise(self.fresh("R"), domain, product.write, "cast", (total,), F32))
 
     def _has_rows(self, element: Argument, summed: str) -> bool:
         """Whether it differs from row to row."""
@@ -258,8 +289,10 @@ class _Rewriting:
         while len(parts) > 1:
             parts[:2] = [self.pointwise(over, "add", tuple(parts[:2]))]
         last = "cast"
-        squared = isinstance(writer, Pointwise) and writer.function == "mul"
-        if squared and writer.args[0] == writer.args[1]:  # type: ignore[union-attr]
+        if isinstance(writer, Pointwise) and (
+            writer.function == "square"
+            or (writer.function == "mul" and writer.args[0] == writer.args[1])
+        ):
             last, parts = "maximum", [*parts, Constant(0.0)]
         self._keep(Pointwise(self.fresh("R"), kept, fold.write, last, tuple(parts), F32))
 
@@ -300,6 +333,8 @@ class _Expansion:
             return [t for t in (*parts[0], *parts[1]) if t != _Term(None, Constant(0.0))]
         if writer.function == "sub":
             return [*parts[0], *(self._times(_Term(Constant(-1.0), None), t) for t in parts[1])]
+        if writer.function == "square":
+            return [self._times(one, other) for one in parts[0] for other in parts[0]]
         if writer.function == "mul":
             return [self._times(one, other) for one in parts[0] for other in parts[1]]
         if writer.function == "div" and len(parts[1]) == 1:
@@ -340,7 +375,7 @@ class _Expansion:
         return self.of.pointwise(self.domain, "cast", (element,), dtype)
 
 
-_LINEAR = ("cast", "neg", "add", "sub", "mul", "div")
+_LINEAR = ("cast", "neg", "add", "sub", "mul", "square", "div")
 
 
 def _refusal(program: Program, statement: Statement, what: str) -> UnsupportedProgram:
@@ -349,5 +384,5 @@ def _refusal(program: Program, statement: Statement, what: str) -> UnsupportedPr
         where=f"{program.name}, {statement.name}",
         why="a product's operand may depend on folds of its own rows by factors and terms that are "
         "the same for a row, which leave the sum",
-        nearest="Return what is normed from a first function, and multiply it in a second one",
+        nearest="Compute the folds where the rows are computed, and pass them as arguments",
     )

@@ -199,7 +199,10 @@ def _does_not_divide(inner: str, size: int, outer: str, whole: int, step: int) -
     below, above = [d for d in legal if d < size], [d for d in legal if d > size]
     near = ", ".join(map(str, below[-1:] + above[:1]))
     text = f"{inner} = {size} does not divide {outer} = {whole}"
-    return f"{text}. Nearest legal: {near}" if near else f"{text}, and no multiple of {step} does"
+    if near:
+        return f"{text}. Nearest legal: {near}"
+    whole_parts = f"{outer} = {_nearest_multiples(whole, size)}"
+    return f"{text}, and no multiple of {step} does. Nearest legal: {whole_parts}"
 
 
 def _nearest_multiples(size: int, step: int) -> str:

@@ -151,6 +151,18 @@ def test_a_fold_over_rows() -> None:
     assert "folds over its keys" in text
 
 
+def test_lengths_of_rows() -> None:
+    def cosine(q, k, v):
+        rows = pg.rsqrt(np.sum(q * q, axis=-1, keepdims=True) + 1e-6)
+        return pg.softmax((q @ k.mT) * rows, axis=-1) @ v
+
+    text = _refused(cosine)
+    assert "in a function before, and pass it" in text
+    passed = pg.fuse(lambda q, k, v, r: pg.softmax((q @ k.mT) * r[..., None], axis=-1) @ v)
+    sides = ("bf16[B,S,64]", "bf16[B,T,64]", "bf16[B,T,64]", "f32[B,S]")
+    assert passed.compile(*sides, arch="sm_90a")  # the change that works
+
+
 def test_scores_that_are_returned() -> None:
     def function(q, k, v):
         p = pg.softmax((q @ k.mT) * 0.1)

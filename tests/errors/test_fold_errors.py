@@ -225,6 +225,21 @@ def test_arrays_beside_results():
     assert "Return v1 and combine it outside" in str(error.value)
 
 
+def test_scalars_beside_results_are_numbers():
+    """What the launch that follows computes may read arguments that are single numbers."""
+    scaled = pg.fuse(lambda x, w, t, n: (t * pg.logsumexp(x @ w.T, axis=1), np.sum(x @ w.T) / n))
+    kernel = scaled.compile(
+        "bf16[M,K]",
+        "bf16[N,K]",
+        "f32",
+        "f32",
+        arch="sm_80",
+        schedule=small(epilogue=Epilogue("registers")),
+    )
+    report = kernel.check()
+    assert report.ok, str(report)
+
+
 def test_results_with_their_axes_in_another_order():
     x, w = Tensor("x", BF16, (4, 4, "K")), Tensor("w", BF16, (4, "K", "N"))
     made = build_program(lambda x, w: np.sum(x @ w, axis=-1).T, "f", "f", (x, w))

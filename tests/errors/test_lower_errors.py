@@ -37,8 +37,24 @@ def test_too_much_shared_memory():
     big = tiled((128, 128, 64), (64, 64), pipeline=pipeline(6, 4))
     refuses(
         ResourceError, big, "196608 bytes of shared memory", "sm_80 has at most 166912",
-        "6 stages of 128x64 and 128x64 tiles", "Reduce pipeline.stages",
+        "6 stages of 128x64 and 128x64 tiles", "Use pipeline.stages = 5, or reduce tile.cta",
     )  # fmt: skip
+    assert case("fits", "nt", "bf16", "bias", schedule=tiled(
+        (128, 128, 64), (64, 64), pipeline=pipeline(5, 4))).kernel()  # fmt: skip
+
+
+def test_stages_that_fit_have_a_distance_that_they_allow():
+    big = tiled((128, 256, 64), (64, 64), pipeline=pipeline(6, 5))
+    refuses(ResourceError, big, "Use pipeline.stages = 3 and pipeline.distance = 2, or reduce")
+    fitting = tiled((128, 256, 64), (64, 64), pipeline=pipeline(3, 2))
+    assert case("fits", "nt", "bf16", "bias", schedule=fitting).kernel()
+
+
+def test_sums_that_outgrow_the_rings_are_not_made_smaller_by_stages():
+    wide = tiled((256, 256, 16), (64, 64), pipeline=pipeline(2, 1))
+    with pytest.raises(ResourceError) as caught:
+        case("refused", "nt", "bf16", "bias", schedule=wide).kernel()
+    assert "Reduce tile.cta" in str(caught.value) and "stages =" not in str(caught.value)
 
 
 def test_a_larger_device_takes_what_a_smaller_one_refuses():

@@ -156,7 +156,7 @@ def test_8_bit_elements_are_multiplied_with_k_innermost():
         ),
         (
             with_tile((128, 64, 64), (64, 64), "pingpong"),
-            ("take turns neither", "tile.warp.n = 64, tile.warp.m = 128"),
+            ("take turns neither", 'tile.warp.m = 128, or roles.form = "cooperative"'),
         ),
         (
             with_tile((64, 128, 64), (64, 64), "pingpong"),
@@ -435,8 +435,9 @@ def test_an_epilogue_before_the_sums_are_complete(monkeypatch):
 def test_too_much_shared_memory():
     words = ["bytes of shared memory, sm_90a has at most 232448 per block",
              "16 stages of 64x64 and 64x64 tiles, and the panels of the epilogue",
-             "Reduce pipeline.stages, epilogue.prefetch, epilogue.slots or tile.cta"]  # fmt: skip
-    refuses(ResourceError, words, roles(stages=16))
+             ", or reduce epilogue.prefetch, epilogue.slots or tile.cta"]  # fmt: skip
+    refuses(ResourceError, [*words, "Use pipeline.stages = 13,"], roles(stages=16))
+    assert build(roles(stages=13))
     words = [*words[:2], "the panels of the epilogue, and the parts of 4 blocks' sums", words[2]]
     refuses(ResourceError, words, roles(stages=16, cluster=(1, 1, 4)))
 

@@ -102,7 +102,12 @@ def test_file_that_is_not_text(tmp_path):
             "tile.cta.k = 24 is not a multiple of 16, the shape of m16n8k16_f32_bf16. "
             "Nearest legal: 16, 32",
         ),
-        ((128, 100, 64), (64, 64), "tile.warp.n = 64 does not divide tile.cta.n = 100, and no"),
+        (
+            (128, 100, 64),
+            (64, 64),
+            "tile.warp.n = 64 does not divide tile.cta.n = 100, and no multiple of 8 does. "
+            "Nearest legal: tile.cta.n = 64, 128",
+        ),
         ((256, 256, 64), (32, 32), "takes 64 warps; a thread block has at most 32"),
     ],
 )

@@ -151,10 +151,26 @@ def by_hand(x, w):
     return (x * np.reciprocal(np.sqrt(np.mean(x * x, -1, keepdims=True) + 1e-5))) @ w.T
 
 
+@pg.fuse
+def cosines(x, w):
+    """Both operands are normed: two factors leave the sum."""
+    left, right = (v / np.sqrt(np.sum(v * v, axis=-1, keepdims=True) + 1) for v in (x, w))
+    return left @ right.T
+
+
+@pg.fuse
+def written_out(x, w, g, b):
+    """A layer norm as it is written: the variance is a square of what a mean is in."""
+    centred = x - np.mean(x, axis=-1, keepdims=True)
+    variance = np.mean(centred**2, axis=-1, keepdims=True)
+    return (centred * pg.rsqrt(variance + 1e-5) * g + b).astype("bf16") @ w.T
+
+
 @pytest.mark.parametrize(
     ("function", "schedule"),
     [
         (by_hand, "panels"),
+        pytest.param(written_out, "small", marks=pytest.mark.slow),
         pytest.param(rms, "small", marks=pytest.mark.slow),
         pytest.param(rms, "one", marks=pytest.mark.slow),
         pytest.param(layer, "small", marks=pytest.mark.slow),
@@ -175,7 +191,7 @@ def test_norms_leave_the_product(function, schedule):
     bf16 = kernel.program.inputs[0].dtype.numpy
     arrays = [generator.standard_normal(shape).astype(bf16) for shape in shapes]
     x, w, *rest = (array.astype(np.float64) for array in arrays)
-    centred = x - x.mean(1, keepdims=True) if function is layer else x
+    centred = x - x.mean(1, keepdims=True) if function in (layer, written_out) else x
     root = np.sqrt((centred * centred).mean(1, keepdims=True) + 1e-5)
     gained = centred / root * (rest[0] if rest else 1)
     wanted = (gained + (rest[1] if count == 4 else 0)) @ w.T
@@ -184,3 +200,20 @@ def test_norms_leave_the_product(function, schedule):
     allowed = (2.0**-8 * bool(rest) + 2.0**-15) * (inner + 1) @ abs(w).T
     found = kernel.emulate(*arrays)
     assert (abs(found - wanted) <= allowed).all()
+
+
+@pytest.mark.parametrize(
+    ("schedule", "arch"),
+    [("small", "sm_80"), pytest.param("panels", "sm_90a", marks=pytest.mark.slow)],
+)
+def test_operands_that_are_both_normed(schedule, arch):
+    """Products of arguments are exact in f32's sums of few terms: what is left is two factors."""
+    arch, given = SCHEDULES[schedule]
+    kernel = cosines.compile(*X_W, arch=arch, schedule=given, out_dtype="f32")
+    assert kernel.check().ok and len(kernel.program.folds) == 2
+    generator = np.random.default_rng(4)
+    bf16 = kernel.program.inputs[0].dtype.numpy
+    x, w = (generator.integers(-4, 5, (rows, 72)).astype(bf16) for rows in (40, 48))
+    exact = cosines.reference(x, w)
+    found = kernel.emulate(x, w)
+    assert (abs(found - exact) <= 2.0**-20 * (1 + abs(exact))).all()

@@ -8,6 +8,7 @@ from polygen.emit.ctext import PointwiseWriter, definition
 from polygen.emit.folds import extent_text, result_address, stored
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import size_name
+from polygen.emit.names import c_name
 from polygen.emit.row_places import place_text
 from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import (
@@ -21,13 +22,15 @@ from polygen.frontend.program import (
 from polygen.lower.follow_work import Settle, StoreResults, known
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.poly.digits import peeled
+from polygen.poly.folds import scalars
 from polygen.poly.pointwise import Compute
 
 
-def finish_lines(work: Settle) -> tuple[list[str], list[str]]:
+def finish_lines(plan: KernelPlan, work: Settle) -> tuple[list[str], list[str]]:
     """What is computed when a level is there, as lines of C; with the helpers that it calls."""
     written = {name: result_variable(name) for name in work.outputs}
-    names = {value: known(value) for value in work.known}
+    names = {name: c_name(name) for name in scalars(plan.program)}
+    names |= {value: known(value) for value in work.known}
     writer = PointwiseWriter(names, written, fast=False)
     lines: list[str] = []
     helpers: list[str] = []
@@ -51,7 +54,7 @@ def _(plan: KernelPlan, one: Leaf, work: Settle) -> Text:
     declared = [f"{'bool' if truth else 'float'} {known(name)};" for name, truth in work.lasting]
     declared += [f"float {result_variable(name)};" for name in work.outputs]
     note = f"{one.statement}: results, and what is computed of them"
-    return Text(block(*finish_lines(work)[0]), note, tuple(declared))
+    return Text(block(*finish_lines(plan, work)[0]), note, tuple(declared))
 
 
 @leaf("store_results", "threads", StoreResults)
