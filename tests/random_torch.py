@@ -95,7 +95,7 @@ class Counting(nn.Module):
         # Not inside the function: Inductor's own backward passes read what was written since.
         y = self.act(self.up(x)) + self.seen
         self.seen.add_(0.25)
-        return y - self.seen
+        return y
 
 
 class Batched(nn.Module):
