@@ -119,7 +119,7 @@ def test_some_mistakes_of_texts_are_refused_or_do_the_same(name, op):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "op"), [case for case in CASES if case[1] != "make"])
+@pytest.mark.parametrize(("name", "op"), CASES)
 def test_mistakes_of_texts_are_refused_or_do_the_same(name, op):
     check(name, op, 1)
 
