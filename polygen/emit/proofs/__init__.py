@@ -1,1 +1,0 @@
-"""Proofs of the texts of leaves: what they do, run for all threads, is what statements say."""
