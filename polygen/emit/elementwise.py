@@ -1,5 +1,4 @@
-"""CUDA of a kernel whose threads compute one element each, by a text that CuPy's fusion has made;
-and of one whose only block folds all elements to a number.
+"""CUDA of a kernel whose threads compute one element each, by a text that CuPy's fusion has made.
 
 Operands are read in one of three ways, or are numbers:
 
@@ -33,17 +32,6 @@ class Value:
     is_const: bool
 
 
-_TOGETHER = {
-    "sum": "one + other",
-    "mean": "one + other",
-    "max": "one != one || one > other ? one : other",  # of what is no number, and else
-    "min": "one != one || one < other ? one : other",  # the second where that is none
-}
-_NEUTRAL = {"sum": "0", "mean": "0", "max": "-CUDART_INF", "min": "CUDART_INF"}
-FOLDS = frozenset(_TOGETHER)
-MOST_THREADS = 1024
-
-
 def elementwise(
     operands: Sequence[Value], results: Sequence[Value], ways: str, before: str, text: str
 ) -> str:
@@ -70,45 +58,6 @@ def elementwise(
         text,
     ]
     return _whole(before, [*parameters, *after], body)
-
-
-def folded(
-    operands: Sequence[Value], result: Value, ways: str, before: str, text: str, fold: str
-) -> str:
-    """The source of a kernel `NAME` of one block, that folds what the text computes.
-
-    Args:
-        operands: in order.
-        result: of the text, float or double; the fold of all is written.
-        ways: one letter for each operand.
-        before: what the text needs defined.
-        text: statements for one element.
-        fold: one of `FOLDS`; a mean is the sum, divided.
-    """
-    parameters, inside, after = _read(operands, ways)
-    kind, number = result.kind, " / size" if fold == "mean" else ""
-    body = [
-        f"__shared__ {kind} parts[{MOST_THREADS}];",
-        f"{kind} total = {_NEUTRAL[fold]};",
-        "for (unsigned i = threadIdx.x; i < (unsigned)size; i += blockDim.x) {",
-        *inside,
-        f"{kind} {result.name};",
-        text,
-        f"total = together(total, {result.name});",
-        "}",
-        "parts[threadIdx.x] = total;",
-        "for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {",
-        "__syncthreads();",
-        "if (threadIdx.x < half)",
-        "parts[threadIdx.x] = together(parts[threadIdx.x], parts[threadIdx.x + half]);",
-        "}",
-        f"if (threadIdx.x == 0) q0[0] = parts[0]{number};",
-    ]
-    together = (
-        f"__device__ {kind} together(const {kind} one, const {kind} other) {{\n"
-        f"return {_TOGETHER[fold]};\n}}"
-    )
-    return _whole(f"{before}\n{together}", [*parameters, f"{kind}* q0", *after], body)
 
 
 def _whole(before: str, parameters: Sequence[str], body: Sequence[str]) -> str:

@@ -22,11 +22,10 @@ from polygen.poly.elements import map_rank
 from polygen.poly.match import Match
 from polygen.poly.pointwise import Element, Pointwork
 from polygen.poly.tiling import Panels, RowVectors
-from polygen.schedule.model import Schedule
+from polygen.schedule.model import PANEL_COLUMNS, Schedule
 
 # Vectors in flight per lane, by the number of matrices that the epilogue reads.
 _IN_FLIGHT = (4, 8, 4, 2)
-_PANEL_COLUMNS = (64, 32, 16)
 _ROW_BYTES = common_facts()["tensor_map_row_bytes"]
 _AXES = common_facts()["tensor_map_axes_most"]
 _VECTOR_BYTES = 16  # of the narrowest output, in one access
@@ -80,7 +79,7 @@ def row_vectors(program: Program, schedule: Schedule) -> RowVectors:
 
 def panel_columns(schedule: Schedule) -> int:
     """Columns of a panel, as decided, else the most that divide a consumer's; 0: none do."""
-    fitting = (c for c in _PANEL_COLUMNS if own_columns(schedule) % c == 0)
+    fitting = (c for c in PANEL_COLUMNS if own_columns(schedule) % c == 0)
     return schedule.epilogue.columns or next(fitting, 0)
 
 
@@ -90,7 +89,7 @@ def in_runs(schedule: Schedule, work: Pointwork) -> Schedule:
     if not columns or run % columns == 0:
         return schedule
     own = own_columns(schedule)
-    fitting = (c for c in _PANEL_COLUMNS if own % c == 0 and run % c == 0)
+    fitting = (c for c in PANEL_COLUMNS if own % c == 0 and run % c == 0)
     return replace(schedule, epilogue=replace(schedule.epilogue, columns=next(fitting, 0)))
 
 
@@ -100,7 +99,7 @@ def _run(work: Pointwork, dim: str) -> int:
 
 
 def _narrower_panels(own: int, run: int, columns: int, rows: int) -> str:
-    fitting = (c for c in _PANEL_COLUMNS if c < columns and own % c == 0 and run % c == 0)
+    fitting = (c for c in PANEL_COLUMNS if c < columns and own % c == 0 and run % c == 0)
     narrow = 0 if rows else next(fitting, 0)
     return f"Use epilogue.columns = {narrow}" if narrow else 'Use epilogue.through = "registers"'
 
@@ -114,7 +113,7 @@ def narrower(schedule: Schedule, work: Pointwork) -> tuple[int, ...]:
     """The widths of panels below the schedule's own, widest first."""
     own, now = own_columns(schedule), panel_columns(schedule)
     return tuple(
-        c for c in _PANEL_COLUMNS if c < now and own % c == 0 and _too_narrow(c, work) is None
+        c for c in PANEL_COLUMNS if c < now and own % c == 0 and _too_narrow(c, work) is None
     )
 
 
@@ -192,11 +191,11 @@ def panels(schedule: Schedule, work: Pointwork) -> Panels | None:
         raise ScheduleError(
             f"tile.warp.n = {schedule.tile.warp.n}{shared} with panels",
             where=where,
-            nearest=f"Use a multiple of {_PANEL_COLUMNS[-1] * split}"
+            nearest=f"Use a multiple of {PANEL_COLUMNS[-1] * split}"
             + (', or epilogue.through = "registers"' if shared else ""),
         )
-    if columns not in _PANEL_COLUMNS or own % columns:
-        fitting = [str(c) for c in _PANEL_COLUMNS if own % c == 0]
+    if columns not in PANEL_COLUMNS or own % columns:
+        fitting = [str(c) for c in PANEL_COLUMNS if own % c == 0]
         raise ScheduleError(
             f"epilogue.columns = {columns} of tile.warp.n = {schedule.tile.warp.n}{shared}",
             where=f"schedule {schedule.name}, epilogue.columns",

@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from polygen.schedule.model import Schedule, leaves
-
-_NARROWEST = 16  # columns of a panel
+from polygen.schedule.model import PANEL_COLUMNS, Schedule, leaves
 
 
 def lighter(schedule: Schedule) -> Iterator[Schedule]:
@@ -48,10 +46,11 @@ def _pipelines(schedule: Schedule) -> Iterator[Schedule]:
 def _panels(schedule: Schedule) -> Iterator[Schedule]:
     """Narrower panels of results."""
     epilogue = schedule.epilogue
-    columns = (epilogue.columns or schedule.tile.warp.n) // 2
-    while columns >= _NARROWEST and epilogue.through in ("tma", "lines"):
-        yield replace(schedule, epilogue=replace(epilogue, columns=columns))
-        columns //= 2
+    if epilogue.through not in ("tma", "lines"):
+        return
+    for columns in PANEL_COLUMNS:
+        if columns < (epilogue.columns or schedule.tile.warp.n):
+            yield replace(schedule, epilogue=replace(epilogue, columns=columns))
 
 
 def _warps(schedule: Schedule) -> Iterator[Schedule]:

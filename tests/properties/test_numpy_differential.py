@@ -13,10 +13,10 @@ import random
 
 import numpy
 import pytest
+from plans_in_turns import Timed
 
 import polygen.adapters.numpy as lazy
-from polygen.adapters.numpy import structures
-from polygen.adapters.numpy.backends import NUMPY, Backend
+from polygen.adapters.numpy.backends import NUMPY
 
 TYPES = ["float64"] * 4 + ["float32"] * 3 + ["float16", "int64", "int64", "int32", "int8", "uint8",
                                              "bool", "bool"]  # fmt: skip
@@ -359,17 +359,6 @@ def test_scripts_give_what_numpy_gives():
 def test_many_scripts_give_what_numpy_gives(part):
     for seed in range(1000 + part * 750, 1000 + (part + 1) * 750):
         check(seed)
-
-
-class Timed(Backend):
-    """NumPy, where plans run in turns with their operations apart, for ever."""
-
-    times = True
-
-    def timed(self, function):
-        structures._trials = type(structures._trials)(4096)  # none comes to an end
-        function()
-        return 1.0
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -8,10 +8,10 @@ import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plans_in_turns import Timed
 
 import polygen.adapters.numpy as lazy
-from polygen.adapters.numpy import structures
-from polygen.adapters.numpy.backends import NUMPY, Backend
+from polygen.adapters.numpy.backends import NUMPY
 
 BINARY = ("add", "subtract", "multiply", "divide", "maximum", "less", "equal", "logical_and")
 UNARY = ("negative", "absolute", "square", "tanh", "isfinite", "sign")
@@ -103,17 +103,6 @@ def test_random_programs_give_what_numpy_gives(kinds, program):
 )
 def test_short_random_programs_give_what_numpy_gives(kinds, program):
     check(kinds, program)
-
-
-class Timed(Backend):
-    """NumPy, where plans run in turns with their operations apart, for ever."""
-
-    times = True
-
-    def timed(self, function):
-        structures._trials = type(structures._trials)(4096)  # none comes to an end
-        function()
-        return 1.0
 
 
 @settings(max_examples=60, deadline=None)

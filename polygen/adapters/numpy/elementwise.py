@@ -19,15 +19,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from polygen.adapters.numpy.operations import ArrayForm, Operation, Shape
-from polygen.emit.elementwise import MOST_THREADS, NAME, Value, elementwise, folded
+from polygen.adapters.numpy.operations import ArrayForm, Shape
+from polygen.emit.elementwise import NAME, Value, elementwise
 
 _MOST_ELEMENTS = 1 << 31
 _MOST_LAYOUTS = 64  # of one kernel
 _MOST_KERNELS = 4096
 _THREADS = 128
-_EACH = 8  # elements of a thread of a fold, at least
-_ONE = (1,)
 
 Strides = tuple[int, ...]
 
@@ -140,18 +138,15 @@ def _merged(shape: Shape, arrays: Sequence[Strides]) -> list[tuple[int, list[int
     return axes
 
 
-def source(kernel: Any, ways: str, fold: str = "") -> str:
+def source(kernel: Any, ways: str) -> str:
     """CUDA C++ of a kernel.
 
     Args:
         kernel: CuPy's `ElementwiseKernel`.
         ways: of its operands, see `Layout`.
-        fold: of its result, which is not written then; empty: none.
     """
     operands = [Value(one.name, one.ctype, bool(one.is_const)) for one in kernel.in_params]
     results = [Value(one.name, one.ctype, False) for one in kernel.out_params]
-    if fold:
-        return folded(operands, results[0], ways, kernel.preamble, kernel.operation, fold)
     return elementwise(operands, results, ways, kernel.preamble, kernel.operation)
 
 
@@ -199,9 +194,6 @@ class Elementwise:
         if found:
             found[0].kernel  # noqa: B018
 
-    def _source(self, ways: str) -> str:
-        return source(self._kernel, ways)
-
     def _laid_out(self, operands: Sequence[Any], key: tuple[Strides, ...]) -> Any:
         """What launches it for operands of some strides; nothing where CuPy has to."""
         if len(self._layouts) >= _MOST_LAYOUTS:
@@ -218,7 +210,7 @@ class Elementwise:
         return found
 
     def _compiled(self, ways: str) -> Any:
-        text = self._source(ways)
+        text = source(self._kernel, ways)
         found = _kernels.get(text)
         if found is None:
             if len(_kernels) >= _MOST_KERNELS:
@@ -227,51 +219,9 @@ class Elementwise:
         return found
 
 
-class Folded(Elementwise):
-    """What a kernel of CuPy computes, folded to one number by one block."""
-
-    __slots__ = ("_block", "_fold", "_library")
-
-    def __init__(
-        self, module: Any, kernel: Any, operands: Sequence[Any], ends: Ends, fold: Operation,
-        library: Callable[..., Any],
-    ) -> None:  # fmt: skip
-        """Of the operands of a first call.
-
-        Args:
-            module: CuPy.
-            kernel: its `ElementwiseKernel`, of one result.
-            operands: arrays and numbers.
-            ends: of that.
-            fold: of its result, to one number.
-            library: computes it, too.
-        """
-        super().__init__(module, kernel, operands, ends)
-        self._fold, self._library = fold, library
-        each = -(-math.prod(ends.shape) // _EACH)
-        self._block = (min(MOST_THREADS, max(32, 1 << (each - 1).bit_length())),)
-
-    def __call__(self, *operands: Any) -> Any:
-        """The number, as an array of the fold's shape."""
-        key = tuple([operands[place].strides for place in self._arrays])
-        found = self._layouts.get(key)
-        if found is None:
-            found = self._laid_out(operands, key)
-        if not found:
-            return self._library(*operands)
-        raw, _, tail = found
-        result = self._array(self._fold.shape, self._fold.dtype)
-        raw.kernel(_ONE, self._block, (*operands, result, *tail))
-        return result
-
-    def _source(self, ways: str) -> str:
-        return source(self._kernel, ways, self._fold.name)
-
-
 def of_fused(
-    module: Any, kernel: Any, operands: Sequence[Any], ends: Ends | None,
-    fold: Operation | None = None, library: Callable[..., Any] | None = None,
-) -> Callable[..., Any] | None:  # fmt: skip
+    module: Any, kernel: Any, operands: Sequence[Any], ends: Ends | None
+) -> Callable[..., Any] | None:
     """What launches a kernel that `cupy.fuse` has made; None: only CuPy can.
 
     Args:
@@ -279,8 +229,6 @@ def of_fused(
         kernel: what was made.
         operands: of its first call.
         ends: what it reads and writes; None: it is not pointwise.
-        fold: of its one result, to a number; None: none.
-        library: computes that, too.
     """
     if ends is None or type(kernel).__name__ != "ElementwiseKernel":
         return None
@@ -296,9 +244,6 @@ def of_fused(
         return None
     if module.cuda.runtime.getDeviceCount() > 1:
         return None  # arrays of another device than the current one are CuPy's to reach
-    if fold is None or library is None:
-        found = Elementwise(module, kernel, operands, ends)
-    else:
-        found = Folded(module, kernel, operands, ends, fold, library)
+    found = Elementwise(module, kernel, operands, ends)
     found.prepare(operands)
     return found

@@ -17,7 +17,7 @@ from polygen.adapters.numpy.memory import FOREIGN
 from polygen.adapters.numpy.on_numpy import Backend
 from polygen.adapters.numpy.operations import Operation, Shape
 from polygen.api import target
-from polygen.emit.elementwise import FOLDS, NAME
+from polygen.emit.elementwise import NAME
 from polygen.errors import PolygenError
 from polygen.frontend.program import Program
 from polygen.hardware.device import Device
@@ -30,7 +30,6 @@ _THREADS, _SHARED, _SHORT = 512, 32, 8192
 # Parts of the rows of a matrix that are summed by themselves: a power of two that divides them.
 _MOST_PARTS, _LEAST_PARTS = 64, 4
 _MOST_FUSED = 4096
-_FEW = 1 << 15  # elements that one block folds in less than another launch takes
 _ALLOCATED = ("Memory", "MemoryAsync", "ManagedMemory", "PooledMemory")
 _LARGE = 1 << 22  # elements whose reading by few blocks takes longer than another launch
 
@@ -111,8 +110,6 @@ class CuPy(Backend):
         long sums to CUB. Neighbouring threads go down a vector of one element a row, and so read
         matrices astray. Means whose sums need a wider type than theirs are not fused.
         """
-        if self._is_short(fold):
-            return True
         whole = fold.shapes[0]
         along_rows = not _keeps_last(fold)
         shared = any(s and s[-1] == 1 and math.prod(s) > 1 for s in shapes) and whole in shapes
@@ -169,39 +166,6 @@ class CuPy(Backend):
             return (found / rows if fold.name == "mean" else found).reshape(fold.shape)
 
         return run
-
-    def short(
-        self, function: Callable[..., Any], ends: Ends, fold: Operation, library: Callable[..., Any]
-    ) -> Callable[..., Any] | None:
-        """By one block, where the elements are few: CuPy's kernels of folds take longer to call."""
-        if not self._is_short(fold):
-            return None
-        way: Callable[..., Any] | None = None
-
-        def run(*operands: Any) -> Any:
-            nonlocal way
-            if way is None:
-                kernel = self._fused.get(ends.key)
-                if kernel is None:
-                    fused = self.module.fuse(kernel_name=NAME)(function)
-                    try:
-                        fused(*operands)
-                        kernel = self._fused.put(ends.key, _kernel_of(fused))
-                    except Exception:
-                        way = library
-                        return library(*operands)
-                way = of_fused(self.module, kernel, operands, ends, fold, library) or library
-            return way(*operands)
-
-        return run
-
-    def _is_short(self, fold: Operation) -> bool:
-        """Whether a fold to one number is one block's work, in the type of its elements."""
-        shape, kind = fold.shapes[0], fold.loop[0]
-        return (
-            bool(shape) and fold.size == 1 and 0 < math.prod(shape) <= _FEW
-            and fold.name in FOLDS and kind.char in "fd" and fold.dtype == kind
-        )  # fmt: skip
 
     def sums(self, kind: np.dtype[Any]) -> bool:
         """As CuPy computes it, but for the launches: of types whose sums are of that type too."""

@@ -58,22 +58,6 @@ class Backend:
         """What runs a fold that is in no fused function; None: the module's function."""
         return None
 
-    def short(
-        self, function: Callable[..., Any], ends: Ends, fold: Operation, library: Callable[..., Any]
-    ) -> Callable[..., Any] | None:
-        """A fold to one number of what a function of pointwise operations gives.
-
-        Args:
-            function: of arrays and numbers.
-            ends: what it reads and gives.
-            fold: of that.
-            library: computes the fold.
-
-        Returns:
-            None: that is to be run.
-        """
-        return None
-
     def sums(self, kind: np.dtype[Any]) -> bool:
         """Whether the product of two vectors of a type is the sum of their products, recorded."""
         return False

@@ -20,7 +20,7 @@ from operator import methodcaller
 from typing import Any
 
 from polygen.adapters.numpy.elementwise import Ends
-from polygen.adapters.numpy.operations import Operation, Shape, apply, form_of, operation
+from polygen.adapters.numpy.operations import Operation, Shape, apply
 
 _MOST_MEMBERS = 32  # operations of one kernel
 
@@ -246,35 +246,21 @@ def _function(step: Step, backend: Any) -> Callable[..., Any]:
     """What runs a step: a library's function as it is, or a fused one."""
     members = step.members
     last = members[-1].operation
-    if last.kind == "fold":
-        return _fold_function(step, backend)
     if len(members) == 1 and last.direct:
         return _single(members[0], step, backend)
+    if last.kind == "fold":
+        return _fold_function(step, backend)
     composed = _composed(step.reads, members, step.writes, backend)
     return backend.fuse(composed, _ends(step))  # type: ignore[no-any-return]
 
 
 def _fold_function(step: Step, backend: Any) -> Callable[..., Any]:
-    """What runs a step that ends with a fold."""
-    *before, last = step.members
-    fold, reads = last.operation, step.reads
-    if before:
-        twice = len(reads) == 1 and backend.is_read_twice(fold)
-        reads = reads * 2 if twice else reads
-        fused = backend.fuse(_composed(reads, step.members, step.writes, backend))
-        library = _shaped(fused, twice, fold)
-        part = Step(tuple(before), last.reads, step.reads)
-        function = _composed(step.reads, before, last.reads, backend)
-    else:
-        library = _single(last, step, backend)
-        positive = operation(("positive", form_of(fold.shapes[0], fold.loop[0])))
-        if positive is None:
-            return library
-        alone = Member(last.slot, positive, last.reads)
-        part = Step((alone,), (last.slot,), step.reads)
-        function = backend.module.positive
-    short = backend.short(function, _ends(part), fold, library)
-    return library if short is None else short
+    """What runs a step that ends with a fold, and is one kernel."""
+    fold, reads = step.members[-1].operation, step.reads
+    twice = len(reads) == 1 and backend.is_read_twice(fold)
+    reads = reads * 2 if twice else reads
+    fused = backend.fuse(_composed(reads, step.members, step.writes, backend))
+    return _shaped(fused, twice, fold)
 
 
 def _shaped(fused: Callable[..., Any], twice: bool, fold: Operation) -> Callable[..., Any]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import sys
 import warnings
 
 import pytest
+from entered_functions import entered
 
 torch = pytest.importorskip("torch")
 pgt = pytest.importorskip("polygen.adapters.torch")
@@ -29,17 +29,6 @@ def whole(*shape):
 def gpu(monkeypatch):
     with stand_in(monkeypatch) as found:
         yield found
-
-
-def entered(call):
-    """Names of the functions of Python that a call enters."""
-    names = []
-    sys.setprofile(lambda frame, event, _: event == "call" and names.append(frame.f_code.co_name))
-    try:
-        call()
-    finally:
-        sys.setprofile(None)
-    return names
 
 
 def relu_text():

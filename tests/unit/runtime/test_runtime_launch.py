@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from entered_functions import entered
 from runtime_samples import A, Device, X, Y, artifact, cupy_array, source
 
 from polygen.errors import AlignmentMismatch, ArgumentError
@@ -168,17 +169,6 @@ def test_alignment_is_that_of_address_and_strides(pointer, row_bytes, expected):
     x = cupy_array((4, 4), pointer, strides=(row_bytes, 4))
     binding = bind(source(), (X,), (Y,), (describe(x), describe(cupy_array((4, 4), 0x90000))))
     assert alignments(binding, (pointer, 0x90000)) == (expected, 16)
-
-
-def entered(call):
-    """Names of the functions of Python that a call enters."""
-    names = []
-    sys.setprofile(lambda frame, event, _: event == "call" and names.append(frame.f_code.co_name))
-    try:
-        call()
-    finally:
-        sys.setprofile(None)
-    return names
 
 
 def test_the_host_work_of_a_warm_call_is_small(device, launcher):
