@@ -16,7 +16,7 @@ may begin and end (`check_shifted`); what a shift does to bytes, in `realign_wor
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -25,7 +25,7 @@ from polygen.errors import VerifyError
 from polygen.hardware import formula
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.realign_work import WordShift, check_shifts, word_shifts
-from polygen.lower.shares import Share, check_share
+from polygen.lower.shares import Share, check_share, line_share
 from polygen.poly.realign_program import SOURCES
 
 WHERE = "lines that begin anywhere"
@@ -39,8 +39,8 @@ class Shifted:
     Attributes:
         elements: of a chunk.
         columns: of the panel.
-        ends: which slots for elements at the ends of rows are whose; rows that go on behind the
-            panel need the first half of the passes.
+        ends: which slots for elements at the ends of rows are whose, as many as a chunk has; rows
+            that end inside of the panel go through them twice.
         shifts: of a chunk, in bytes.
     """
 
@@ -63,6 +63,11 @@ class Shifted:
     def whole(self) -> str:
         """Whether the chunk that begins with element `first` is stored whole."""
         return f"first + {self.elements} <= left"
+
+    @property
+    def slot(self) -> str:
+        """The number of a slot, where `column` is its number among those of one way through."""
+        return f"column + lap * {self.elements}"
 
     @property
     def end(self) -> str:
@@ -101,10 +106,7 @@ def shifted(tile: tuple[int, int], size: int, width: int, threads: int) -> Shift
         return None
     if rows * chunks % threads or rows * elements % threads:
         return None
-    number = f"(i * {threads} + thread % {threads})"
-    slot = f"{number} % {elements} + {number} / {rows * elements} * {elements}"
-    passes = SOURCES * rows * elements // threads
-    ends = Share("", f"{number} / {elements} % {rows}", slot, 1, "0", str(passes))
+    ends = line_share((rows, elements), 1, threads, "n")
     return Shifted(elements, columns, ends, word_shifts(chunk_bytes()))
 
 
@@ -124,10 +126,8 @@ def check_shifted(of: Shifted, tile: tuple[int, int], size: int, threads: int) -
     if (of.elements * size, of.columns) != (chunk_bytes(), tile[1]):
         raise VerifyError(f"chunks of {of.elements} of {of.columns} elements", where=WHERE)
     check_shifts(chunk_bytes(), of.shifts)
-    half = replace(of.ends, end=str(int(of.ends.end) // 2))
-    for ends, slots in ((of.ends, SOURCES * of.elements), (half, of.elements)):
-        for agent in range(2):
-            check_share(ends, (tile[0], slots), threads, 1, before=agent * threads)
+    for agent in range(2):
+        check_share(of.ends, (tile[0], of.elements), threads, 1, before=agent * threads)
     check_stored(of)
     check_fetched(of)
 
@@ -139,8 +139,10 @@ def check_stored(of: Shifted) -> None:
         VerifyError: for some row they are not, or a chunk is made of other elements.
     """
     size, columns = of.elements, of.columns
-    head, left, column, e = np.ix_(range(size), range(columns + 1), range(0, columns, size),
-                                   range(SOURCES * size))  # fmt: skip
+    head, left, column, slots = np.ix_(
+        range(size), range(columns + 1), range(0, columns, size), range(SOURCES * size)
+    )
+    e = formula.value(of.slot, {"lap": slots // size, "column": slots % size})
     names = {"head": head, "left": left, "column": column, "e": e}
     first = formula.value(of.stored, names)
     beside, own = formula.value(of.beside, names), np.arange(size)
@@ -161,7 +163,7 @@ def check_stored(of: Shifted) -> None:
             place = np.broadcast_to(first[:, :, at, 0] + one, whole.shape[:2])
             np.add.at(count, (*np.indices(place.shape), place), whole[:, :, at, 0])
     end = np.broadcast_to(formula.value(of.end, names), (size, columns + 1, 1, SOURCES * size))
-    inside = (end < left) & ((left < columns) | (e < size))
+    inside = (end < left) & ((left < columns) | (slots < size))
     for slot in range(SOURCES * size):
         place = np.where(inside[:, :, 0, slot], end[:, :, 0, slot], 0)
         np.add.at(count, (*np.indices(place.shape), place), inside[:, :, 0, slot])

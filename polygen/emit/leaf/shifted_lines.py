@@ -31,7 +31,6 @@ def store_shifted(plan: KernelPlan, line: Line) -> list[str]:
     ]
     at, beside = (f"{name}_at + {line.place.replace('column', c)}" for c in ("column", "beside"))
     words = ", ".join(f"{part}.{letter}" for part in ("low", "high") for letter in _LETTERS)
-    passes = f"left < {by.columns} ? {ends.end} : {int(ends.end) // SOURCES}"
     return [
         *panel_start(plan, line),
         f"const int left = min({left}, {by.columns});",
@@ -47,9 +46,10 @@ def store_shifted(plan: KernelPlan, line: Line) -> list[str]:
         f"    *(uint4*)(to + first) = make_uint4({_WORDS});",
         "  }",
         "}",
+        f"for (int lap = 0; lap < (left < {by.columns} ? {SOURCES} : 1); ++lap)",
         "#pragma unroll 4",
-        f"for (int i = {ends.first}; i < ({passes}); ++i) {{",
-        f"  const int row = {ends.row}, e = {ends.column};",
+        f"for (int i = {ends.first}; i < {ends.end}; ++i) {{",
+        f"  const int row = {ends.row}, e = {by.slot.replace('column', f'({ends.column})')};",
         *begin,
         f"  const int column = {by.end};",
         f"  if ({inside} && column < left) to[column] = read_portion<{element}>({at});",

@@ -51,6 +51,7 @@ WRONG = {
     "stored": ["column", "head + column + 1", "column - head", "head * 2 + column"],
     "beside": ["column + 8", "min(column + 8, 48)", "min(column + 4, 56)", "column"],
     "whole": ["first + 8 < left", "first + 7 <= left", "first + 9 <= left", "first < left"],
+    "slot": ["column", "column + lap", "column + lap * 4", "column * 2 + lap"],
     "end": [
         "e + (e > head) * (max(left - head, 0) / 8 * 8)",
         "e + (e >= head) * (max(left, 0) / 8 * 8)",
@@ -82,27 +83,17 @@ def test_other_formulas_are_refused(field, text):
 
 def test_other_records_are_refused():
     of, (tile, size) = made("bf16"), TILES["bf16"]
-    ends = of.ends
+    ends, number = of.ends, "(i * 128 + thread % 128)"
     wrong = [
         dataclasses.replace(of, elements=4),
         dataclasses.replace(of, columns=56),
         dataclasses.replace(of, shifts=of.shifts[:1]),
         dataclasses.replace(of, shifts=of.shifts[::-1]),
-        dataclasses.replace(of, ends=dataclasses.replace(ends, end="4")),
+        dataclasses.replace(of, ends=dataclasses.replace(ends, end="3")),
         dataclasses.replace(of, ends=dataclasses.replace(ends, first="1")),
-        dataclasses.replace(of, ends=dataclasses.replace(ends, row="(i * 128 + thread % 128) / 8")),
+        dataclasses.replace(of, ends=dataclasses.replace(ends, row=f"{number} / 16")),
         dataclasses.replace(of, ends=dataclasses.replace(ends, column="i")),
     ]  # fmt: skip
     for one in wrong:
         with pytest.raises(VerifyError):
             check_shifted(one, tile, size, THREADS)
-
-
-def test_the_first_half_of_the_passes_has_all_of_a_row_that_goes_on():
-    of = made("bf16")
-    number = "(i * 128 + thread % 128)"
-    late = dataclasses.replace(
-        of.ends, row=f"{number} / 16", column=f"{number} % 16"
-    )  # each slot once, but not the first ones first
-    with pytest.raises(VerifyError):
-        check_shifted(dataclasses.replace(of, ends=late), *TILES["bf16"], THREADS)
