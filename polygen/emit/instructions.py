@@ -21,7 +21,7 @@ from polygen.lower.computed import Computed
 from polygen.lower.fragments import Make
 from polygen.lower.plan import KernelPlan
 from polygen.lower.realign_work import WORD, RowMake
-from polygen.lower.result_work import Finish, Store
+from polygen.lower.result_work import Finish, Lines, Read, Store
 from polygen.lower.work import Boxes, Copy, Fill, Load, Move, Product, Stream
 
 # Files of templates/instructions in their order.
@@ -61,6 +61,9 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         needed.add("box_load_once")
     if any(finish.operands for finish in plan.of(Finish)):
         needed.add("panels_in")
+    lines = [line for work in plan.of(Lines) for line in work.moved]
+    if any(line.shifted is not None and isinstance(line.access, Read) for line in lines):
+        needed.add("row_edge")
     computed = computed_chunks(plan)
     if any(work.load is not None for work in plan.of(Make)):
         needed.add("fragment_loads")

@@ -26,7 +26,7 @@ _WRITTEN_TEXT = (
     "fold unfold full low_a low_b address_a address_b fragment_a fragment_b place_scratch "
     "section item groups rows_before rows_of_group tiles_m tiles_n RowGroups all_tiles "
     "find_together scores weights correction reference keys first_key half_rows first_row now "
-    "share own_tiles own_items part_tiles chunk "
+    "share own_tiles own_items part_tiles chunk head beside offset first "
     "TileWalk TileColumn domain domain_tiles domain_items others of_matrix start "
     "lines block segment segments block_rows rest held own "
     "before after worth term_of_reference terms_of_score store_parts k_lowest k_highest k_of_all "

@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from polygen.hardware.device import common_facts
@@ -20,6 +22,7 @@ from polygen.lower.folds import fold_parts
 from polygen.lower.given import Given
 from polygen.lower.lanes import closed_form, flat_form, panel_lanes
 from polygen.lower.pixels import part_of, starts
+from polygen.lower.realign_work import WORD
 from polygen.lower.result_work import (
     Epilogue,
     Finish,
@@ -33,14 +36,18 @@ from polygen.lower.result_work import (
     Write,
 )
 from polygen.lower.shares import line_share, vector_share
+from polygen.lower.shifted import shifted
 from polygen.lower.tallies import given_read
 from polygen.lower.work import Boxes
 from polygen.poly.fold_parts import HELD
 from polygen.poly.pointwise import Element, Pointwork
+from polygen.poly.realign_program import SOURCES
 from polygen.poly.results import row_vectors
 from polygen.poly.tiling import Panels, Tiling, completed, in_pass, share_of
 
 _WIDEST = 16  # bytes of one access of a thread
+_IN_FLIGHT = 8  # registers of a thread with reads that are on their way together
+_BESIDE = 72  # registers that a consumer needs beside its sums and what is on its way
 
 
 def epilogue(given: Given) -> Epilogue:
@@ -239,7 +246,8 @@ def lines(given: Given, out: Epilogue, panels: tuple[Panel, ...], agent: str) ->
     elements = {e.name: e for e in (*given.work.reads, *given.work.writes)}
     accesses: dict[str, Read | Write] = {read.name: read for read in out.reads}
     accesses |= {write.name: write for write in out.writes}
-    found = []
+    spare = _spare(given)  # two chunks are on their way for each portion
+    roomy, found = spare >= SOURCES * chunk_bytes() // WORD, []
     for one in panels:
         element, access = elements[one.name], accesses[one.name]
         start, along, width = panel_corner(given, one, agent), "n", one.element_bytes
@@ -248,10 +256,26 @@ def lines(given: Given, out: Epilogue, panels: tuple[Panel, ...], agent: str) ->
         elif access.m == (Step("1"),):
             along = "m"
         tile, threads = (one.rows, one.columns), given.device.group_threads
+        shift, most = None, _IN_FLIGHT
+        if element.kind == "vector" and access.n == (Step("1"),) and access.rows[1] is None:
+            shift = shifted(tile, one.element_bytes, width, threads)
+        if shift is not None and (roomy or not given.work.matrices):
+            width, most = chunk_bytes(), max(spare, _IN_FLIGHT)
+        else:
+            shift = None
         share = line_share(tile, width // one.element_bytes, threads, along)
-        place = panel_place(one)
-        found.append(Line(one, access, along, width, start["m"], start["n"], share, place))
+        words = max(1, width // WORD) * (1 if shift is None else SOURCES)
+        count = int(share.end)
+        together = max(n for n in (1, 2, 4, 8) if n == 1 or (count % n == 0 and n * words <= most))
+        corner, place = (start["m"], start["n"]), panel_place(one)
+        found.append(Line(one, access, along, width, *corner, share, place, together, shift))
     return Lines(tuple(found), given.device.group_threads)
+
+
+def _spare(given: Given) -> int:
+    """Registers of a consumer beside its sums and what it needs besides."""
+    sums = math.prod(given.tiles.warp) // given.device.group_threads * len(given.match.products)
+    return given.schedule.roles.consumer_registers - sums - _BESIDE
 
 
 def panel_place(of: Panel) -> str:

@@ -12,13 +12,11 @@ from polygen.lower.accesses import Step
 from polygen.lower.computed import Rows
 from polygen.lower.launch import Parts
 from polygen.lower.shares import Share
+from polygen.lower.shifted import Shifted
 from polygen.lower.sync_work import Placed
 from polygen.lower.work import Boxes
 from polygen.poly.match import Along
 from polygen.poly.pointwise import Compute
-
-_IN_FLIGHT = 8  # registers of a thread with reads that are on their way together
-_WORD_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,11 +227,8 @@ class Line:
     column: str
     share: Share  # which portions of the panel are whose
     place: str  # byte of the panel where a portion begins, over `row` and `column` in it
-
-    @property
-    def together(self) -> int:
-        """Portions that are on their way to a thread at once."""
-        return min(int(self.share.end), _IN_FLIGHT // max(1, self.width // _WORD_BYTES))
+    together: int  # portions that are on their way to a thread at once
+    shifted: Shifted | None = None  # where rows begin anywhere in chunks: portions are chunks
 
 
 @dataclass(frozen=True, slots=True)

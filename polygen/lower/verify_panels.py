@@ -26,6 +26,7 @@ from polygen.lower.lanes import matrix_lanes
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Finish, Line, Lines, Panel, Read, Store, Visits, Warm, Write
 from polygen.lower.shares import check_share
+from polygen.lower.shifted import check_shifted
 from polygen.lower.verify_places import agents
 from polygen.poly.results import panel_name
 
@@ -126,6 +127,8 @@ def _check_line(plan: KernelPlan, line: Line, threads: int) -> None:
     elements = {e.name: e for e in (*plan.work.reads, *plan.work.writes)}
     most = max(size, elements[line.access.name].alignment) if adjacent else size
     count = panel.rows if along == "m" else panel.columns
+    if line.shifted is not None:
+        most = _check_shifted(line, threads, where)
     fits = line.width and most % line.width == 0 and line.width % size == 0
     if line.along != along or not fits or count * size % line.width:
         raise VerifyError(f"lines along {line.along} by {line.width} bytes", where=where)
@@ -138,17 +141,30 @@ def _check_line(plan: KernelPlan, line: Line, threads: int) -> None:
         check_share(line.share, tile, threads, 1, before=agent * threads)
     if int(line.share.end) % line.together:
         raise VerifyError(f"{line.together} of {line.share.end} portions at once", where=where)
-    _check_portions(line, where)
+    _check_portions(line, line.share.elements, where)
+    if line.shifted is not None:
+        _check_portions(line, 1, where)
 
 
-def _check_portions(line: Line, where: str) -> None:
-    """Every portion lies in the panel where the swizzles of its boxes have it, in one piece."""
+def _check_shifted(line: Line, threads: int, where: str) -> int:
+    """Rows whose elements are adjacent are moved by chunks, wherever they begin: bytes of one."""
+    panel, by = line.panel, line.shifted
+    if line.access.n != (Step("1"),) or line.access.rows[1] is not None or by is None:
+        raise VerifyError("chunks of elements that are not adjacent", where=where)
+    if by.elements != line.share.elements:
+        raise VerifyError(f"chunks of {by.elements} elements", where=where)
+    check_shifted(by, (panel.rows, panel.columns), panel.element_bytes, threads)
+    return chunk_bytes()
+
+
+def _check_portions(line: Line, elements: int, where: str) -> None:
+    """Portions of so many elements lie where the swizzles of the boxes have them, in one piece."""
     panel, size = line.panel, line.panel.element_bytes
     per_box, swizzle = panel.span // size, span_swizzle(panel.span)
-    row, column = np.indices((panel.rows, panel.columns // line.share.elements))
-    column = column * line.share.elements
+    row, column = np.indices((panel.rows, panel.columns // elements))
+    column = column * elements
     found = formula.value(line.place, {"row": row, "column": column})
-    for e in range(line.share.elements):
+    for e in range(elements):
         box, inside = np.divmod(column + e, per_box)
         wanted = box * panel.rows * panel.span + swizzle.address(row, inside * size, panel.span)
         if not np.array_equal(found + e * size, wanted):

@@ -1,11 +1,14 @@
 """Rows that are stored by index, on the PTX machine: values, edges, and what is never written."""
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
 from test_machine_gathered import ints, schedules
 
 import polygen as pg
+from polygen.schedule.load import shipped_as
 
 ARCHS = ("sm_80", "sm_90a")
 F32 = np.float32
@@ -86,6 +89,7 @@ CASES = {
                   "out": ("s32[S,N]", 33, 16)},
     ),
 }  # fmt: skip
+_BYTES = {"bf16": 2, "f32": 4}
 _STORED = {"bf16": ml_dtypes.bfloat16, "s8": np.int8, "s32": np.int32}
 
 
@@ -130,3 +134,20 @@ def test_a_row_that_two_blocks_store_is_a_race():
     rows[150] = rows[3]
     report = kernel.emulation(x, w, rows, out).report
     assert {finding.code for finding in report.findings} == {"race-write-write"}
+
+
+@pytest.mark.parametrize("kind", ["bf16", pytest.param("f32", marks=pytest.mark.slow)])
+def test_rows_that_begin_anywhere_are_stored_by_chunks(kind):
+    """Rows of 77 elements: chunks of each begin elsewhere, and the last row ends the array."""
+    fused, of = pg.fuse(scatter, name="scattered"), shipped_as("sm_90a", "cooperative_128x64x64")
+    ways, stages = replace(of.epilogue, through="lines"), replace(of.pipeline, stages=4)
+    kernel = fused.compile(
+        "bf16[T,K]", "bf16[N,K]", "s32[T]", f"{kind}[S,N]@{_BYTES[kind]}", arch="sm_90a",
+        schedule=replace(of, epilogue=ways, pipeline=stages),
+    )  # fmt: skip
+    assert "const int head" in kernel.source
+    x, w, rows = ints(100, 72), ints(77, 72, seed=1), different(100, 150)
+    out = ints(150, 77, seed=2, dtype=_STORED.get(kind, F32))
+    wanted = fused.reference(x, w, rows, out).astype(out.dtype).astype(np.float64)
+    wanted[rows[5]], rows[5] = out[rows[5]], -1
+    np.testing.assert_array_equal(stored(kernel, x, w, rows, out), wanted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from polygen.emit.leaf.shifting import shift_words
 from polygen.emit.leaf.table import INDENT, Text, block, leaf
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.realign_work import RowCopy
@@ -46,19 +47,12 @@ def _(plan: KernelPlan, one: Leaf, work: RowCopy) -> Text:
         "    }",
         "  }",
     ]
-    shifts = []
-    source = "from[u]"
-    for step in work.shifts:
-        moved = f"shift & {step.bit} ? {source}[i + {step.words}] : {source}[i]"
-        shifts += _unrolled(f"i < {step.results}", f"w[i] = {moved};")
-        source = "w"
-    shifts += _unrolled(f"i < {words}", "w[i] = __funnelshift_r(w[i], w[i + 1], shift * 8);")
-    made = ", ".join(f"w[{at}]" for at in range(words))
+    shifts = [*shift_words(work.shifts, "from[u]", "shift")]
+    made = ", ".join(f"words[{at}]" for at in range(words))
     stores = [
         "#pragma unroll",
         f"for (int u = 0; u < {shape.together}; ++u) {{",
-        f"  unsigned w[{work.shifts[0].results}];",
-        *shifts,
+        *(line if line.startswith("#") else "  " + line for line in shifts),
         f"  const int own = {shape.own};",
         f"  if (own < {CHUNKS}) reinterpret_cast<uint4*>(to)[own] = make_uint4({made});",
         "}",
@@ -66,7 +60,3 @@ def _(plan: KernelPlan, one: Leaf, work: RowCopy) -> Text:
     note = f"{one.statement}: chunks of {size} bytes, {shape.together} of each lane, from {CHUNK}"
     body = "\n".join(line if line.startswith("#") else INDENT + line for line in loads + stores)
     return Text(body, note)
-
-
-def _unrolled(condition: str, line: str) -> list[str]:
-    return ["#pragma unroll", f"  for (int i = 0; {condition}; ++i) {line}"]

@@ -89,7 +89,8 @@ def times(p: CostParameters, c: Columns) -> dict[str, Column]:
     cycle = 1e-3 / p.clock * (1 + p.droop * used)
     found = {name: value * cycle for name, value in cycles.items()}
     found["device memory"] = memory = _memory(p, c)
-    found["start"] = np.where(c.roles > 0, p.start, p.warp_start)
+    filling = np.where(c.threaded > 0, p.thread_start, 0.0)
+    found["start"] = np.where(c.roles > 0, p.start + filling, p.warp_start)
     found[BEFORE] = before = _before(p, c)
     found["total"] = _norm(p.memory_sharpness, found.pop("busy"), memory) + found["start"] + before
     return found

@@ -69,9 +69,9 @@ BETTER = (
 WORSE = (
     "droop", "written_share", "start", "instruction", "step", "latency", "crowding", "cluster_loss",
     "wide_cluster_loss", "group_loss", "block_step", "tile", "panel", "panel_turn", "registers",
-    "line", "across", "thread_latency", "thread_passes", "warp_start", "warp_latency",
-    "warp_crowding", "full_rate_warps", "barrier", "round", "exchange", "copy_start",
-    "fragment_latency", "vector_latency",
+    "line", "across", "thread_latency", "thread_passes", "thread_start", "warp_start",
+    "warp_latency", "warp_crowding", "full_rate_warps", "barrier", "round", "exchange",
+    "copy_start", "fragment_latency", "vector_latency",
     "unstored", "fold", "fold_index", "fold_exponential",
 )  # fmt: skip
 
