@@ -30,6 +30,8 @@ from polygen.machine import (
     grids,
     hopper,
     image_code,
+    map_changes,
+    map_code,
     mbarrier,
     memory,
     mma,
@@ -58,6 +60,7 @@ FAMILIES = (
     convert,
     hopper,
     image_code,
+    map_code,
     move,
     select,
     small_parts,
@@ -95,7 +98,6 @@ def guarded(
 _NOT_MODELLED = {
     **dict.fromkeys(("sured", "istypep"), "of textures and surfaces this is not modelled"),
     "tcgen05": "tensor memory is not modelled",
-    "tensormap": "tensor maps are described to the machine and cannot be changed",
     "alloca": "the stack has no size that is known before",
     **dict.fromkeys(("stacksave", "stackrestore"), "the stack has no size that is known before"),
     **dict.fromkeys(
@@ -120,6 +122,7 @@ def _namespace() -> dict[str, object]:
         mbarrier=mbarrier,
         bulk=bulk,
         bulk_stores=bulk_stores,
+        map_changes=map_changes,
         wgmma=wgmma,
         wmma=wmma,
         registers=registers,
