@@ -200,8 +200,22 @@ def _instruction(w: Writer, one: Instruction) -> None:
         raise w.refuse(one, why=_NOT_MODELLED.get(one.parts[0], ""))
     with _readable(w, one):
         w.guard = _guard(w, one) if one.predicate else ""
+        w.computes = _computes(one)
         handler(w, one)
-    w.guard = ""
+    w.guard, w.computes = "", False
+
+
+_ARITHMETIC = frozenset(
+    ["add", "sub", "mul", "div", "neg", "abs", "min", "max", "rcp", "sqrt", "rsqrt", "ex2", "lg2",
+     "sin", "cos", "tanh", "fma", "mad", "setp", "set", "testp", "cvt"]
+)  # fmt: skip
+
+
+def _computes(one: Instruction) -> bool:
+    """Whether the bits of a float32 operand that is NaN make no difference to a result."""
+    if one.parts[0] not in _ARITHMETIC:
+        return False
+    return one.parts[-1] == "f32" and not {"f64", "tf32", "xorsign"} & set(one.parts)
 
 
 @contextlib.contextmanager
