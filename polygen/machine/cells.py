@@ -20,6 +20,7 @@ from polygen.machine.lanes import Vector
 # Two or four cells of an array as one element, which is only moved, never computed with.
 _PAIR = {4: "i8", 8: "c16"}
 LONG = 16  # rows of so many cells are written as rows
+_BEGIN = ~np.int64((1 << 37) - 1)  # of a record: when its warp last synchronised (`Clocks`)
 MOST_PUT_OFF = 64  # instructions whose reads are kept until somebody asks
 
 
@@ -132,8 +133,10 @@ class Reads:
             by_row = self.records.reshape(-1, one.count)
             before = by_row[rows]
             put(self.records.reshape(-1), rows, one.count, marks[:, 0])
-            self._note(rows, one.count, before, marks)
-            self._note(rows, one.count, np.broadcast_to(marks, before.shape), by_row[rows])
+            if (before >= marks & _BEGIN).any():  # read since the warps synchronised
+                self._note(rows, one.count, before, marks)
+            if ((after := by_row[rows]) != marks).any():  # by several lanes at once
+                self._note(rows, one.count, np.broadcast_to(marks, after.shape), after)
         self._waiting.clear()
         return self._records
 
