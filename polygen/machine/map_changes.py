@@ -310,7 +310,7 @@ def use(machine: Machine, lanes: Lanes, lane: int, place: int, data: bytes, posi
         lacks = "without fence.proxy.tensormap::generic.acquire in between"
     record = int(time[(owner >= 0).argmax()])
     machine.findings.add(
-        "missing-proxy-fence",
+        "missing-map-fence",
         f"{one.name(0)} uses a tensor map at {machine.memory.describe(place)}, which this launch "
         f"has stored, {lacks}",
         position,

@@ -206,7 +206,7 @@ RELEASE = r"fence\.proxy\.tensormap::generic\.release\.gpu;"
 ACQUIRE = r"fence\.proxy\.tensormap::generic\.acquire\.gpu [^;]*;"
 BOTH = rf"({RELEASE})([^f]*?)({ACQUIRE})"
 COPY = r"tensormap\.cp_fenceproxy[^;]*;"
-FENCE, RACE, BAD = "missing-proxy-fence", "race-", "bad-descriptor"
+FENCE, RACE, BAD = "missing-map-fence", "race-", "bad-descriptor"
 
 
 @pytest.mark.parametrize(
@@ -232,6 +232,7 @@ def test_a_fence_that_is_missing_is_found(compile_ptx, name, pattern, by, found,
     report = report_of(compile_ptx, KERNELS[name], (pattern, by))
     mine = [one for one in report.findings if one.code.startswith(found)]
     assert mine and any(words in one.sentence for one in mine), str(report)
+    assert found != FENCE or "tensormap::generic.release" in mine[0].story[-1]
 
 
 def test_a_release_covers_what_was_stored_before_it(compile_ptx):
