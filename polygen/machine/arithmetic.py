@@ -203,6 +203,17 @@ def greater(a: Array, b: Array, nan: bool) -> Array:
     return np.where(zero & (a == b), a + b, found) if np.count_nonzero(zero) else found
 
 
+def one_nan(a: Array) -> Array:
+    """float32 with the NaN that arithmetic gives, in the place of every NaN."""
+    missing = a != a
+    return np.where(missing, _NAN, a) if np.count_nonzero(missing) else a
+
+
+def negative(a: Array) -> Array:
+    """``neg`` of float64: a NaN stays as it is."""
+    return np.where(a == a, -a, a)
+
+
 def ordered(a: Array, b: Array) -> Array:
     """True where neither operand is NaN."""
     return (a == a) & (b == b)
@@ -238,7 +249,13 @@ def to_half(a: Array, mode: str = "rn") -> Array:
     return np.where(missing, _HALF_NAN, near) if np.count_nonzero(missing) else near
 
 
+def double_to_half(a: Array, mode: str) -> Array:
+    """float64 to float16, whose NaN is another one."""
+    return np.where(a == a, to_half(a, mode), np.float16(np.nan))
+
+
 _HALF_NAN = np.array(0x7FFF, "u2").view("f2")[()]
+_NAN = np.array(0x7FFFFFFF, "u4").view("f4")
 
 
 def to_tf32(a: Array, mode: str = "rna") -> Array:

@@ -30,6 +30,7 @@ _NO_RESULT = frozenset(
         "trap",
         "st",
         "sust",
+        "tensormap",
         "red",
         "bar",
         "barrier",

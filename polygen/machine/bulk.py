@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polygen.machine import grids, mbarrier, tensormap
+from polygen.machine import grids, map_changes, mbarrier, tensormap
 from polygen.machine.lanes import Lanes, Vector, full
 from polygen.machine.memory import BASE, SLOT, WINDOW_BYTES, WINDOW_PARAM, rank_in
 from polygen.machine.report import Stop
@@ -75,22 +75,24 @@ class Bulk:
 
 def map_at(machine: Machine, lanes: Lanes, lane: int, address: int, position: int) -> PlacedMap:
     """The map at a generic address: a parameter, or in global memory."""
-    number, wrong = -1, "that is not a TensorMap argument"
+    found: PlacedMap | str = "that is not a TensorMap argument"
     for base, data, room in (
         (WINDOW_PARAM, machine.parameter_bytes, WINDOW_BYTES),
         (BASE, machine.memory.bytes, machine.memory.size),
     ):
         at = address - base
-        if 0 <= at < room:
-            number = tensormap.number_in(data[at : at + tensormap.IMAGE_BYTES].tobytes())
-            if number >= 0 and at % tensormap.MAP_ALIGNMENT:
-                wrong = f"at byte {at} of {'its parameters' if base != BASE else 'global memory'}"
-                number = -1
-    if not 0 <= number < len(machine.tensor_maps):
-        sentence = f"{lanes.name(lane)} uses a tensor map {wrong}"
+        if 0 <= at < room and at + tensormap.IMAGE_BYTES <= len(data):
+            image = data[at : at + tensormap.IMAGE_BYTES].tobytes()
+            found = map_changes.meaning(machine, image)
+            if at % tensormap.MAP_ALIGNMENT and not isinstance(found, str):
+                found = f"at byte {at} of {'its parameters' if base != BASE else 'global memory'}"
+            if base == BASE and not isinstance(found, str):
+                map_changes.use(machine, lanes, lane, at, image, position)
+    if isinstance(found, str):
+        sentence = f"{lanes.name(lane)} uses a tensor map {found}"
         machine.findings.add("bad-descriptor", sentence, position)
         raise Stop
-    return machine.tensor_maps[number]
+    return found
 
 
 def corner_of(
@@ -169,8 +171,10 @@ def load_tensor(machine: Machine, lanes: Lanes, *rest: Any) -> None:
     for lane in range(lanes.count):
         placed = map_at(machine, lanes, lane, int(addresses[lane]), position)
         corner = corner_of(machine, lanes, lane, placed, tuple(coordinates), position)
-        if machine.grids is not None or machine.footprint is not None:
+        if placed.changed or machine.grids is not None or machine.footprint is not None:
             at, inside = tensormap.elements(placed, corner)
+            if placed.changed:
+                map_changes.check_box(machine, lanes, lane, placed, at[inside], position)
             grids.check_box(
                 machine, lanes, lane, at[inside], placed.element, position, writes=False
             )

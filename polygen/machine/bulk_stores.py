@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polygen.machine import bulk, grids, mbarrier_waits, tensormap
+from polygen.machine import bulk, grids, map_changes, mbarrier_waits, tensormap
 from polygen.machine.bulk import ALIGNMENT, Store
 from polygen.machine.lanes import Lanes, Vector, full
 from polygen.machine.memory import BASE
@@ -42,6 +42,8 @@ def store_tensor(machine: Machine, lanes: Lanes, *rest: Any) -> None:
             )
             raise Stop
         at, inside = tensormap.elements(placed, corner)
+        if placed.changed:
+            map_changes.check_box(machine, lanes, lane, placed, at[inside], position)
         written = inside
         if placed.dims[0] * placed.element % 16 and not operation:
             at, written = tensormap.elements(placed, corner, whole_chunks=True)

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,7 @@ from polygen.machine.lanes import Vector
 # Two or four cells of an array as one element, which is only moved, never computed with.
 _PAIR = {4: "i8", 8: "c16"}
 LONG = 16  # rows of so many cells are written as rows
+_BEGIN = ~np.int64((1 << 37) - 1)  # of a record: when its warp last synchronised (`Clocks`)
 MOST_PUT_OFF = 64  # instructions whose reads are kept until somebody asks
 
 
@@ -69,11 +71,17 @@ class _Read:
 
 
 class Reads:
-    """The last read of every cell by every actor, and those by warps that are not in there yet."""
+    """The last read of every cell by every actor, and those by warps that are not in there yet.
 
-    def __init__(self, actors: int, cells: int) -> None:
-        self._shape = actors, cells
+    Attributes:
+        others: like the records, reads by other lanes of the same warps since these synchronised
+            (`Clocks.beside`); who writes is beside one of two. None: there are none.
+    """
+
+    def __init__(self, actors: int, cells: int, beside: Callable[[Vector, Vector], Vector]) -> None:
+        self._shape, self._beside = (actors, cells), beside
         self._records: Vector | None = None  # made when a read has to be in there
+        self.others: Vector | None = None
         self._waiting: list[_Read] = []
 
     @property
@@ -121,6 +129,23 @@ class Reads:
             if (met[one.clocks] >= one.epoch).all():
                 continue
             rows = one.columns * (self._shape[1] // one.count) + one.rows
-            put(self.records.reshape(-1), rows, one.count, one.stamps | one.position)
+            marks = (one.stamps | one.position)[:, None]
+            by_row = self.records.reshape(-1, one.count)
+            before = by_row[rows]
+            put(self.records.reshape(-1), rows, one.count, marks[:, 0])
+            if (before >= marks & _BEGIN).any():  # read since the warps synchronised
+                self._note(rows, one.count, before, marks)
+            if ((after := by_row[rows]) != marks).any():  # by several lanes at once
+                self._note(rows, one.count, np.broadcast_to(marks, after.shape), after)
         self._waiting.clear()
         return self._records
+
+    def _note(self, rows: Vector, count: int, first: Vector, last: Vector) -> None:
+        """Keep the first of two reads where only their lanes are others."""
+        near = self._beside(first, last)
+        if not near.any():
+            return
+        if self.others is None:
+            self.others = np.zeros(self._shape, np.int64)
+        lane, place = np.nonzero(near)
+        self.others.reshape(-1, count)[rows[lane], place] = first[lane, place]

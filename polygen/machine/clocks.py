@@ -182,6 +182,12 @@ class Clocks:
         part = lanes.index[np.isin(self.rows(lanes), rows[others])]
         mine = self.row_of[part]
         self.lane_fenced[mine, part & 31] = self.clock[mine, self.column[mine]]
+        self.count_fence(rows)
+
+    def count_fence(self, rows: Vector) -> None:
+        """What warps write from now on is told from what they wrote before a fence."""
+        columns = self.column[rows]
+        time = self.clock[rows, columns]
         self.clock[rows, columns] = np.where(time & FENCES == FENCES, time, time + FENCE)
         self._timed(rows)
 

@@ -157,7 +157,8 @@ def _finish(w: Writer, one: Instruction, kind: str, text: str, uniform: bool) ->
         text = f"clamp_unit({text})"
     if "relu" in one.parts:
         text = f"N.maximum({text}, 0)"
-    w.write(one.operands[0], DTYPES[kind], rounded(kind, text, ftz), uniform)
+    computed = one.parts[0] != "copysign"  # which keeps all bits but one
+    w.write(one.operands[0], DTYPES[kind], rounded(kind, text, ftz), uniform, computed)
 
 
 def _floating(w: Writer, one: Instruction, kind: str) -> None:
@@ -181,6 +182,8 @@ def _floating(w: Writer, one: Instruction, kind: str) -> None:
         text = _directed(w, one, kind, names, mode)
     elif kind == "f64" and name in ("rcp", "rsqrt"):
         text = text.replace("one /", "1.0 /")
+    elif kind == "f64" and name == "neg":
+        text = f"negative({names[0]})"
     _finish(w, one, kind, text, uniform)
 
 

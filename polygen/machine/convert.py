@@ -114,7 +114,7 @@ def _to_float(w: Writer, one: Instruction, target: str, source: str, flags: set[
     if "relu" in flags:
         name = w.fresh(f"N.maximum({name}, 0)")
     text = _narrowed(w, one, target, name, mode)
-    w.write(one.operands[0], DTYPES[target], text, w.is_uniform(operand))
+    w.write(one.operands[0], DTYPES[target], text, w.is_uniform(operand), source in ("f16", "f32"))
 
 
 def _narrowed(w: Writer, one: Instruction, target: str, name: str, mode: str) -> str:
@@ -127,7 +127,8 @@ def _narrowed(w: Writer, one: Instruction, target: str, name: str, mode: str) ->
     if target == "tf32":
         return f"to_tf32({name}, {mode!r})"
     if target == "f16":
-        return f"to_half({name}, {mode!r})"
+        function = "double_to_half" if one.parts[-1] == "f64" else "to_half"
+        return f"{function}({name}, {mode!r})"
     if mode not in ("rn", "rz"):
         raise w.refuse(one, why=f"the rounding .{mode} to {target} is not modelled")
     if target == "bf16":

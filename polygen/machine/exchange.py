@@ -6,7 +6,9 @@ in a member mask but absent is a divergence finding.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from polygen.machine.state import Machine
 
 _LANE = np.arange(32)
+Exchange: TypeAlias = Callable[..., tuple[Vector, ...]]
 
 
 def _matrix(machine: Machine, lanes: Lanes, value: Any) -> Vector:
@@ -50,8 +53,45 @@ def _members(machine: Machine, lanes: Lanes, mask: Any, position: int) -> Vector
             position,
             count=int(absent.any(2).sum()),
         )
-    # lanes of one instruction share a mask: a lane counts when some participant names it
+    alone = grid & exists & ~named[:, _LANE, _LANE]
+    if alone.any():
+        warp, lane = (int(x) for x in np.argwhere(alone)[0])
+        place = int(np.flatnonzero(lanes.index == warp * 32 + lane)[0])
+        machine.findings.add(
+            "divergent-warp-operation",
+            f"{lanes.name(place)} executes it and does not name itself in its member mask",
+            position,
+            count=int(alone.sum()),
+        )
+    # a lane counts when some participant names it: they share a mask (`_by_mask`)
     return grid & np.where(grid[:, :, None], named, False).any(1)
+
+
+def _by_mask(at: int) -> Callable[[Exchange], Exchange]:
+    """Lanes with other masks, as the halves of a warp have, do an exchange of their own each.
+
+    `at` is the place of the mask among the operands.
+    """
+
+    def wrap(function: Exchange) -> Exchange:
+        @functools.wraps(function)
+        def apart(machine: Machine, lanes: Lanes, *rest: Any) -> tuple[Vector, ...]:
+            mask = rest[at]
+            if getattr(mask, "ndim", 0) == 0 or (mask == mask[:1]).all():
+                return function(machine, lanes, *rest)
+            found: list[Vector] = []
+            for one in np.unique(mask):
+                places = np.flatnonzero(mask == one)
+                mine = [each[places] if getattr(each, "ndim", 0) else each for each in rest]
+                some = function(machine, lanes.pick(places), *mine)
+                found = found or [np.zeros(lanes.count, part.dtype) for part in some]
+                for whole, part in zip(found, some, strict=True):
+                    whole[places] = part
+            return tuple(found)
+
+        return apart
+
+    return wrap
 
 
 def shuffle(
@@ -90,6 +130,7 @@ def shuffle(
     )
 
 
+@_by_mask(1)
 def vote(
     machine: Machine, lanes: Lanes, predicate: Any, mask: Any, mode: str, position: int
 ) -> tuple[Vector]:
@@ -128,6 +169,7 @@ _REDUCE = {
 }
 
 
+@_by_mask(1)
 def reduce(
     machine: Machine, lanes: Lanes, value: Any, mask: Any, operation: str, position: int
 ) -> tuple[Vector]:
@@ -144,6 +186,7 @@ def reduce(
     return (_back(lanes, np.repeat(total[:, None], 32, 1)),)
 
 
+@_by_mask(1)
 def match_any(
     machine: Machine, lanes: Lanes, value: Any, mask: Any, position: int
 ) -> tuple[Vector]:
@@ -155,6 +198,7 @@ def match_any(
     return (_back(lanes, bits),)
 
 
+@_by_mask(1)
 def match_all(
     machine: Machine, lanes: Lanes, value: Any, mask: Any, position: int
 ) -> tuple[Vector, Vector]:
@@ -168,6 +212,7 @@ def match_all(
     return tuple(_back(lanes, np.broadcast_to(one, data.shape)) for one in (answer, same))
 
 
+@_by_mask(0)
 def elect(machine: Machine, lanes: Lanes, mask: Any, position: int) -> tuple[Vector, Vector]:
     """``elect.sync``: the lowest member lane, and whether this lane is it."""
     members = _members(machine, lanes, mask, position)

@@ -20,7 +20,8 @@ class Facts:
         orders_global: an instruction may order global memory between blocks.
         atomic: positions of atomic instructions, and of loads and stores with an order or
             ``relaxed``, which may meet them anywhere. What is only ``volatile`` may not meet in
-            shared memory, where it stands for a barrier of the warp that is missing.
+            shared memory, where it stands for a barrier of the warp that is missing, but for
+            kernels with fences of memory: these use it for flags.
         strong: positions of those, and of other loads and stores that may meet (`order`).
         acquires: positions of strong reads that take over at once what they find.
         releases: positions of strong writes that leave what their thread knows.
@@ -46,14 +47,16 @@ class Facts:
 def facts(kernel: Kernel) -> Facts:
     """Look at every instruction once."""
     code = kernel.instructions
+    names = {"relaxed", "acquire", "release", "acq_rel", "mmio"}
+    fenced = any(one.parts[0] in ("membar", "fence") and _is_of_memory(one.parts) for one in code)
     stores = (_element_bytes(one.parts) for one in code if one.parts[0] in ("st", "sust"))
     return Facts(
         _granule(kernel),
         min(stores, default=8),
         any(_orders_global(one.parts) for one in code),
-        _having(kernel, {"relaxed", "acquire", "release", "acq_rel", "mmio"}, True),
+        _having(kernel, names | {"volatile"} if fenced else names, True),
         any(one.parts[0] == "mapa" for one in code),
-        _having(kernel, {"relaxed", "acquire", "release", "acq_rel", "volatile", "mmio"}, True),
+        _having(kernel, names | {"volatile"}, True),
         _having(kernel, {"acquire", "acq_rel"}),
         _having(kernel, {"release", "acq_rel"}),
         _having(kernel, {"cta"}),
@@ -74,6 +77,11 @@ def _having(kernel: Kernel, words: set[str], atomics: bool = False) -> frozenset
         if (atomics and one.parts[0] in ("atom", "red"))
         or (one.parts[0] in ("ld", "st", "atom", "red") and words.intersection(one.parts))
     )
+
+
+def _is_of_memory(parts: tuple[str, ...]) -> bool:
+    """Whether a fence orders plain accesses, and not those of a proxy or an mbarrier's begin."""
+    return parts[1] not in ("proxy", "mbarrier_init")
 
 
 def _granule(kernel: Kernel) -> int:

@@ -65,6 +65,7 @@ class Order:
                 found = kept
             fenced = slice(self.base + self.warps, None)
             clock[row, fenced] = np.maximum(clock[row, fenced], found)
+        self.shadow.count_fence(np.unique(self.shadow.rows(lanes)))
 
     def write(self, lanes: Lanes, space: str, at: Vector, release: bool, position: int) -> None:
         """Strong writes to some places."""

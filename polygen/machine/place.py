@@ -4,8 +4,8 @@
    share one.
 2. Scalars and structs become bytes of the parameters, pointers, alone or in structs, the addresses
    of their buffers.
-3. A tensor map is an image that tells its number (`tensormap.image`): among the parameters, alone
-   or in a struct, or in global memory behind a pointer.
+3. A tensor map is an image of 128 bytes (`map_image`): among the parameters, alone or in a struct,
+   or in global memory behind a pointer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from polygen.errors import LaunchError
-from polygen.machine import images, tensormap
+from polygen.machine import images, map_image, tensormap
 from polygen.machine.arguments import Struct, memory_of
 from polygen.machine.blocks import Program
 from polygen.machine.memory import BASE, Buffer, GlobalMemory
@@ -103,7 +103,7 @@ def place_arguments(module: Module, program: Program, arguments: tuple[Any, ...]
         """Its image."""
         buffer = reserve(where, one.memory)
         maps.append(tensormap.place(where, one, buffer.offset + one.start))
-        return tensormap.image(len(maps) - 1)
+        return map_image.image(len(maps) - 1, maps[-1], BASE)
 
     for number, (one, value) in enumerate(zip(kernel.parameters, arguments, strict=True)):
         where = f"argument {number} ({one.name})"

@@ -107,17 +107,24 @@ def overwrite(shadow: Shadow, lanes: Lanes, cells: Vector, late: Vector, positio
             count=int(flying.any(1).sum()),
         )
     for column in np.flatnonzero(late.any((0, 1))):
-        wrong = late[:, :, column]
-        for lane, place, record, count in pairs(wrong, shadow.reads.records[column, cells]):
-            other = record & CODE
-            if position in shadow.atomic and other in shadow.atomic:
-                continue
-            shadow.findings.add(
-                "race-read-write",
-                f"{lanes.name(lane)} writes shared byte "
-                f"{shadow.offset(int(cells[lane, place]))} while {shadow.who(record)} "
-                "may still have to read it",
-                position,
-                other,
-                count,
-            )
+        found = late[:, :, column], shadow.reads.records[column, cells]
+        overwritten(shadow, lanes, cells, found, position)
+
+
+def overwritten(
+    shadow: Shadow, lanes: Lanes, cells: Vector, found: tuple[Vector, Vector], position: int
+) -> None:
+    """Writes to cells that were read: where the reads are not ordered before, and their records."""
+    for lane, place, record, count in pairs(*found):
+        other = record & CODE
+        if position in shadow.atomic and other in shadow.atomic:
+            continue
+        shadow.findings.add(
+            "race-read-write",
+            f"{lanes.name(lane)} writes shared byte "
+            f"{shadow.offset(int(cells[lane, place]))} while {shadow.who(record)} "
+            "may still have to read it",
+            position,
+            other,
+            count,
+        )

@@ -51,7 +51,7 @@ class Shadow(Clocks):
         self.bytes = shared_bytes
         cells = len(geometry.ctas) * shared_bytes // granule
         self.written = np.full(cells, NEVER)
-        self.reads = Reads(self.actors, cells)
+        self.reads = Reads(self.actors, cells, self.beside)
         # epochs of the last read and write; `LATER`: look at the records
         self.read_in, self.written_in = np.zeros(cells, np.int32), np.full(cells, LATER)
         # wgmma or bulk reads in flight, of every 16 bytes
@@ -192,8 +192,21 @@ class Shadow(Clocks):
             if near.any():
                 lane, place = np.nonzero(near)
                 late[lane, place, own[lane]] = True
+            self._check_others(lanes, cells, own, mark, position)
         if late.any() or (self.readers and self.being_read(cells).any()):
             race_reports.overwrite(self, lanes, cells, late, position)
+
+    def _check_others(
+        self, lanes: Lanes, cells: Vector, own: Vector, mark: Vector, position: int
+    ) -> None:
+        """Several lanes of a warp have read a cell, and the last is the one that writes there."""
+        others = self.reads.others
+        if others is None:
+            return
+        last = others[own[:, None], cells]
+        near = self.beside(last, mark) & ~self.beside(self.reads.records[own[:, None], cells], mark)
+        if near.any():
+            race_reports.overwritten(self, lanes, cells, (near, last), position)
 
     def land(self, rows: Vector, at: Vector, size: int, position: int, lane: Any = 0) -> None:
         """Copies issued earlier have landed, and the actors of `rows` know it."""

@@ -26,6 +26,7 @@ CODES = {
     "before-grid-wait": "global memory that a grid before may use is touched before "
     "griddepcontrol.wait",
     "missing-proxy-fence": "generic writes reach the async proxy without fence.proxy.async",
+    "missing-map-fence": "a tensor map that was written is used without the fences of its proxy",
     "divergent-warp-operation": "threads of one warp do not execute a warp operation together",
     "unwritten-register": "a value that depends on a register nothing has written is used",
     "wgmma-order": "wgmma registers are touched without the fence or wait they need",

@@ -18,6 +18,7 @@ from polygen.machine.footprint import Footprint
 from polygen.machine.grids import Grids
 from polygen.machine.images import PlacedImage
 from polygen.machine.lanes import Geometry, Lanes, Vector
+from polygen.machine.map_changes import MapFences
 from polygen.machine.mbarrier import Mbarriers
 from polygen.machine.memory import (
     WINDOW_PARAM,
@@ -84,7 +85,7 @@ class Placed:
     symbols: dict[str, int]  # addresses of variables
     offsets: dict[str, int]  # of the parameters among their bytes
     data: bytes  # the parameters
-    maps: tuple[PlacedMap, ...]  # by the numbers in their images (`tensormap.image`)
+    maps: tuple[PlacedMap, ...]  # by the numbers in their images (`map_image`)
     images: tuple[PlacedImage, ...] = ()  # by the numbers in their handles
     alignment: Alignment = field(default_factory=lambda: Alignment(-1, 1))
     stores: GlobalStores | None = None
@@ -118,7 +119,7 @@ class Machine:
         """`stored`: the registers that get storage; None: all that need it."""
         self.program, self.geometry, self.findings = program, geometry, findings
         self.memory, self.tensor_maps = placed.memory, placed.maps
-        self.images = placed.images
+        self.images, self.map_fences = placed.images, MapFences()
         self.alignment = placed.alignment
         self.stores = placed.stores if options.checks else None
         self.grids, self.footprint = placed.grids, placed.footprint

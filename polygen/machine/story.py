@@ -14,13 +14,16 @@ from collections import deque
 
 from polygen.machine.module import Instruction, Kernel
 
-_SYNCHRONISES = frozenset(["bar", "barrier", "mbarrier", "fence", "membar", "wgmma", "cp"])
+_SYNCHRONISES = frozenset(
+    ["bar", "barrier", "mbarrier", "fence", "membar", "wgmma", "cp", "tensormap"]
+)
 _FIRST = {
     "race-write-read": ("writes it", "reads it"),
     "race-read-write": ("reads it", "overwrites it"),
     "race-write-write": ("writes it", "writes it, too"),
     "in-flight-access": ("has begun to use it", "touches it meanwhile"),
     "missing-proxy-fence": ("writes it", "reads it by way of the async proxy"),
+    "missing-map-fence": ("writes the tensor map", "uses it"),
     "barrier-count": ("is where the barrier was set up", "is where it goes wrong"),
     "deadlock": ("is where the barrier was set up", "waits"),
 }
@@ -33,11 +36,14 @@ _REMEDY = {
     "in-flight-access": "the wait that covers the copy or product has to come before the access",
     "missing-proxy-fence": "fence.proxy.async by the writers, after the write and before the "
     "barrier, would hand it over",
+    "missing-map-fence": "fence.proxy.tensormap::generic.release by the writer, after the write, "
+    "and .acquire of these 128 bytes in the block that uses them would hand it over",
     "before-grid-wait": "griddepcontrol.wait by the same thread has to come before the access",
     "uninitialised-shared-read": "nothing wrote there: an index, a size or a wait is wrong",
     "unwritten-register": "a variable is used on a path on which nothing has been assigned to it",
     "deadlock": "who should arrive has left, waits elsewhere, or arrives less often than expected",
-    "divergent-warp-operation": "all threads of the warp have to reach it together",
+    "divergent-warp-operation": "all threads of its member mask, and no others, have to reach it "
+    "together",
 }
 MOST = 4  # synchronising instructions that are named
 _LONGEST = 200_000  # instructions of a kernel whose ways are looked for

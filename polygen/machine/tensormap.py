@@ -71,6 +71,7 @@ class PlacedMap:
     nan_fill: bool
     kind: str
     every: tuple[int, ...] = ()
+    changed: bool = False  # on the device: nobody has compared it with an array
 
     @property
     def element(self) -> int:
@@ -83,19 +84,7 @@ class PlacedMap:
         return int(np.prod(self.box)) * self.element
 
 
-_MARK = b"a tensor map of the PTX machine "
 IMAGE_BYTES, MAP_ALIGNMENT = 128, 64
-
-
-def image(number: int) -> bytes:
-    """The bytes of a ``CUtensorMap``, opaque as the driver's: they tell which map it is."""
-    return (_MARK + number.to_bytes(8, "little")).ljust(IMAGE_BYTES, b"\0")
-
-
-def number_in(data: bytes) -> int:
-    """Which map an image is of; -1: it is none."""
-    mark = len(_MARK)
-    return int.from_bytes(data[mark : mark + 8], "little") if data[:mark] == _MARK else -1
 
 
 def swizzled(address: Vector, span: int) -> Vector:
@@ -114,55 +103,20 @@ def place(where: str, one: TensorMap, offset: int) -> PlacedMap:
     size = array.itemsize
     if one.whole is not None and not np.may_share_memory(array, one.whole):
         raise LaunchError("the tensor map's array is no part of its whole", where=where)
-    facts = common_facts()
-    multiple, most = facts["tensor_map_row_bytes"], facts["tensor_map_box_most"]
-    if not 1 <= array.ndim <= facts["tensor_map_axes_most"] or len(one.box) != array.ndim:
+    if not 1 <= array.ndim <= _axes_most() or len(one.box) != array.ndim:
         raise LaunchError(f"a box of {len(one.box)} axes for {array.ndim} dims", where=where)
     if array.strides[-1] != size and array.shape[-1] > 1:
         raise LaunchError("the last axis of a tensor map's array is not contiguous", where=where)
-    for extent, stride in zip(array.shape[:-1], array.strides[:-1], strict=True):
-        if extent > 1 and (stride % multiple or stride <= 0):  # an axis of extent 1 has no step
-            raise LaunchError(
-                f"a stride of {stride} bytes",
-                where=where,
-                nearest=f"Strides are multiples of {multiple}",
-            )
-    if offset % multiple:
-        raise LaunchError(
-            f"the tensor map does not start at a multiple of {multiple} bytes", where=where
-        )
     every = one.every or (1,) * array.ndim
-    far = facts["tensor_map_every_most"]
-    if len(every) != array.ndim or any(not 1 <= each <= far for each in every) or every[-1] != 1:
-        raise LaunchError(
-            f"a box of every {every} elements",
-            where=where,
-            nearest=f"1 to {far} along each axis, 1 along the innermost",
-        )
-    if any(not 1 <= side * each <= most for side, each in zip(one.box, every, strict=True)):
-        apart = f" of every {every} elements" if one.every and set(every) != {1} else ""
-        raise LaunchError(f"box {one.box}{apart}", where=where, nearest=f"Sides are 1 to {most}")
-    inner = one.box[-1] * size
-    if inner % multiple:
-        raise LaunchError(
-            f"inner box of {inner} bytes", where=where, nearest=f"A multiple of {multiple}"
-        )
-    if one.swizzle not in SWIZZLES:
-        raise LaunchError(f"swizzle {one.swizzle}", where=where, nearest="0, 32, 64 or 128")
-    if one.swizzle and inner != one.swizzle:
-        raise LaunchError(
-            f"inner box of {inner} bytes with swizzle {one.swizzle}",
-            where=where,
-            why="the machine models boxes that fill the swizzle span",
-            nearest=f"{one.swizzle // size} elements",
-        )
+    if len(every) != array.ndim:
+        raise LaunchError(f"a box of every {every} elements", where=where, nearest=_every_nearest())
     if one.kind and (one.kind != "tf32" or array.dtype != np.float32):
         raise LaunchError(
             f"a tensor map of kind {one.kind!r} over {array.dtype}",
             where=where,
             nearest='"tf32" over float32, or "" for the array\'s own type',
         )
-    return PlacedMap(
+    placed = PlacedMap(
         where,
         offset,
         tuple(reversed(array.shape)),
@@ -174,6 +128,49 @@ def place(where: str, one: TensorMap, offset: int) -> PlacedMap:
         one.kind,
         tuple(reversed(every)),
     )
+    wrong = problem(placed)
+    if wrong is not None:
+        what, why, nearest = wrong
+        raise LaunchError(what, where=where, why=why, nearest=nearest)
+    return placed
+
+
+def _axes_most() -> int:
+    return common_facts()["tensor_map_axes_most"]
+
+
+def _every_nearest() -> str:
+    most = common_facts()["tensor_map_every_most"]
+    return f"1 to {most} along each axis, 1 along the innermost"
+
+
+def problem(placed: PlacedMap) -> tuple[str, str, str] | None:
+    """What the driver would refuse of a map: what, why, and the nearest legal value; or None."""
+    facts = common_facts()
+    multiple, most = facts["tensor_map_row_bytes"], facts["tensor_map_box_most"]
+    for extent, stride in zip(placed.dims[:0:-1], placed.strides[:0:-1], strict=True):
+        if extent > 1 and (stride % multiple or stride <= 0):  # an axis of extent 1 has no step
+            return f"a stride of {stride} bytes", "", f"Strides are multiples of {multiple}"
+    if placed.offset % multiple:
+        return f"the tensor map does not start at a multiple of {multiple} bytes", "", ""
+    every, box, far = placed.every[::-1], placed.box[::-1], facts["tensor_map_every_most"]
+    if any(not 1 <= each <= far for each in every) or every[-1] != 1:
+        return f"a box of every {every} elements", "", _every_nearest()
+    if any(not 1 <= side * each <= most for side, each in zip(box, every, strict=True)):
+        apart = f" of every {every} elements" if set(every) != {1} else ""
+        return f"box {box}{apart}", "", f"Sides are 1 to {most}"
+    inner = placed.box[0] * placed.element
+    if inner % multiple:
+        return f"inner box of {inner} bytes", "", f"A multiple of {multiple}"
+    if placed.swizzle not in SWIZZLES:
+        return f"swizzle {placed.swizzle}", "", "0, 32, 64 or 128"
+    if placed.swizzle and inner != placed.swizzle:
+        return (
+            f"inner box of {inner} bytes with swizzle {placed.swizzle}",
+            "the machine models boxes that fill the swizzle span",
+            f"{placed.swizzle // placed.element} elements",
+        )
+    return None
 
 
 def loaded(placed: PlacedMap, values: Vector) -> Vector:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from polygen.machine import hopper
+from polygen.machine import hopper, map_code
 from polygen.machine.atomics import PACKED
 from polygen.machine.module import DTYPES, Instruction, address, items, type_bytes
 from polygen.machine.writer import Writer, opcode
@@ -151,7 +151,9 @@ def _exchange_pairs(w: Writer, one: Instruction) -> None:
 def fence(w: Writer, one: Instruction) -> None:
     """Fences order what the machine runs in order anyway; proxy fences are what is tracked."""
     proxy = one.parts[1:3] == ("proxy", "async") and "global" not in one.parts
-    if proxy or one.parts[1] == "mbarrier_init":
+    if one.parts[1:3] == ("proxy", "tensormap::generic"):
+        map_code.fence(w, one)
+    elif proxy or one.parts[1] == "mbarrier_init":
         w.call("proxy_fence", [], "")
     elif one.parts[1] != "proxy":
         w.call("order.fence", [], f", {'cta' in one.parts}")

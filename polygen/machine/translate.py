@@ -30,6 +30,8 @@ from polygen.machine import (
     grids,
     hopper,
     image_code,
+    map_changes,
+    map_code,
     mbarrier,
     memory,
     mma,
@@ -58,6 +60,7 @@ FAMILIES = (
     convert,
     hopper,
     image_code,
+    map_code,
     move,
     select,
     small_parts,
@@ -95,7 +98,6 @@ def guarded(
 _NOT_MODELLED = {
     **dict.fromkeys(("sured", "istypep"), "of textures and surfaces this is not modelled"),
     "tcgen05": "tensor memory is not modelled",
-    "tensormap": "tensor maps are described to the machine and cannot be changed",
     "alloca": "the stack has no size that is known before",
     **dict.fromkeys(("stacksave", "stackrestore"), "the stack has no size that is known before"),
     **dict.fromkeys(
@@ -120,6 +122,7 @@ def _namespace() -> dict[str, object]:
         mbarrier=mbarrier,
         bulk=bulk,
         bulk_stores=bulk_stores,
+        map_changes=map_changes,
         wgmma=wgmma,
         wmma=wmma,
         registers=registers,
@@ -197,8 +200,22 @@ def _instruction(w: Writer, one: Instruction) -> None:
         raise w.refuse(one, why=_NOT_MODELLED.get(one.parts[0], ""))
     with _readable(w, one):
         w.guard = _guard(w, one) if one.predicate else ""
+        w.computes = _computes(one)
         handler(w, one)
-    w.guard = ""
+    w.guard, w.computes = "", False
+
+
+_ARITHMETIC = frozenset(
+    ["add", "sub", "mul", "div", "neg", "abs", "min", "max", "rcp", "sqrt", "rsqrt", "ex2", "lg2",
+     "sin", "cos", "tanh", "fma", "mad", "setp", "set", "testp", "cvt"]
+)  # fmt: skip
+
+
+def _computes(one: Instruction) -> bool:
+    """Whether the bits of a float32 operand that is NaN make no difference to a result."""
+    if one.parts[0] not in _ARITHMETIC:
+        return False
+    return one.parts[-1] == "f32" and not {"f64", "tf32", "xorsign"} & set(one.parts)
 
 
 @contextlib.contextmanager

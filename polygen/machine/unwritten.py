@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 _SINKS = frozenset(
     ["st", "ld", "atom", "red", "cp", "mma", "wgmma", "wmma", "ldmatrix", "stmatrix", "bar",
-     "barrier", "mbarrier", "bra", "exit", "ret", "trap", "tex", "tld4", "suld", "sust"]
+     "barrier", "mbarrier", "bra", "exit", "ret", "trap", "tex", "tld4", "suld", "sust",
+     "tensormap"]
 )  # fmt: skip
 EVERYWHERE = True  # the flags of a register that no thread has written
 REGISTER = 1  # a flag: it depends on a register; larger ones are of loads, by their first places

@@ -48,6 +48,7 @@ class Value:
     uniform: bool = False
     alias: bool = False  # may share memory with another register's array
     pending: Callable[[], tuple[str, str]] | None = None  # emits code, returns (dtype, variable)
+    computed: bool = False  # a float32 whose NaN may still be NumPy's: see `Writer.read`
 
 
 class Writer:
@@ -61,6 +62,7 @@ class Writer:
         self.lines: list[str] = []
         self.values: dict[str, Value] = {}
         self.fragments: dict[tuple[object, ...], str] = {}  # packed matrix operands by their values
+        self.computes = False  # the current instruction cares for no bits of NaN
         self.guard = ""  # variable holding the predicate of the current instruction
         self.position = 0  # index of the current instruction, for findings
         self.carry = ""  # variable holding the carry
@@ -133,9 +135,16 @@ class Writer:
         return f"u{type_bytes(kind)}"
 
     def read(self, operand: str, dtype: str) -> str:
-        """A variable or constant holding an operand, typed `dtype` (lanes, or a scalar)."""
+        """A variable or constant holding an operand, typed `dtype` (lanes, or a scalar).
+
+        Arithmetic gives one NaN alone (`one_nan`), which is seen to only where somebody looks at
+        the bits: what is moved, stored or read as an integer.
+        """
         if operand in self.kernel.registers:
             value = self._value(operand)
+            if value.computed and not self.computes:
+                value.names = {"f4": self.fresh(f"one_nan({value.names['f4']})")}
+                value.computed = False
             if dtype not in value.names:
                 value.names[dtype] = self._convert(value, dtype)
             return value.names[dtype]
@@ -203,8 +212,18 @@ class Writer:
         return self.fresh(f"u8(Y[{base!r}] + {offset})")
 
     # --- writing -----------------------------------------------------------------------------
-    def write(self, register: str, dtype: str, expression: str, uniform: bool = False) -> None:
-        """Give a register a new value; under a guard the old value stays where it is false."""
+    def write(
+        self,
+        register: str,
+        dtype: str,
+        expression: str,
+        uniform: bool = False,
+        computed: bool = False,
+    ) -> None:
+        """Give a register a new value; under a guard the old value stays where it is false.
+
+        `computed`: of arithmetic, where a NaN of float32 is the only one there is.
+        """
         if register == "_":
             self.emit(expression)
             return
@@ -213,12 +232,17 @@ class Writer:
             extended = f"{'i' if dtype[0] == 'i' else 'u'}{wide}"
             source = expression if dtype[0] in "iu" else f"({expression}).view(D_u{have})"
             expression, dtype = f"({source}).astype(D_{extended})", extended
+        computed &= dtype == "f4"
         if self.guard:
+            if computed:
+                expression, computed = f"one_nan({expression})", False
+            computes, self.computes = self.computes, False
             expression = f"where({self.guard}, {expression}, {self.read(register, dtype)})"
+            self.computes = computes
             uniform = False
         alias = expression.isidentifier() or ".view(" in expression
         name = self.fresh(expression)
-        self.put(register, Value({dtype: name}, uniform, alias))
+        self.put(register, Value({dtype: name}, uniform, alias, computed=computed))
 
     def put(self, register: str, value: Value) -> None:
         """Bind a register to a value object."""

@@ -23,6 +23,7 @@ import test_machine_gemm_hopper as hopper
 import test_machine_images as images
 import test_machine_instructions as instructions
 import test_machine_isa as isa
+import test_machine_map_changes as map_changes
 import test_machine_memory as memory
 import test_machine_mma as mma
 import test_machine_store_async as store_async
@@ -128,7 +129,11 @@ CHOSEN = [
 ]  # fmt: skip
 
 # What no GPU has been asked yet. Once it is recorded, it belongs to those above.
-NEXT: list[tuple[object, tuple[str, ...]]] = []
+NEXT: list[tuple[object, tuple[str, ...]]] = [
+    (map_changes, ("maps_that_change_load_what_they_say",)),
+    (warp_operations, ("parts_of_a_warp_with_masks_of_their_own",)),
+    (instructions, ("arithmetic_gives_one_nan",)),
+]
 
 
 def cases(chosen):

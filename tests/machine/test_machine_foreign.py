@@ -165,7 +165,7 @@ def test_a_table_of_addresses():
     assert once(entry(text, front), words(1), threads=1).arrays[0][0] == 5
 
 
-@pytest.mark.parametrize("op, why", [("tex.1d.v4.f32.s32 {%f1,%f2,%f3,%f4}, [t, {%r1}]", "only handles in registers"), ("tcgen05.fence", "tensor memory"), ("tensormap.replace.tile.rank.global.b1024.b32 [%rd1], 1", "cannot be changed")])  # fmt: skip
+@pytest.mark.parametrize("op, why", [("tex.1d.v4.f32.s32 {%f1,%f2,%f3,%f4}, [t, {%r1}]", "only handles in registers"), ("tcgen05.fence", "tensor memory"), ("tensormap.replace.tile.swizzle_mode.global.b1024.b32 [%rd1], 4", "not modelled")])  # fmt: skip
 def test_what_is_not_modelled_is_refused_in_one_line(op, why):
     with pytest.raises(PtxError) as caught:
         once(entry(f"{op}; ret;", ".global .texref t;\n"), words(1))

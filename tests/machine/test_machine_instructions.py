@@ -439,3 +439,42 @@ def test_packed_comparisons(compile_ptx):
     )
     got = execute(compile_ptx, text, a, b, b)
     np.testing.assert_array_equal(got, less[0::2] + 2 * less[1::2])
+
+
+@pytest.mark.parametrize(
+    "text, wanted",
+    [
+        ("mov.b32 %r2, %f3;", 0x7FFFFFFF),  # looked at as an integer
+        ("mov.f32 %f4, %f3; mov.b32 %r2, %f4;", 0x7FFFFFFF),
+        ("mov.f32 %f4, %f1; mov.b32 %r2, %f4;", 0xFFC12345),  # moved: the bits it had
+        ("selp.f32 %f4, %f3, %f1, %p1; mov.b32 %r2, %f4;", 0x7FFFFFFF),
+        ("selp.f32 %f4, %f1, %f3, %p1; mov.b32 %r2, %f4;", 0xFFC12345),
+        ("@%p1 add.f32 %f1, %f1, %f1; mov.b32 %r2, %f1;", 0x7FFFFFFF),
+        ("@!%p1 add.f32 %f1, %f1, %f1; mov.b32 %r2, %f1;", 0xFFC12345),
+        ("@!%p1 add.f32 %f3, %f1, %f1; mov.b32 %r2, %f3;", 0x7FFFFFFF),
+        ("neg.f32 %f4, %f3; mov.b32 %r2, %f4;", 0x7FFFFFFF),
+        ("copysign.f32 %f4, %f1, %f3; mov.b32 %r2, %f4;", 0xFFFFFFFF),
+        ("min.f32 %f4, %f1, %f3; mov.b32 %r2, %f4;", 0x7FFFFFFF),
+        ("cvt.f64.f32 %d1, %f3; cvt.rn.f32.f64 %f4, %d1; mov.b32 %r2, %f4;", 0x7FFFFFFF),
+    ],
+)  # fmt: skip
+def test_arithmetic_gives_one_nan(text, wanted):
+    """Of float32, whatever NaN went in; what is only moved keeps its bits."""
+    ptx = f"""
+    .version 8.0
+    .target sm_90
+    .address_size 64
+    .visible .entry k(.param .u64 out) {{
+      .reg .b64 %rd<3>; .reg .b32 %r<4>; .reg .f32 %f<6>; .reg .f64 %d<3>; .reg .pred %p<3>;
+      ld.param.u64 %rd1, [out];
+      mov.b32 %r1, 0xFFC12345;
+      mov.b32 %f1, %r1;
+      setp.eq.s32 %p1, 0, 0;
+      add.f32 %f3, %f1, 0f3F800000;
+      {text}
+      st.global.b32 [%rd1], %r2;
+      ret;
+    }}
+    """
+    report = run(ptx, Launch((1, 1, 1), (1, 1, 1), 0, (np.zeros(1, np.uint32),)))
+    assert hex(report.arrays[0][0]) == hex(wanted)

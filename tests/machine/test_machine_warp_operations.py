@@ -316,3 +316,45 @@ def test_which_space_an_address_is_of():
     at = np.arange(64)
     wanted = np.choose(at % 3, [1 + 16 * at, 2 + 16 * 3 * (at & 7), 4])
     np.testing.assert_array_equal(report.arrays[0], wanted)
+
+
+# --- parts of a warp, each with a mask of its own --------------------------------------------------
+PARTED = {
+    "found = __reduce_add_sync(mask, x)": lambda x, lane, lanes: sum(x[i] for i in lanes) & 0xFFFFFFFF,
+    "found = __reduce_min_sync(mask, x)": lambda x, lane, lanes: min(x[i] for i in lanes),
+    "found = __any_sync(mask, x % 9 == 0)": lambda x, lane, lanes: any(x[i] % 9 == 0 for i in lanes),
+    "found = __all_sync(mask, x % 9)": lambda x, lane, lanes: all(x[i] % 9 for i in lanes),
+    "found = __ballot_sync(mask, x & 1)": lambda x, lane, lanes: sum((x[i] & 1) << i for i in lanes),
+    "found = __match_any_sync(mask, x & 3)": lambda x, lane, lanes: sum(1 << i for i in lanes if (x[i] ^ x[lane]) & 3 == 0),
+    "int same; found = __match_all_sync(mask, x / 0x80000000, &same)": lambda x, lane, lanes: sum(1 << i for i in lanes) * (len({x[i] >> 31 for i in lanes}) == 1),
+    'asm volatile("{.reg .pred p; elect.sync %0|p, %1;}" : "=r"(found) : "r"(mask))': lambda x, lane, lanes: min(lanes),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("parts", [4, 8, 16, -2])
+@pytest.mark.parametrize("text", PARTED)
+def test_parts_of_a_warp_with_masks_of_their_own(text, parts):
+    """One instruction, executed by all lanes: `parts` lanes beside each other, or every second."""
+    source = """extern "C" __global__ void k(const unsigned* in, unsigned* out) {
+      const int t = threadIdx.x % 32; const unsigned x = in[threadIdx.x]; unsigned found;
+      const unsigned mask = MASK;
+      TEXT; out[threadIdx.x] = found; }"""
+    mask = f"((1u << {parts}) - 1) << (t / {parts} * {parts})" if parts > 0 else "t & 1 ? 0xAAAAAAAAu : 0x55555555u"  # fmt: skip
+    x = np.random.default_rng(1).integers(0, 2**32, COUNT, np.uint32)
+    ptx = to_ptx(source.replace("MASK", mask).replace("TEXT", text), "sm_90a")
+    report = run(ptx, Launch((1, 1, 1), (COUNT, 1, 1), 0, (x, np.zeros_like(x))))
+    assert report.ok, str(report)
+    for warp, (values, found) in enumerate(zip(x.reshape(-1, 32).tolist(), report.arrays[1].reshape(-1, 32), strict=True)):  # fmt: skip
+        for lane in range(32):
+            group = lane // parts if parts > 0 else lane % 2
+            lanes = [i for i in range(32) if (i // parts if parts > 0 else i % 2) == group]
+            assert found[lane] == PARTED[text](values, lane, lanes), (warp, lane)
+
+
+@pytest.mark.parametrize("text", ["__reduce_add_sync(M, x)", "__shfl_sync(M, x, 0)", "__any_sync(M, x)", "__match_any_sync(M, x)"])  # fmt: skip
+def test_a_lane_that_does_not_name_itself_is_found(text):
+    source = 'extern "C" __global__ void k(unsigned* out) { unsigned x = out[threadIdx.x]; out[threadIdx.x] = TEXT; }'
+    for mask, found in (("0xffffffff", []), ("0x7fffffff", ["divergent-warp-operation"])):
+        ptx = to_ptx(source.replace("TEXT", text.replace("M", mask)), "sm_80")
+        report = run(ptx, Launch((1, 1, 1), (32, 1, 1), 0, (np.ones(32, np.uint32),)))
+        assert [one.code for one in report.findings] == found, str(report)
