@@ -119,7 +119,7 @@ def test_room_is_kept_for_the_barriers_that_are_derived() -> None:
 
     program, target = pg.fuse(causal).program(*SIGNATURE), device("sm_90a")
     chosen, found = decide_chain(program, target, "auto"), matched(program)
-    made = layouts(found, chosen.shape, chosen.atom, "")
+    made = layouts(found, chosen.shape, chosen.atom, chosen.schedule)
     plan = pg.fuse(causal).compile(*SIGNATURE, arch="sm_90a").passes.plan
     rings = needed(chain_memory(found, chosen.shape, made, ()))
     assert rings < plan.resources.shared_bytes <= needed(chain_memory(found, chosen.shape, made))
