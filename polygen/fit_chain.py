@@ -200,7 +200,7 @@ def _fitting(
             return chain_time(device, one[1], problem)
 
         _, schedule, shape = min(beside := [first, *fitting], key=takes)
-        origin = f"shipped: the first of {len(beside)} tiles that the cost model finds fastest"
+        origin = f"shipped: the fastest of {len(beside)} tiles by the cost model"
     part = 0 if problem is None else parts_worth_it(device, schedule, problem)
     if not part:
         return Decided(atom, schedule, shape, origin)

@@ -125,6 +125,7 @@ def chain_program(seed: int, arch: str = "sm_90a") -> Chain:
 def _by_warps(rng: random.Random, arch: str, columns: int, order: str) -> Schedule:
     """A schedule without roles."""
     warps, rows, keys = rng.randint(1, 4), rng.choice([16, 32]), rng.choice([16, 32, 48])
+    rows = rows if columns <= 64 and keys <= 32 else 16  # more of them may spill
     copy_first, fragments, stages = rng.random() < 0.5, rng.choice([1, 2]), rng.choice([2, 3])
     parts = rng.choice([0, 0, 2, 3])
     return Schedule(

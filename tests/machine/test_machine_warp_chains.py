@@ -187,6 +187,11 @@ def test_schedules_that_are_given(schedule) -> None:
     _run(softmax, THREE, arrays_of(11, (1, 70, 64), (1, 200, 64), (1, 200, 64)), schedule=schedule)
 
 
+def test_warps_do_everything_on_hopper_where_a_schedule_says_so() -> None:
+    arrays = arrays_of(13, (1, 30, 64), (1, 90, 64), (1, 90, 64))
+    run(softmax, THREE, arrays, arch="sm_90a", schedule=by_warps())
+
+
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("arch", ["sm_86", "sm_89", "sm_90", "sm_100", "sm_120"])
 def test_every_later_target_has_one(arch: str) -> None:
