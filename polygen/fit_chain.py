@@ -2,7 +2,7 @@
 
 1. A block's tile has 64 rows for each consumer and all columns; it takes as many keys at a time as
    registers and shared memory hold. A schedule that is given says so by its tile: m rows, n
-   columns, k keys.
+   columns, k keys. Without instructions of warpgroups every warp has 16 rows or more of the tile.
 2. Tiles, proofs and plan are made as for any kernel.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from polygen.chained import matched
-from polygen.errors import ResourceError, ScheduleError, UnsupportedProgram
+from polygen.errors import ResourceError, UnsupportedProgram
 from polygen.frontend.indices import named_in, size_value
 from polygen.frontend.program import (
     Dim,
@@ -25,18 +25,22 @@ from polygen.hardware.atom import Atom, atoms_for
 from polygen.hardware.data_file import read, take
 from polygen.hardware.device import Device
 from polygen.lower.chain import lower_chain
-from polygen.lower.chain_memory import chain_memory, chain_resources, layouts
+from polygen.lower.legal_chain import chain_shape, check_chain
 from polygen.lower.legal_pages import keys_beside_pages, registers_beside_pages
-from polygen.lower.memory import needed
 from polygen.lower.plan import KernelPlan
 from polygen.poly.by_chain import ChainShape
 from polygen.poly.chain_map import map_chain
-from polygen.poly.chain_match import VALUES, ChainMatch, require_numbers
+from polygen.poly.chain_match import (
+    VALUES,
+    ChainMatch,
+    require_boxes,
+    require_numbers,
+    require_rows,
+)
 from polygen.poly.derive_syncs import Synchronised
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.scop import Scop
 from polygen.poly.tile_program import TileProgram
-from polygen.poly.tiling import tiling
 from polygen.schedule.load import load_schedule
 from polygen.schedule.model import (
     LONGEST,
@@ -54,9 +58,11 @@ from polygen.schedule.model import (
 from polygen.tune.cost.chains import ChainProblem, chain_time, parts_worth_it, timed
 
 _FILE = "chains.toml"
+_WITH_ROLES = ("wgmma", "tma")
 
 
 _STAGES = 2
+_KINDS = {"warpgroup": "tiles", "warp": "warps"}  # tables of the data
 
 
 _PARTS = "_p"  # in a schedule's name, before the keys of a part
@@ -93,16 +99,18 @@ def decide_chain(
         PolygenError: no kernel can be made of the program, or none with this schedule.
     """
     found = matched(program)
-    atom = _instruction(found, device)
-    require_numbers(found)  # behind the target: no number makes up for that
-    if schedule == "auto":
-        return _fitting(found, atom, device, skip, sizes or {})
     if isinstance(schedule, Schedule):
         given, origin = schedule, f"given: {schedule.name}"
-    else:
+    elif schedule != "auto":
         given, origin = load_schedule(Path(schedule)), f"file {schedule}"
-    shape = _shape(found, atom, given)
-    _check(found, shape, atom, given, device)
+    else:
+        atom = _instruction(found, device, roles=all(map(device.has, _WITH_ROLES)))
+        require_numbers(found)  # behind the target: no number makes up for that
+        return _fitting(found, atom, device, skip, sizes or {})
+    atom = _instruction(found, device, roles=given.specialised)
+    require_numbers(found)
+    shape = chain_shape(found, atom, given, device)
+    check_chain(found, shape, atom, given, device)
     return Decided(atom, given, shape, origin)
 
 
@@ -124,8 +132,12 @@ def map_and_lower(
     return model, tree, plan
 
 
-def _instruction(found: ChainMatch, device: Device) -> Atom:
-    """The device's instruction of a warpgroup that multiplies the operands' type."""
+def _instruction(found: ChainMatch, device: Device, *, roles: bool) -> Atom:
+    """The device's instruction that multiplies the operands' type: of a warpgroup, or of a warp.
+
+    Raises:
+        UnsupportedProgram: it has none, or nothing brings the operands to it.
+    """
     types = {operand.tensor.dtype.name for _, operand in found.operands}
     where = found.chain.values.name
     if len(types) > 1:
@@ -136,16 +148,24 @@ def _instruction(found: ChainMatch, device: Device) -> Atom:
             nearest="Pass all of them as f16 or as bf16, or make two functions",
         )
     (name,) = types
-    atoms = [a for a in atoms_for(device, name, name, "f32") if a.scope == "warpgroup"]
-    atoms = [a for a in atoms if a.a.elements_per_register == 2 and "mn" in a.majors]
-    if not atoms:
+    scope = "warpgroup" if roles else "warp"
+    atoms = [a for a in atoms_for(device, name, name, "f32") if a.scope == scope]
+    atoms = [a for a in atoms if a.a.elements_per_register == 2 and (not roles or "mn" in a.majors)]
+    if not atoms or not device.has("cp_async"):
+        what, since, way = ("warps", "sm_80", 'Use arch="sm_80" or a later one')
+        if roles:
+            what, since, way = ("warpgroups, with roles,", "sm_90a", 'Use arch="sm_90a"')
         raise UnsupportedProgram(
             f"a chain of products of {name} on {device}",
             where=where,
-            why="chains run on warpgroup instructions that take their left operand from registers, "
-            "of f16 and bf16, from sm_90a on; other targets have none, or none of this type",
-            nearest='Use arch="sm_90a" and f16 or bf16, or make two functions',
+            why=f"chains run on instructions of {what} that take their left operand from "
+            f"registers, of f16 and bf16, and beside copies in the background: from {since} on",
+            nearest=f"{way} and f16 or bf16, or make two functions",
         )
+    if roles:
+        require_boxes(found)
+    else:
+        require_rows(found)
     return atoms[0]
 
 
@@ -174,6 +194,13 @@ def _fitting(
         _, schedule, shape = min(beside, key=took)
         if len(beside) > 1:
             origin = f"shipped: the fastest of {len(beside)} tiles that were timed"
+    elif problem is not None and not schedule.specialised:
+
+        def takes(one: tuple[Mapping[str, Any], Schedule, ChainShape]) -> float:
+            return chain_time(device, one[1], problem)
+
+        _, schedule, shape = min(beside := [first, *fitting], key=takes)
+        origin = f"shipped: the fastest of {len(beside)} tiles by the cost model"
     part = 0 if problem is None else parts_worth_it(device, schedule, problem)
     if not part:
         return Decided(atom, schedule, shape, origin)
@@ -181,7 +208,7 @@ def _fitting(
     name = f"{_tile_of(schedule.name)}{_PARTS}{part}"
     schedule = replace(schedule, name=name, tile=tile, raster=raster)
     origin = f"{origin}, keys in parts of {part} by the cost model"
-    return Decided(atom, schedule, _shape(found, atom, schedule), origin)
+    return Decided(atom, schedule, chain_shape(found, atom, schedule, device), origin)
 
 
 def _all_fitting(
@@ -197,14 +224,14 @@ def _all_fitting(
     Raises:
         PolygenError: none does.
     """
-    columns, rows = -(-found.columns // atom.k) * atom.k, atom.m
-    tiles = take(read(_FILE), "tiles", _FILE)
+    columns, kind = -(-found.columns // atom.k) * atom.k, _KINDS[atom.scope]
+    tiles = take(read(_FILE), kind, _FILE)
     most = max(one["columns_most"] for one in tiles)
     if columns > most:
         raise UnsupportedProgram(
             f"a chain with {found.columns} columns",
             where=found.chain.values.name,
-            why=f"a consumer holds the sums of all columns of its rows, at most {most}",
+            why=f"whoever multiplies holds the sums of all columns of its rows, at most {most}",
             nearest=f"Multiply by parts of v, of {most} columns",
         )
     last = ResourceError(
@@ -219,27 +246,14 @@ def _all_fitting(
             continue
         if columns > one["columns_most"] or ranges != (found.chain.range is not None):
             continue
-        consumers, turns = one["consumers"], one["turns"]
-        keys = keys_beside_pages(found, atom, one["keys"])
-        registers = registers_beside_pages(found, one["registers"], consumers, device)
-        name = f"chain_{consumers * rows}x{columns}x{keys}_r{one['rows']}{'_t' * turns}"
-        order = _order(found, one.get("order", MATRIX))
-        name += f"_{order}" if order != MATRIX else ""
-        schedule = Schedule(
-            name=name,
-            device=device.name,
-            tile=Tile(CtaTile(consumers * rows, columns, keys), WarpTile(rows, columns)),
-            pipeline=Pipeline(stages=_STAGES, in_flight=1),
-            roles=Roles("pingpong" if turns else "cooperative", *registers),
-            raster=Raster("m", 1, order=order),
-            epilogue=Epilogue("registers", prefetch=one["rows"]),
-            min_blocks=one.get("blocks", 1),
-        )
+        make = _for_roles if atom.scope == "warpgroup" else _for_warps
+        schedule = make(found, atom, device, columns, one)
+        name = schedule.name
         if _tile_of(name) in map(_tile_of, skip):
             continue
-        shape = _shape(found, atom, schedule)
+        shape = chain_shape(found, atom, schedule, device)
         try:
-            _check(found, shape, atom, schedule, device)
+            check_chain(found, shape, atom, schedule, device)
         except ResourceError as reason:
             last = reason
             continue
@@ -247,6 +261,51 @@ def _all_fitting(
         yield one, schedule, shape
     if not fits:
         raise last
+
+
+def _for_roles(
+    found: ChainMatch, atom: Atom, device: Device, columns: int, one: Mapping[str, Any]
+) -> Schedule:
+    """The schedule of an entry with consumers."""
+    consumers, turns, rows = one["consumers"], one["turns"], atom.m
+    keys = keys_beside_pages(found, atom, one["keys"])
+    registers = registers_beside_pages(found, one["registers"], consumers, device)
+    name = f"chain_{consumers * rows}x{columns}x{keys}_r{one['rows']}{'_t' * turns}"
+    order = _order(found, one.get("order", MATRIX))
+    name += f"_{order}" if order != MATRIX else ""
+    return Schedule(
+        name=name,
+        device=device.name,
+        tile=Tile(CtaTile(consumers * rows, columns, keys), WarpTile(rows, columns)),
+        pipeline=Pipeline(stages=_STAGES, in_flight=1),
+        roles=Roles("pingpong" if turns else "cooperative", *registers),
+        raster=Raster("m", 1, order=order),
+        epilogue=Epilogue("registers", prefetch=one["rows"]),
+        min_blocks=one.get("blocks", 1),
+    )
+
+
+def _for_warps(
+    found: ChainMatch, atom: Atom, device: Device, columns: int, one: Mapping[str, Any]
+) -> Schedule:
+    """The schedule of an entry whose warps do everything."""
+    warps, rows, keys = one["warps"], one["rows"], one["keys"]
+    order = _order(found, one.get("order", MATRIX))
+    blocks, fragments = one.get("blocks", 1), one["fragments"]
+    name = f"chain_{warps * rows}x{columns}x{keys}_w{warps}x{rows}_f{fragments}_b{blocks}"
+    name += f"_{order}" if order != MATRIX else ""
+    return Schedule(
+        name=name,
+        device=device.name,
+        tile=Tile(CtaTile(warps * rows, columns, keys), WarpTile(rows, columns)),
+        pipeline=Pipeline(
+            stages=_STAGES, distance=1, order=("copy", "mma"),
+            fragments=fragments, lookahead=fragments - 1,
+        ),
+        raster=Raster("m", 1, order=order),
+        epilogue=Epilogue("registers"),
+        min_blocks=blocks,
+    )  # fmt: skip
 
 
 def _tile_of(name: str) -> str:
@@ -305,78 +364,3 @@ def predicted_time(program: Program, device: Device, sizes: Mapping[str, int]) -
     problem = _problem(matched(program), sizes)
     assert problem is not None
     return chain_time(device, decided.schedule, problem)
-
-
-def _shape(found: ChainMatch, atom: Atom, schedule: Schedule) -> ChainShape:
-    """The tile program's shape.
-
-    Raises:
-        ScheduleError: the tiles are none of a chain.
-    """
-    cta, warp = schedule.tile.cta, schedule.tile.warp
-    fitting = keys_beside_pages(found, atom, cta.k)
-    wanted = {
-        "tile.warp.n": (warp.n == cta.n, f"tile.cta.n = {cta.n}"),
-        "tile.cta.n": (
-            found.columns <= cta.n <= atom.n_most and cta.n % atom.k == 0,
-            f"a multiple of {atom.k} from {found.columns} to {atom.n_most}",
-        ),
-        "tile.warp.m": (warp.m % atom.m == 0, f"a multiple of {atom.m}"),
-        "tile.cta.m": (cta.m % warp.m == 0, f"a multiple of tile.warp.m = {warp.m}"),
-        "tile.cta.k": (
-            cta.k % atom.k == 0 and cta.k <= atom.n_most,
-            f"keys, a multiple of {atom.k} up to {atom.n_most}",
-        ),
-        "tile.cta.k beside pages": (
-            cta.k == fitting,
-            f"tile.cta.k = {fitting}: whole pages, or a part of one",
-        ),
-        "tile.part": (
-            schedule.tile.part % cta.k == 0,
-            f"keys of a part, a multiple of tile.cta.k = {cta.k}, or 0",
-        ),
-        "tile.pixels": (not schedule.tile.pixels, "rows along one axis: leave it out"),
-        "tile.joined": (not schedule.tile.joined, "false"),
-        "pipeline.in_flight": (schedule.pipeline.in_flight == 1, "1"),
-        "roles.form": (schedule.specialised, '"cooperative" or "pingpong"'),
-        "epilogue.through": (schedule.epilogue.through == "registers", '"registers"'),
-        "cluster": (schedule.cluster.blocks == 1, "clusters of 1"),
-        "raster.order": (
-            schedule.raster.order == MATRIX or found.chain.range is not None,
-            f'"{MATRIX}": rows without ranges of keys have all as many',
-        ),
-        "raster.order beside parts": (
-            schedule.raster.order != PAIRS or not schedule.tile.part,
-            f'"{LONGEST}", or tile.part = 0: a persistent block visits all keys of its rows',
-        ),
-        "raster.order beside bounds": (
-            schedule.raster.order != PAIRS or not (found.chain.range and found.chain.range.arrays),
-            f'"{LONGEST}": what arrays hold of bounds is found once, for one tile of rows',
-        ),
-    }
-    for field, (fits, nearest) in wanted.items():
-        if not fits:
-            raise ScheduleError(
-                f"{field} does not fit a chain of products",
-                where=f"schedule {schedule.name}",
-                why="a tile has all columns of its rows, and k counts keys",
-                nearest=f"Use {nearest}",
-            )
-    depth = -(-found.depth // atom.k) * atom.k
-    chain_of = found.chain
-    alone = chain_of.range is not None or schedule.tile.part > 0
-    varying = schedule.raster.order == PAIRS
-    return ChainShape(
-        tiling(schedule, atom), depth, schedule.pipeline.stages,
-        bool(chain_of.reference), bool(chain_of.states), schedule.roles.form == "pingpong",
-        1 if alone and not varying else schedule.epilogue.prefetch,
-        tuple(found.paged), varying,
-    )  # fmt: skip
-
-
-def _check(
-    found: ChainMatch, shape: ChainShape, atom: Atom, schedule: Schedule, device: Device
-) -> None:
-    made = layouts(found, shape, atom, f"schedule {schedule.name}")
-    least = needed(chain_memory(found, shape, made))
-    chain_resources(found, shape, schedule, device, least)

@@ -35,9 +35,10 @@ def run(
     *,
     tolerance: float = 0.02,
     schedule: Schedule | str = "auto",
+    arch: str = "sm_90a",
 ):
     """The kernel's results and the function's, in float64; no findings, and near each other."""
-    kernel = pg.fuse(function).compile(*signature, arch="sm_90a", schedule=schedule)
+    kernel = pg.fuse(function).compile(*signature, arch=arch, schedule=schedule)
     done = kernel.emulation(*arrays)
     assert done.report.findings == ()
     found = done.results if isinstance(done.results, tuple) else (done.results,)
@@ -63,4 +64,25 @@ def few_rows(part: int = 0, keys: int = 64, columns: int = 64, rows: int = 64) -
         epilogue=Epilogue("registers", prefetch=1),
         raster=Raster("m", 1),
         min_blocks=2,
+    )
+
+
+def by_warps(
+    warps: int = 4, rows: int = 16, keys: int = 64, columns: int = 64, part: int = 0, **more
+) -> Schedule:
+    """A schedule without roles; `more`: of its pipeline."""
+    pipeline = {
+        "stages": 2,
+        "distance": 1,
+        "order": ("copy", "mma"),
+        "fragments": 2,
+        "lookahead": 1,
+    }
+    return Schedule(
+        "by_warps",
+        "sm_80",
+        tile=Tile(CtaTile(warps * rows, columns, keys), WarpTile(rows, columns), part),
+        pipeline=Pipeline(**(pipeline | more)),
+        epilogue=Epilogue("registers"),
+        raster=Raster("m", 1),
     )

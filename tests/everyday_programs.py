@@ -143,11 +143,11 @@ PROGRAMS: dict[str, Everyday] = {
         interleaved_rotary, ("bf16[M,K]", "bf16[256,K]", "f32[M,16]", "f32[M,16]"), LARGE, TOKENS
     ),
     "attention": Everyday(
-        attention, HEADS, {"B": 1, "S": 2048, "H": 16}, {"B": 2, "S": 40, "H": 2}, ("sm_90a",)
+        attention, HEADS, {"B": 1, "S": 2048, "H": 16}, {"B": 2, "S": 40, "H": 2}
     ),
     "values first": Everyday(
         values_first, ("bf16[B,K,2,S,64]", "bf16[B,K,T,64]", "bf16[B,K,T,64]"),
-        {"B": 1, "K": 4, "S": 1024, "T": 1024}, {"B": 1, "K": 2, "S": 24, "T": 72}, ("sm_90a",),
+        {"B": 1, "K": 4, "S": 1024, "T": 1024}, {"B": 1, "K": 2, "S": 24, "T": 72},
     ),
     "depth to space": Everyday(
         depth_to_space, ("bf16[B,8,8,C]", "bf16[128,C]", "bf16[128]"),
@@ -175,7 +175,7 @@ PROGRAMS: dict[str, Everyday] = {
     ),
     "state space, a chunk": Everyday(
         state_space_chunk, ("bf16[B,L,64]", "bf16[B,L,64]", "bf16[B,L,64]", "f32[B,L]"),
-        {"B": 512, "L": 128}, {"B": 2, "L": 40}, ("sm_90a",),
+        {"B": 512, "L": 128}, {"B": 2, "L": 40},
     ),
     "SigLIP": Everyday(
         sigmoid_contrast, ("bf16[M,K]", "bf16[N,K]", "f32", "f32", "f32"), LARGE, TOKENS

@@ -88,6 +88,7 @@ _SAMPLES: dict[str, tuple[Callable[..., Any], tuple[str, ...], dict[str, Any]]] 
     "paged chain": (decoding(), signature(64, "J"), {}),
     "chain in parts": (attention, _IN_PARTS, {"schedule": few_rows(256)}),
     "chain in pairs": (causal, HEADS, {"schedule": _in_pairs()}),
+    "chain by warps": (causal, HEADS, {"arch": "sm_80"}),
     "rows": (rows, ("bf16[M,K]", "bf16[256,K]"), {}),
     "held rows": (rows, _MATRICES, {"arch": "sm_80", "schedule": _HELD}),
     "followed": (results, _MATRICES, {"arch": "sm_80", "schedule": _PAIRS}),

@@ -69,12 +69,12 @@ class Chain:
     def kernel(self) -> Kernel:
         """The kernel."""
         return pg.fuse(self.function).compile(
-            *self.signature, arch="sm_90a", schedule=self.schedule
+            *self.signature, arch=self.schedule.device, schedule=self.schedule
         )
 
 
-def chain_program(seed: int) -> Chain:
-    """The chain of a seed."""
+def chain_program(seed: int, arch: str = "sm_90a") -> Chain:
+    """The chain of a seed, with roles on sm_90a, and by warps elsewhere."""
     rng = random.Random(f"chains {seed}")
     name, scored = rng.choice(sorted(MASKS)), rng.choice(SCORES)
     mask = MASKS[name]
@@ -115,8 +115,33 @@ def chain_program(seed: int) -> Chain:
         epilogue=Epilogue("registers", prefetch=rng.choice([1, 2])),
         raster=Raster("m", 1, order=order),
     )
+    if arch != "sm_90a":
+        order = LONGEST if order == PAIRS else order
+        schedule = _by_warps(random.Random(f"warps {seed}"), arch, columns, order)
     signature = tuple(f"{kind}[{','.join(one)}]" for one in dims)
     return Chain(function, signature, schedule, shapes, rng.randint(1, 5))
+
+
+def _by_warps(rng: random.Random, arch: str, columns: int, order: str) -> Schedule:
+    """A schedule without roles."""
+    warps, rows, keys = rng.randint(1, 4), rng.choice([16, 32]), rng.choice([16, 32, 48])
+    rows = rows if columns <= 64 and keys <= 32 else 16  # more of them may spill
+    copy_first, fragments, stages = rng.random() < 0.5, rng.choice([1, 2]), rng.choice([2, 3])
+    parts = rng.choice([0, 0, 2, 3])
+    return Schedule(
+        "random_chain",
+        arch,
+        tile=Tile(CtaTile(warps * rows, columns, keys), WarpTile(rows, columns), parts * keys),
+        pipeline=Pipeline(
+            stages=stages,
+            distance=rng.randint(1, stages - copy_first),
+            order=("copy", "mma") if copy_first else ("mma", "copy"),
+            fragments=fragments,
+            lookahead=rng.randint(0, fragments - 1),
+        ),
+        epilogue=Epilogue("registers"),
+        raster=Raster("m", 1, order=order),
+    )
 
 
 def run_chain(chain: Chain, seed: int) -> str:

@@ -21,6 +21,7 @@ from polygen.hardware.device import Device
 from polygen.rewrite.chain import products_in_chain
 
 _FILE = "chains.toml"
+_MEASURED_WITH = ("wgmma", "tma")  # what the kernels were made of that libraries were beside
 
 
 def predicted_chain(
@@ -47,7 +48,7 @@ def predicted_chain(
         return Gain(fused, _apart(program, device, sizes))
     libraries = take(read(_FILE), "libraries", _FILE)
     found = next((one for one in libraries if one["name"] == library), None)
-    if found is None:
+    if found is None or not all(map(device.has, _MEASURED_WITH)):
         return f"{library}'s attention was not measured beside polygen's: not predicted"
     if rows < found["rows_least"]:
         return f"fewer rows than the {found['rows_least']} that were measured: not predicted"

@@ -217,11 +217,15 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
 def _one_range(plan: KernelPlan, visited: KeyTiles) -> dict[str, Any]:
     """One tile of rows of a block, with the tiles of keys that it visits."""
     first, number = visited.of_rows()
+    columns = plan.tiles.warps[1]
+    agents, start = f"w_m = warp / {columns}, w_n = warp % {columns}", []
+    if plan.schedule.specialised:
+        agents, start = f"group = warp / {plan.device.warpgroup_warps}", ["barriers", "start_block"]
     return {
-        "frame": ["one_range", "barriers", "start_block", "places"],
+        "frame": ["one_range", *start, "places"],
         "attributes": "",
         "rows": row_order.one_tile(plan),
-        "group_warps": plan.device.warpgroup_warps,
+        "agents": agents,
         "key_bounds": key_bounds(plan),
         "part_of_keys": PART if visited.part else "",
         "key_first": first,

@@ -86,6 +86,11 @@ def pair_of_sums(
     }[dtype.name]
 
 
+def made_sums(plan: KernelPlan, sums: str) -> list[str]:
+    """What keeps reads of sums behind the wait for them, where they are made in the background."""
+    return [f"made({sums});"] if plan.atom.scope == "warpgroup" else []
+
+
 def extent_names(plan: KernelPlan) -> dict[str, str]:
     """The sizes along m and n of the block's matrix, as C."""
     found = {role: size_name(extent) for role, extent in plan.extents}

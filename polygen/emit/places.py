@@ -86,7 +86,8 @@ def _registers(plan: KernelPlan, place: Place) -> list[str]:
     if product is None or product.place != place.name:
         return []
     atom, (rows, columns) = plan.atom, plan.tiles.atoms
-    (kind, _), shape = sum_register(atom.c.dtype), f"[{rows}][{columns}][{atom.c.variables}]"
+    (kind, _) = sum_register(atom.c.dtype)
+    wide = {work.total: work.columns // atom.n or columns for work in plan.of(Product)}
     totals = list(dict.fromkeys(work.total for work in plan.of(Product)))
     totals += list(dict.fromkeys(work.total for work in plan.of(Promote)))
     landings = [one for work in plan.of(Send) for one in work.landings]
@@ -95,9 +96,13 @@ def _registers(plan: KernelPlan, place: Place) -> list[str]:
         loads: list[Load | Stream] = [*plan.of(Load), *plan.of(Stream)]
         for load in loads:
             count, of = (rows, atom.a) if load.role == "m" else (columns, atom.b)
+            if isinstance(load, Load):
+                count = load.tiles * load.load.subtiles
             held = of.registers * atom.pieces
             fragments.append(f"fragment_{load.operand}[{load.slots}][{count}][{held}]")
-        sums = ", ".join(f"{total}{shape}" for total in totals)
+        sums = ", ".join(
+            f"{total}[{rows}][{wide.get(total, columns)}][{atom.c.variables}]" for total in totals
+        )
         return [f"unsigned {', '.join(fragments)};", f"{kind} {sums};"]
     warps = plan.device.warpgroup_warps
     quarter = f"const int quarter = warp % {warps} * {atom.m // warps}"
@@ -105,7 +110,6 @@ def _registers(plan: KernelPlan, place: Place) -> list[str]:
     if not in_panels or plan.epilogue.folds or plan.epilogue.before or plan.of(Tally):
         own = ("group" if count > 1 else "0" for count in plan.tiles.warps)
         quarter += "".join(f", w_{axis} = {part}" for axis, part in zip("mn", own, strict=True))
-    wide = {work.total: work.columns // atom.n or columns for work in plan.of(Product)}
     cleared = ", ".join(
         f"{total}[{rows}][{wide.get(total, columns)}][{atom.c.registers}] = {{}}"
         for total in totals

@@ -35,7 +35,7 @@ def one_tile(plan: KernelPlan) -> list[str]:
             f"const int b_m = {first}, b_n = 0, tiles = 1;",
         ]
         return [*lines, f"const int matrix = blockIdx.z, {', '.join(matrix)};"] if matrix else lines
-    at_once = str(plan.device.multiprocessors * plan.launch.per_multiprocessor)
+    at_once = str(plan.device.multiprocessors * plan.schedule.min_blocks)
     rows, which = of_last("together")
     return [
         f"{_ONE} the last of a matrix first: those have the most keys.",

@@ -22,6 +22,11 @@ class Rows:
     wavefronts: tuple[int, int]  # of one access of each kind: counted, and without any conflict
 
     @property
+    def bytes(self) -> int:
+        """Of the tile."""
+        return self.rows * self.row_bytes
+
+    @property
     def place(self) -> str:
         """Where byte `byte` of row `row` lies, as C and Python have it."""
         swizzle = self.swizzle

@@ -1,7 +1,7 @@
 """`ChainMatch` x `ScheduleTree` -> `KernelPlan`: the plan of two products in one loop over keys.
 
 1. Shared memory holds a ring for the rows, one for the keys and one for the values, each in the
-   layout that matrix descriptors tell, proved as for any product.
+   layout that matrix descriptors tell, or in rows, as for any product.
 2. The second product's operand stays where the first one left its sums: the fragment of the one
    composed with the fragment of the other is the identity of every thread, in pairs of one register
    (`carried`). Nothing moves.
@@ -30,6 +30,7 @@ from polygen.lower.plan import Inside, KernelPlan, Launch
 from polygen.lower.result_work import Epilogue
 from polygen.lower.synchronise import counting, placed
 from polygen.lower.warpgroups import barriers, places
+from polygen.lower.warps import place
 from polygen.poly.by_chain import ChainShape
 from polygen.poly.chain_match import ChainMatch
 from polygen.poly.key_pages import KeyPages, prove_key_pages
@@ -37,7 +38,7 @@ from polygen.poly.key_tiles import prove_key_tiles
 from polygen.poly.legality import Proof
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.prologue_proofs import prove_inside
-from polygen.poly.raster import prove_linear_raster, prove_ranges
+from polygen.poly.raster import prove_linear_raster, prove_ranges, prove_raster
 from polygen.poly.row_order import prove_pairs, prove_together
 from polygen.rewrite.parts import parts_combine
 from polygen.schedule.model import LONGEST, MATRIX, PAIRS, Schedule
@@ -66,9 +67,9 @@ def lower_chain(
         VerifyError: the second product's operand is not where the first one's sums are.
     """
     sync = tree.synchronised
-    made = layouts(matched, shape, atom, f"schedule {schedule.name}")
+    made = layouts(matched, shape, atom, schedule)
     buffers = chain_memory(matched, shape, made, barriers(sync))
-    copied = {f"fill_{name}": layout.bytes for name, layout in made.items()}
+    copied = {f"fill_{name}": one.bytes for name, one in made.items() if shape.roles}
     syncs = placed(sync, copied)
     given = Given(matched.chain.values, tree, schedule, atom, device, matched.after)
     out = _results(given, matched)
@@ -77,10 +78,11 @@ def lower_chain(
     leaves = tuple(counting(tuple(found), sync.counters))
     taken = chain_resources(matched, shape, schedule, device, needed(buffers))
     along = matched.values.m
+    resident = device.multiprocessors * schedule.min_blocks if shape.roles else 0
     launch = Launch(
         along, matched.values.n, shape.tiles.cta[0], shape.tiles.cta[1], schedule.raster.group,
-        taken.threads, taken.shared_bytes, persistent=device.multiprocessors * schedule.min_blocks,
-        per_multiprocessor=schedule.min_blocks,
+        taken.threads, taken.shared_bytes, persistent=resident,
+        per_multiprocessor=schedule.min_blocks if shape.roles else 1,
         batches=tuple(extent for _, extent in matched.values.batches),
     )  # fmt: skip
     visited = between.visited
@@ -98,14 +100,16 @@ def lower_chain(
         claims = parts_combine(matched.chain)
         more = (*more, *(Proof(claim, "rewrite") for claim in claims))
     rows, columns, keys = shape.tiles.cta
-    inside = Inside(buffers, leaves, places(given), syncs)
+    own = places(given) if shape.roles else (place(given),)
+    who = "consumer warpgroup(s)" if shape.roles else "warps"
+    inside = Inside(buffers, leaves, own, syncs)
     return replace(
         plan_of(given, program, inside, taken, launch, after),
-        mapping=f"{rows} rows by {keys} keys by {columns} columns, {shape.consumers} consumer "
-        f"warpgroup(s) of {shape.tiles.warp[0]} rows, {atom.name} on {device.name}",
+        mapping=f"{rows} rows by {keys} keys by {columns} columns, {shape.consumers} {who} of "
+        f"{shape.tiles.warp[0]} rows, {atom.name} on {device.name}",
         proofs=(
             *tree.proofs, carried_proof(atom), *more,
-            *(prove_linear_raster(1) if visited is None else _ROW_ORDERS[order]()),
+            *(_raster(launch) if visited is None else _ROW_ORDERS[order]()),
         ),
         chained=matched,
         scores=matched.scores,
@@ -113,6 +117,10 @@ def lower_chain(
         key_tiles=visited,
         key_bounds=between.bounds(),
     )  # fmt: skip
+
+
+def _raster(launch: Launch) -> tuple[Proof, ...]:
+    return prove_linear_raster(1) if launch.persistent else (prove_raster(launch.group),)
 
 
 def _pages(matched: ChainMatch, shape: ChainShape) -> tuple[Proof, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from polygen.lower.accesses import corner, map_axes
 from polygen.lower.buffers import Buffer
 from polygen.lower.chain_scan import KeyScan
+from polygen.lower.chain_warps import warp_leaves
 from polygen.lower.epilogue import own_part
 from polygen.lower.find_pages import PIECE, find_pages, in_one_page
 from polygen.lower.given import Given
@@ -41,6 +42,18 @@ class ChainLeaves:
 
     def all(self) -> list[Leaf]:
         """The leaves."""
+        if self.shape.roles:
+            found = self._of_roles()
+        else:
+            named = {one.name: one for one in self.buffers}
+            found = warp_leaves(
+                self.given, self.matched, self.shape, named, self.between.key, self._between()
+            )
+            found += self._end()
+        return [*map(self._placed, found), *sync_leaves(self.given, self.syncs, "")]
+
+    def _of_roles(self) -> list[Leaf]:
+        """Those of producer and consumers."""
         raster, batches = self.given.schedule.raster, self.matched.values.batches
         locate = Locate("m", "n", raster.group, (1, 1), batches, None)
         found = [Leaf("locate", "locate", "threads", _READ, locate)]
@@ -52,8 +65,7 @@ class ChainLeaves:
             found = [Leaf("locate", "located", "threads", _READ, Nothing())]
         found += self._finds()
         found += [self._fill(name, operand) for name, operand in self.matched.operands]
-        found += [*self._between(), *self._products(), *self._end()]
-        return [*map(self._placed, found), *sync_leaves(self.given, self.syncs, "")]
+        return [*found, *self._between(), *self._products(), *self._end()]
 
     def _placed(self, leaf: Leaf) -> Leaf:
         """A leaf with the loops and the place that its statement was proved to have.

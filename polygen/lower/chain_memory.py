@@ -1,55 +1,76 @@
 """What a chain keeps in shared memory and takes of a multiprocessor.
 
 A ring for the rows, one for the keys and one for the values, each slot in the layout that matrix
-descriptors tell, proved as for any product; barriers behind them.
+descriptors tell, proved as for any product; barriers behind them. Without roles slots are rows,
+under the swizzle with the fewest bank conflicts, and there are no barriers in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from polygen.errors import ResourceError
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
+from polygen.hardware.fragment_load import atom_load
 from polygen.hardware.matrix_layout import MatrixLayout, matrix_layout, pattern_bytes
-from polygen.lower.buffers import Buffer
+from polygen.hardware.swizzle import chunk_bytes
+from polygen.lower.buffers import Buffer, Rows
+from polygen.lower.layout import ring
 from polygen.lower.memory import barrier_buffers, placed
 from polygen.lower.operands import major
 from polygen.lower.plan import Resources
+from polygen.lower.resources import registers_available
 from polygen.poly.by_chain import ChainShape
-from polygen.poly.chain_match import VALUES, ChainMatch
-from polygen.schedule.model import Schedule
+from polygen.poly.chain_match import ChainMatch, ring_extents
+from polygen.poly.operand import Operand
+from polygen.schedule.model import Pipeline, Schedule
 
 _BESIDE = 32  # registers of a consumer beside scores, weights and sums
 
 
-def layouts(
-    matched: ChainMatch, shape: ChainShape, atom: Atom, where: str
-) -> dict[str, MatrixLayout]:
+Layouts = Mapping[str, MatrixLayout | Rows]
+
+
+def layouts(matched: ChainMatch, shape: ChainShape, atom: Atom, schedule: Schedule) -> Layouts:
     """The layouts of the three tiles in shared memory, by ring.
 
     Raises:
         ScheduleError: a tile has none.
     """
-    rows, columns, keys = shape.tiles.cta
-    sizes = {
-        "a": (rows, shape.depth, atom.m),
-        "b": (keys, shape.depth, keys),
-        VALUES: (columns, keys, columns),
-    }
+    made = _by_rows if shape.pipeline is not None else _of_descriptors
     return {
-        name: matrix_layout(
-            major(operand), *sizes[name][:2], operand.tensor.dtype.bytes, atom.k, sizes[name][2],
-            f"{where}, {operand.tensor.name}",
-        )
+        name: made(name, operand, ring_extents(name, shape.tiles, shape.depth), atom, schedule)
         for name, operand in matched.operands
-    }  # fmt: skip
+    }
+
+
+def _of_descriptors(
+    name: str, operand: Operand, extents: tuple[int, int], atom: Atom, schedule: Schedule
+) -> MatrixLayout:
+    where = f"schedule {schedule.name}, {operand.tensor.name}"
+    own = atom.m if name == "a" else extents[0]
+    return matrix_layout(major(operand), *extents, operand.tensor.dtype.bytes, atom.k, own, where)
+
+
+def _by_rows(
+    name: str, operand: Operand, extents: tuple[int, int], atom: Atom, schedule: Schedule
+) -> Rows:
+    """Stored rows, which threads copy and fragments are loaded from."""
+    side, k_contiguous = "ab"["mn".index(operand.role)], operand.k_contiguous
+    own = schedule.tile.warp.m // atom.m if name == "a" else extents[0] // atom.n
+    loaded = atom_load(atom, side, k_contiguous, own)
+    assert loaded is not None  # of 16 bits there is one for each order
+    rows, columns = extents if k_contiguous else extents[::-1]
+    size = operand.tensor.dtype.bytes
+    width = min(chunk_bytes(), operand.alignment)
+    return ring(f"ring_{name}", rows, columns * size, width, loaded, schedule.smem.swizzle)
 
 
 def chain_memory(
     matched: ChainMatch,
     shape: ChainShape,
-    made: dict[str, MatrixLayout],
+    made: Layouts,
     barriers: Sequence[tuple[str, int, int]] | None = None,
 ) -> tuple[Buffer, ...]:
     """The buffers of a chain with their offsets.
@@ -61,16 +82,17 @@ def chain_memory(
         barriers: name, slots and owners of those in shared memory; None before they are derived.
     """
     found = []
+    unit = pattern_bytes() if shape.roles else chunk_bytes()
     for name, operand in matched.operands:
         slots = shape.row_slots if name == "a" else shape.stages
-        each = -(-made[name].bytes // pattern_bytes()) * pattern_bytes()
+        each = -(-made[name].bytes // unit) * unit
         found.append(
             Buffer(
-                f"ring_{name}", "ring", 0, slots, each, pattern_bytes(), layout=made[name],
+                f"ring_{name}", "ring", 0, slots, each, unit, layout=made[name],
                 note=operand.tensor.name,
             )
         )  # fmt: skip
-    return placed([*found, *barrier_buffers(barriers)])
+    return placed([*found, *(barrier_buffers(barriers) if shape.roles else ())])
 
 
 def chain_resources(
@@ -81,6 +103,8 @@ def chain_resources(
     Raises:
         ResourceError: with the figure, the limit and what to reduce.
     """
+    if shape.pipeline is not None:
+        return _of_warps(shape, shape.pipeline, schedule, device, shared)
     where, tiles = f"schedule {schedule.name}", shape.tiles
     threads = (shape.consumers + 1) * device.group_threads
     sums = tiles.atoms[0] * tiles.warp[1] // 2
@@ -107,6 +131,44 @@ def chain_resources(
             why=f"{sums} for sums, {scores} for scores and {scores // 2} for what is multiplied",
             nearest="Reduce tile.cta.k, the keys of a tile",
         )
+    _check_shared(shape, schedule, device, shared)
+    return Resources(threads, shared, device.shared_per_block_optin, registers, blocks)
+
+
+def _of_warps(
+    shape: ChainShape, pipeline: Pipeline, schedule: Schedule, device: Device, shared: int
+) -> Resources:
+    """The same where warps do everything: the compiler divides registers among all threads."""
+    where, tiles, blocks = f"schedule {schedule.name}", shape.tiles, schedule.min_blocks
+    threads = shape.consumers * device.warp_size
+    if threads > device.max_threads_per_block:
+        raise ResourceError(
+            f"{threads} threads per block, {device} has at most {device.max_threads_per_block}",
+            where=where,
+            nearest="Use larger warp tiles",
+        )
+    high, wide, _ = tiles.atom
+    sums, scores = (tiles.warp[0] * n // device.warp_size for n in (tiles.warp[1], tiles.cta[2]))
+    # Of a step: 16-bit elements, two of a register. Scores are no more when values are loaded.
+    each = high * wide // device.warp_size * pipeline.fragments
+    rows, keys, columns = (n // high * each for n in (tiles.warp[0], tiles.cta[2], tiles.cta[1]))
+    registers = sums + max(scores + rows + keys, scores // 2 + columns) + _BESIDE
+    available = registers_available(schedule, device, threads)
+    if registers > available:
+        raise ResourceError(
+            f"about {registers} registers per thread, at most {available} are available",
+            where=where,
+            why=f"{sums} for sums, {scores} for scores, with {blocks} block(s) of {threads} "
+            "threads per multiprocessor",
+            nearest="Reduce tile.cta.k, the keys of a tile, tile.warp.m or min_blocks",
+        )
+    _check_shared(shape, schedule, device, shared)
+    return Resources(threads, shared, device.shared_per_block_optin, registers, blocks)
+
+
+def _check_shared(shape: ChainShape, schedule: Schedule, device: Device, shared: int) -> None:
+    """Refuse what has no room in shared memory, once or so many times as blocks are to share it."""
+    where, tiles, blocks = f"schedule {schedule.name}", shape.tiles, schedule.min_blocks
     if shared > device.shared_per_block_optin:
         raise ResourceError(
             f"{shared} bytes of shared memory, {device} has at most "
@@ -125,4 +187,3 @@ def chain_resources(
             f"{device.shared_reserved_per_block} besides",
             nearest="Reduce min_blocks, pipeline.stages or tile.cta.k",
         )
-    return Resources(threads, shared, device.shared_per_block_optin, registers, blocks)

@@ -51,7 +51,14 @@ K_INSIDE = "k_inside"  # of sums over several axes the k tile of the innermost o
 
 # --- by threads ----------------------------------------------------------------------------------
 def copy(
-    given: Given, name: str, operand: Operand, asynchronous: bool, *, staged: bool = False
+    given: Given,
+    name: str,
+    operand: Operand,
+    asynchronous: bool,
+    *,
+    staged: bool = False,
+    extents: tuple[int, int] | None = None,
+    starts: tuple[str, str] = ("", ""),
 ) -> Copy:
     """The copies of one operand's footprint.
 
@@ -61,11 +68,13 @@ def copy(
         operand: what is copied.
         asynchronous: whether copies run in the background.
         staged: whether they pass through registers in two statements.
+        extents: elements of its tile along m or n, and along k; None: those of the tile hierarchy.
+        starts: where that begins, as `Copy.starts`.
 
     Raises:
         ScheduleError: stored rows are no whole chunks.
     """
-    tensor, (tile, tile_k) = operand.tensor, given.extents(operand)
+    tensor, (tile, tile_k) = operand.tensor, extents or given.extents(operand)
     size = tensor.dtype.bytes
     dims = (operand.role, "k") if operand.k_contiguous else ("k", operand.role)
     made = computed(operand)
@@ -90,6 +99,7 @@ def copy(
         computed=made,
         staging=staging(name) if staged and made is None else "",
         padded=() if made else paddings(tensor, operand.index, dims),
+        starts=starts,
     )
     if found.columns * size % chunk_bytes():
         dim = "tile.cta.k" if operand.k_contiguous else f"tile.cta.{operand.role}"
@@ -103,15 +113,22 @@ def copy(
     return found
 
 
-def load(given: Given, name: str, operand: Operand) -> Load:
+def load(given: Given, name: str, operand: Operand, own: int = 0) -> Load:
     """The fragment loads of one operand.
+
+    Args:
+        given: the kernel.
+        name: of the operand.
+        operand: what is loaded.
+        own: elements along m or n that a warp has; 0: those of its tile.
 
     Raises:
         UnsupportedProgram: no instruction loads its storage order.
     """
     tensor, side = operand.tensor, 0 if operand.role == "m" else 1
     tiles, atom = given.tiles, given.atom
-    count = tiles.atoms[side]
+    own = own or tiles.warp[side]
+    count = own // (atom.m, atom.n)[side]
     found = atom_load(atom, "ab"[side], operand.k_contiguous, count)
     if found is None:
         k = str(operand.extent("k"))
@@ -127,7 +144,7 @@ def load(given: Given, name: str, operand: Operand) -> Load:
         buffer=f"ring_{name}",
         load=found,
         tiles=count // found.subtiles,
-        warp_tile=tiles.warp[side],
+        warp_tile=own,
         element_bytes=tensor.dtype.bytes,
         slots=given.schedule.pipeline.fragments,
         round_to_tf32=tensor.dtype.name == "tf32" or atom.pieces > 1,

@@ -35,8 +35,8 @@ def check_rest_device(match: Match, device: Device) -> None:
             f"{rest.last.name}: {rest.last} goes on with the sums of {match.contraction.name} on "
             f"{device}, with operands of {kind}",
             where=str(rest.last),
-            why="warpgroup instructions of f16 and bf16 take their left operand from registers, "
-            "from sm_90a on; nothing else does this yet",
+            why="kernels with roles go on with sums in registers, by warpgroup instructions of f16 "
+            "and bf16, from sm_90a on; warps that do everything do not yet",
             nearest=f'Use arch="sm_90a" and f16 or bf16, or {_TWO}',
         )
 

@@ -39,6 +39,7 @@ from polygen.lower.result_work import (
     Store,
     Write,
 )
+from polygen.lower.ring_tiles import operands_of
 from polygen.lower.tallies import check_shared
 from polygen.lower.verify_axes import check_padding, check_taps, check_walk
 from polygen.lower.verify_boxes import check_boxes
@@ -132,7 +133,7 @@ def _check_groups(plan: KernelPlan) -> None:
 
 
 def _check_copy(plan: KernelPlan, c: Copy) -> None:
-    operand = plan.match.operand(c.operand)
+    operand = operands_of(plan)[c.operand]
     if c.computed is not None or operand.computed is not None:
 
         def check(fetch: Fetch, index: tuple[Along, ...], text: str, names: dict[str, str]) -> None:

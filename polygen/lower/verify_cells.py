@@ -119,11 +119,10 @@ def _buffers(leaf: Leaf, norms: list[str]) -> list[str] | None:
             return [coming] if leaf.op == "read_beside" else [coming, there]
         return [work.buffer, *([there] if work.words else []), f"fragment_{work.operand}"]
     if isinstance(work, Product):
-        if work.fragment:
-            return [work.fragment.partition("[")[0], work.buffers[1], work.total]
-        if work.counter:
-            return [*work.buffers, work.total]
-        return [*(f"fragment_{name}" for name in work.operands), work.total]
+        left, right = work.buffers
+        if not work.counter:
+            left, right = (f"fragment_{name}" for name in work.operands)
+        return [work.fragment.partition("[")[0] if work.fragment else left, right, work.total]
     if isinstance(work, Convert):
         return [work.total, work.fragment]
     if isinstance(work, Promote):

@@ -24,10 +24,9 @@ from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.buffers import Buffer, Rows
 from polygen.lower.memory import SUM_BYTES
 from polygen.lower.plan import KernelPlan
+from polygen.lower.ring_tiles import extents_of, operands_of
 from polygen.poly import tile_program
-from polygen.poly.chain_match import VALUES
 from polygen.poly.operand import Operand
-from polygen.poly.register_operands import tile_extents
 
 _SCRATCH = "scratch"
 
@@ -97,9 +96,10 @@ def _check_buffer(plan: KernelPlan, made: Buffer, one: tile_program.Buffer) -> N
     if staged:
         _check_scratch(plan, made)
         return
-    operand = _operand(plan, one.name)
+    ring = one.name.removeprefix("ring_")
+    operand = operands_of(plan).get(ring)
     if operand is not None and one.name.startswith("ring_"):
-        _check_ring(plan, made, operand, _extents(plan, one.name, operand), unit)
+        _check_ring(plan, made, operand, extents_of(plan, ring), unit)
     elif made.layout is not None and operand is None and not one.name.startswith("ring_"):
         raise VerifyError(f"{one.name} holds no operand's tiles", where=where)
 
@@ -141,23 +141,6 @@ def _owners(plan: KernelPlan, one: tile_program.Buffer) -> tuple[int, ...]:
             place = statement.place
             return place.counts[place.blocks :][: max(0, one.owner - place.blocks)]
     return ()
-
-
-def _operand(plan: KernelPlan, name: str) -> Operand | None:
-    """Whose tiles a ring holds."""
-    known = dict((plan.match if plan.chained is None else plan.chained).operands)
-    return known.get(name.removeprefix("ring_"))
-
-
-def _extents(plan: KernelPlan, name: str, operand: Operand) -> tuple[int, int]:
-    """Elements of a tile: along the dim of the result, and along what is summed."""
-    if plan.chained is None:
-        return tile_extents(operand, plan.tiles)
-    rows, columns, keys = plan.tiles.cta
-    if name.removeprefix("ring_") == VALUES:
-        return columns, keys
-    depth = -(-plan.chained.depth // plan.atom.k) * plan.atom.k
-    return (rows if operand.role == "m" else keys), depth
 
 
 def _check_ring(

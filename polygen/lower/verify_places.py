@@ -24,10 +24,22 @@ from polygen.lower.formulas import units, value
 from polygen.lower.operands import K_INSIDE
 from polygen.lower.plan import KernelPlan
 from polygen.lower.result_work import Epilogue, Finish
+from polygen.lower.ring_tiles import extents_of, operands_of, own_of, starts_of
 from polygen.lower.shares import LANES, check_share, check_step
-from polygen.lower.work import Boxes, Copy, Fill, Load, Locate, Move, Product, Stream, chunk_passes
+from polygen.lower.work import (
+    Boxes,
+    Clear,
+    Copy,
+    Fill,
+    Load,
+    Locate,
+    Move,
+    Product,
+    Stream,
+    chunk_passes,
+)
 from polygen.poly.by_warps import copy_parts
-from polygen.poly.register_operands import tile_extents
+from polygen.poly.key_tiles import FIRST
 from polygen.poly.tiling import RowVectors, share_of
 from polygen.schedule.model import PAIRS
 
@@ -41,6 +53,12 @@ def check_places(plan: KernelPlan) -> None:
     for work in plan.of(Product):
         if work.counter:  # from rings, by a warpgroup
             _check_product(plan, work)
+        elif work.columns != _columns(plan, work):
+            raise VerifyError(f"products with {work.columns} columns", where=plan.entry)
+    for clear in plan.of(Clear):
+        made = {_columns(plan, one) for one in plan.of(Product) if one.total in clear.totals}
+        if {clear.columns} != (made or {0}):
+            raise VerifyError(f"{clear.columns} columns of sums are cleared", where=plan.entry)
     for leaf in plan.leaves:
         if isinstance(leaf.work, Copy):
             _check_copy(plan, leaf.work)
@@ -76,11 +94,16 @@ def agents(plan: KernelPlan) -> Iterator[tuple[tuple[int, int], dict[str, int]]]
             }  # fmt: skip
 
 
+def _columns(plan: KernelPlan, work: Product) -> int:
+    """Columns of a product's sums that are not those of a warp's tile: of scores the keys; or 0."""
+    scores = dict(plan.scores.operands) if plan.scores is not None else {}
+    return plan.tiles.cta[2] if set(work.operands) <= set(scores) else 0
+
+
 def _check_product(plan: KernelPlan, work: Product) -> None:
     operands = dict(plan.match.operands)
-    scores = dict(plan.scores.operands) if plan.scores is not None else {}
     whole = operands[work.operands[1]].whole if work.operands[1] in operands else 0
-    columns = plan.tiles.cta[2] if set(work.operands) <= set(scores) else whole
+    columns = _columns(plan, work) or whole
     if work.columns not in (columns, 0) or (whole and not work.columns):
         rest = plan.match.rest
         if rest is None or work.columns != rest.padded:
@@ -111,19 +134,27 @@ def _begins(plan: KernelPlan, layout: MatrixLayout, first: int) -> int:
 
 def _check_tile(plan: KernelPlan, of: Copy) -> None:
     """A copy is of the tile that the block's operand has."""
-    operand = plan.match.operand(of.operand)
+    operand = operands_of(plan)[of.operand]
     size = operand.tensor.dtype.bytes
     made = (of.role, of.tile, of.tile_k, of.element_bytes, of.ragged, of.k_contiguous)
-    wanted = (operand.role, *tile_extents(operand, plan.tiles), size, operand.ragged,
+    wanted = (operand.role, *extents_of(plan, of.operand), size, operand.ragged,
               operand.k_contiguous)  # fmt: skip
     if made != wanted:
         raise VerifyError(f"copy_{of.operand} is of {made} and not {wanted}", where=plan.entry)
+    for at in units(("b_m", "b_n", "k", FIRST)):
+        begins = starts_of(plan, of.operand, at)
+        found = None if of.starts == ("", "") else tuple(value(text, at) for text in of.starts)
+        if found != begins:
+            raise VerifyError(
+                f"the tile of copy_{of.operand} begins at {found} and not at {begins}",
+                where=f"{plan.entry}: {of.starts}",
+            )
 
 
 def _check_copy(plan: KernelPlan, of: Copy) -> None:
     """A copy of all warps is of the operand's tile, in accesses that its rows allow."""
     _check_tile(plan, of)
-    operand = plan.match.operand(of.operand)
+    operand = operands_of(plan)[of.operand]
     size, unit = operand.tensor.dtype.bytes, plan.tile_program.statement(f"copy_{of.operand}").unit
     fits = of.width in (size, min(chunk_bytes(), operand.alignment))
     if not fits or of.asynchronous != (unit.name == "cp.async"):
@@ -140,14 +171,15 @@ def _check_copy(plan: KernelPlan, of: Copy) -> None:
 
 def _check_load(plan: KernelPlan, of: Load) -> None:
     """Fragments are those of the warp's part of the tile, in the registers of their slots."""
-    operand, axis = plan.match.operand(of.operand), "mn".index(of.role)
-    dtype, tiles = operand.tensor.dtype, plan.tiles
+    operand, axis = operands_of(plan)[of.operand], "mn".index(of.role)
+    dtype, own = operand.tensor.dtype, own_of(plan, of.operand)
+    count = own // (plan.atom.m, plan.atom.n)[axis]
     rest = plan.atom.fragment("ab"[axis]).registers if plan.atom.pieces > 1 else 0
     made = (of.role, of.tiles * of.load.subtiles, of.warp_tile, of.element_bytes, of.rest)
-    wanted = (operand.role, tiles.atoms[axis], tiles.warp[axis], dtype.bytes, rest)
+    wanted = (operand.role, count, own, dtype.bytes, rest)
     if made != wanted or of.slots != plan.schedule.pipeline.fragments:
         raise VerifyError(f"load_{of.operand} is of {made} and not {wanted}", where=plan.entry)
-    if of.load != atom_load(plan.atom, "ab"[axis], operand.k_contiguous, tiles.atoms[axis]):
+    if of.load != atom_load(plan.atom, "ab"[axis], operand.k_contiguous, count):
         raise VerifyError(f"load_{of.operand} reads rows of another dim", where=plan.entry)
     if of.round_to_tf32 != (dtype.name == "tf32" or plan.atom.pieces > 1):
         raise VerifyError(f"load_{of.operand} rounds", where=plan.entry)
@@ -339,8 +371,7 @@ def _check_rows_of_tiles(plan: KernelPlan) -> None:
     alone = plan.key_tiles is not None and plan.schedule.raster.order != PAIRS
     wanted = (
         plan.match.m, rows, *across, plan.schedule.raster.group, (1, 1), 1, False,
-        0 if alone else plan.device.multiprocessors * plan.schedule.min_blocks,
-        plan.schedule.min_blocks,
+        *((0, _resident(plan)[1]) if alone else _resident(plan)),
     )  # fmt: skip
     made = (
         launch.along, launch.tile_along, launch.across, launch.tile_across, launch.group,

@@ -150,8 +150,8 @@ def _check_lanes(plan: KernelPlan, scan: Scan) -> None:
     first = FIRST if plan.key_tiles is not None else ""
     for at in ({}, {"b_m": 1}, {"w_m": 1}, {"quarter": 1}, {"m": 1}, {"k": 1}, {FIRST: 1}):
         names = dict.fromkeys(("b_m", "w_m", "quarter", "m", "k", FIRST), 0) | at
-        row = names["b_m"] * tiles.cta[0] + names["w_m"] * tiles.warp[0] + names["quarter"]
-        row += names["m"] * atom.m
+        row = names["b_m"] * tiles.cta[0] + names["w_m"] * tiles.warp[0] + names["m"] * atom.m
+        row += names["quarter"] if atom.scope == "warpgroup" else 0
         key = (names["k"] + (names[FIRST] if first else 0)) * tiles.cta[2]
         here = names | {"lane": lane}
         rows, keys = formula.value(scan.first_row, here), formula.value(scan.first_key, here)

@@ -45,20 +45,26 @@ def inside(given: Given, out: Epilogue) -> Inside:
         (copy(given, name, operand, background, staged=staged), load(given, name, operand))
         for name, operand in given.match.operands
     ]
-    tree, count = given.tree, given.tiles.warp_count
+    tree = given.tree
     bare = memory(given.schedule, given.match, given.work, given.tiles, ())
     syncs = placed(tree.synchronised, {})
     buffers = tuple(_with_layout(given, buffer, moved, out) for buffer in bare)
     named = {buffer.name: buffer for buffer in buffers}
-    moved = [(_shared(given, one, named[one.buffer]), loaded) for one, loaded in moved]
+    moved = [(shared(given, one, named[one.buffer]), loaded) for one, loaded in moved]
     leaves = _leaves(given, moved, out, tuple(sync_leaves(given, syncs, "")))
     folded = tallied(tallies(given, named), ())
     return Inside(
         buffers,
         tuple(replace(leaf, place=_PLACE) for leaf in (*folded, *leaves)),
-        (Place(_PLACE, 0, count, count, False, AGENTS[_PLACE], 0, tree.loops()),),
+        (place(given),),
         syncs,
     )
+
+
+def place(given: Given) -> Place:
+    """All warps of the block."""
+    count = given.tiles.warp_count
+    return Place(_PLACE, 0, count, count, False, AGENTS[_PLACE], 0, given.tree.loops())
 
 
 def _with_layout(
@@ -77,7 +83,7 @@ def _with_layout(
     return replace(buffer, layout=rows)
 
 
-def _shared(given: Given, one: Copy, buffer: Buffer) -> Copy:
+def shared(given: Given, one: Copy, buffer: Buffer) -> Copy:
     """A copy with the pieces that every thread moves."""
     threads = given.tiles.warp_count * given.device.warp_size
     if one.staging:

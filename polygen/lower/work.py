@@ -98,6 +98,8 @@ class Copy:
     staging: str = ""  # the registers in which threads hold their chunks of a tile; "": none
     padded: tuple[Padding, ...] = ()  # what keeps rows inside of axes with zeros around them
     share: Share | None = None  # which pieces of it are whose; None: of no tile for all threads
+    # Where the tile begins along the role and along k; "": at the block's, and at k tile k's.
+    starts: tuple[str, str] = ("", "")
 
     @property
     def stride(self) -> str:
@@ -334,6 +336,7 @@ class Clear:
     """Sums become zero."""
 
     totals: tuple[str, ...]
+    columns: int = 0  # of the sums; 0: those of a warp's tile
 
 
 # --- sums that several blocks share --------------------------------------------------------------

@@ -32,8 +32,7 @@ from polygen.poly.role_shape import tile_of
 from polygen.poly.tile_program import Buffer, Place, TileProgram, TileStatement, Varying
 from polygen.poly.tile_tree import Node, loop, steps
 from polygen.poly.tiling import Tiling
-
-_STEP = ("i", "k")  # loops
+from polygen.schedule.model import Pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +51,8 @@ class ChainShape:
             used.
         paged: rings of what lies in pages that a table names.
         varying: whether tiles of rows of one block have different numbers of tiles of keys.
+        pipeline: of warps that do everything, as `chain_by_warps` has it; None: they have roles.
+        asynchronous: whether copies by warps run in the background until waited for.
     """
 
     tiles: Tiling
@@ -63,10 +64,17 @@ class ChainShape:
     row_slots: int = 1
     paged: tuple[str, ...] = ()
     varying: bool = False
+    pipeline: Pipeline | None = None
+    asynchronous: bool = True
+
+    @property
+    def roles(self) -> bool:
+        """Whether warps have roles."""
+        return self.pipeline is None
 
     @property
     def consumers(self) -> int:
-        """Warpgroups that multiply, each its own rows."""
+        """Warpgroups that multiply, or warps, each its own rows."""
         return self.tiles.warps[0]
 
     @property
@@ -81,34 +89,79 @@ class ChainShape:
 
     @property
     def consumer(self) -> Place:
-        """A warpgroup that multiplies."""
+        """Who multiplies: a warpgroup, or a warp."""
         facts = common_facts()
+        if not self.roles:
+            return Place("warps", ("w",), (self.consumers,), facts["warp_size"])
         threads = facts["warpgroup_warps"] * facts["warp_size"]
         return Place("consumer", ("group",), (self.consumers,), threads)
+
+    @property
+    def rows_of_block(self) -> tuple[str, ...]:
+        """The loop over the tiles of rows of one block; none where it has one."""
+        return ("i",) if self.roles else ()
+
+    @property
+    def second(self) -> str:
+        """What the second product is called."""
+        return "multiply" if self.roles else "mma"
+
+    @property
+    def atoms(self) -> tuple[str, ...]:
+        """Coordinates of an instruction in a tile of sums; with roles it has all columns."""
+        return ("m",) if self.roles else ("m", "n")
+
+    def every(self, columns: int) -> str:
+        """The bounds of these in a tile of so many columns, as isl text."""
+        found = f"0 <= m < {self.tiles.atoms[0]}"
+        return found if self.roles else f"{found} and 0 <= n < {columns // self.tiles.atom[1]}"
+
+    @property
+    def rows(self) -> str:
+        """The bounds of a tile of rows, as isl text."""
+        return "0 <= i < tiles" if self.roles else "1 = 1"
+
+    @property
+    def keys(self) -> str:
+        """The bounds of its tiles of keys."""
+        return f"{self.rows} and 0 <= k < k_tiles"
+
+    def of_rows(self, name: str, *inside: str) -> str:
+        """A cell that who multiplies has for a tile of rows."""
+        return f"{name}[{','.join((*self.rows_of_block, *self.consumer.agents, *inside))}]"
+
+    def of_keys(self, name: str, *inside: str) -> str:
+        """A cell that who multiplies has for a tile of keys."""
+        return f"{name}[{','.join((*self.rows_of_block, 'k', *self.consumer.agents, *inside))}]"
+
+    @property
+    def located(self) -> tuple[str, ...]:
+        """The cell that says which tile of rows it is; none where a block has one."""
+        return (tile_of(self.consumer),) if self.roles else ()
 
 
 def by_chain(shape: ChainShape) -> TileProgram:
     """The program."""
     late = (*_finds(shape, "c"), "fill_c")
     lag = {name: "k + 1" for name in (*late, "multiply", "commit_multiply")}
-    between = [s.name for s in _between(shape)]
+    middle = [s.name for s in between(shape)]
     score, multiply = (loop("s", loop("m", name)) for name in ("score", "multiply"))
     first: tuple[Node | str, ...] = (*_finds(shape, "b"), "fill_b", score, "commit_score")
     second: tuple[Node | str, ...] = (*late, multiply, "commit_multiply")
     begin = ("locate_producer", "locate_consumer", "fill_a")
-    end = (*(("complete",) if shape.states else ()), loop("m", "store"))
-    every = loop("k", flat(steps(*first, *between, *second)))
-    runs = loop("k", flat(steps(*first, *second, *between)), "separate[x]", **lag)
+    ends = (*(("complete",) if shape.states else ()), loop("m", "store"))
+    every = loop("k", flat(steps(*first, *middle, *second)))
+    runs = loop("k", flat(steps(*first, *second, *middle)), "separate[x]", **lag)
     # Where what a product makes is needed first: until then the other one may run as well.
     second_needed = "rescale" if shape.referenced else "convert"
-    releases = (("ring_b", between[0]), ("ring_c", second_needed))
+    releases = (("ring_b", middle[0]), ("ring_c", second_needed))
     return TileProgram(
         ("k_tiles", "tiles"),
         "k_tiles >= 1 and tiles >= 0",
         _buffers(shape),
-        (*_fills(shape), *_products(shape), *_between(shape), *_end(shape)),
-        loop("i", flat(steps(*begin, every, *end))),
-        loop("i", flat(steps(*begin, runs, *end))),
+        (*_fills(shape), *_products(shape), *between(shape), *end(shape)),
+        loop("i", flat(steps(*begin, every, *ends))),
+        loop("i", flat(steps(*begin, runs, *ends))),
         fields=(
             ("ring", "pipeline.stages or pipeline.in_flight"),
             ("scores", "pipeline.in_flight"),
@@ -135,13 +188,16 @@ def frames(shape: ChainShape) -> Frames:
     """Under which tile's reference sums are taken, and left."""
     if not shape.referenced:
         return Frames("sum", ())
-    now, before = "[i,k]", "[i,k-1]"
+    rows = "".join(f"{loop}," for loop in shape.rows_of_block)
+    now, before, last = (f"[{rows}{key}]" for key in ("k", "k-1", "k_tiles - 1"))
+    cleared = () if shape.roles else (Held("zero", "", "[0]"),)
     return Frames(
         "sum",
         (
+            *cleared,
             Held("rescale", before, now),
-            Held("multiply", now, now),
-            Held("store", "[i,k_tiles - 1]", ""),
+            Held(shape.second, now, now),
+            Held("store", last, ""),
         ),
     )
 
@@ -220,34 +276,38 @@ def _products(shape: ChainShape) -> tuple[TileStatement, ...]:
     return (score, multiply, *closing)
 
 
-def _between(shape: ChainShape) -> tuple[TileStatement, ...]:
+def between(shape: ChainShape) -> tuple[TileStatement, ...]:
     """What runs from the scores of a tile to the second product's operand."""
-    consumer, rows = shape.consumer, f"0 <= m < {shape.tiles.atoms[0]}"
-    keys, scores = "0 <= i < tiles and 0 <= k < k_tiles", f"scores[i,k,group,m] : {rows}"
-    sums, located = f"sum[i,group,m] : {rows}", tile_of(consumer)
-    states, seen = "states[i,group]", "states[i,group] : k > 0"
-    correction = "correction[i,k,group]"
+    consumer, loops, keys = shape.consumer, (*shape.rows_of_block, "k"), shape.keys
+    scores = f"{shape.of_keys('scores', *shape.atoms)} : {shape.every(shape.tiles.cta[2])}"
+    sums = f"{shape.of_rows('sum', *shape.atoms)} : {shape.every(shape.tiles.cta[1])}"
+    states, seen = shape.of_rows("states"), f"{shape.of_rows('states')} : k > 0"
+    correction, weights = shape.of_keys("correction"), shape.of_keys("weights")
     found = []
     if shape.referenced:
-        reads, writes = (located, scores, seen), (scores, states, correction)
-        found.append(consumer.runs("advance", _STEP, keys, reads, writes))
+        reads, writes = (*shape.located, scores, seen), (scores, states, correction)
+        found.append(consumer.runs("advance", loops, keys, reads, writes))
     own = (states,) if shape.states else ()
     before = ((states,) if shape.referenced else (seen,)) if shape.states else ()
     corrects = (correction,) if shape.referenced else ()
-    reads = (located, scores, *before, *corrects)
-    found.append(consumer.runs("weigh", _STEP, keys, reads, (scores, *own)))
+    reads = (*shape.located, scores, *before, *corrects)
+    found.append(consumer.runs("weigh", loops, keys, reads, (scores, *own)))
     if shape.referenced:
         later = f"{keys} and k > 0"
-        found.append(consumer.runs("rescale", _STEP, later, (correction, sums), (sums,)))
-    found.append(consumer.runs("convert", _STEP, keys, (scores,), ("weights[i,k,group]",)))
+        found.append(consumer.runs("rescale", loops, later, (correction, sums), (sums,)))
+    found.append(consumer.runs("convert", loops, keys, (scores,), (weights,)))
     return tuple(found)
 
 
-def _end(shape: ChainShape) -> tuple[TileStatement, ...]:
-    consumer, rows = shape.consumer, "0 <= i < tiles"
-    states = ("states[i,group]",) if shape.states else ()
-    each = f"{rows} and 0 <= m < {shape.tiles.atoms[0]}"
-    store = consumer.runs("store", ("i", "m"), each, (tile_of(consumer), "sum[i,group,m]", *states))
+def end(shape: ChainShape) -> tuple[TileStatement, ...]:
+    """What becomes of sums and states behind the last tile of keys."""
+    consumer, loops = shape.consumer, shape.rows_of_block
+    states = (shape.of_rows("states"),) if shape.states else ()
+    each = f"{shape.rows} and 0 <= m < {shape.tiles.atoms[0]}"
+    total = shape.of_rows("sum", *shape.atoms)
+    if not shape.roles:
+        total = f"{total} : 0 <= n < {shape.tiles.atoms[1]}"
+    store = consumer.runs("store", (*loops, "m"), each, (*shape.located, total, *states))
     if not shape.states:
         return (store,)
-    return (consumer.runs("complete", ("i",), rows, states, states), store)
+    return (consumer.runs("complete", loops, shape.rows, states, states), store)

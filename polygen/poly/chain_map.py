@@ -16,19 +16,20 @@ from dataclasses import dataclass
 from polygen import isl
 from polygen.errors import VerifyError
 from polygen.frontend.indices import named_in
-from polygen.poly.by_chain import ChainShape, by_chain, frames
+from polygen.poly.by_chain import ChainShape, frames
 from polygen.poly.chain_match import VALUES, WEIGHTS, ChainMatch
 from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.emitted import emitted_of
 from polygen.poly.frames import check_frames
 from polygen.poly.kernel_parts import MainLoop, Product
+from polygen.poly.kernel_program import chain_program
 from polygen.poly.legality import Proof, check_blocks
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.refine import refine
 from polygen.poly.scop import Scop, must_flow, reuse_dependences, space
 from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import Panels
-from polygen.schedule.sums import ASCENDING, FROM_FIRST, Sums, sum_order
+from polygen.schedule.sums import ASCENDING, FROM_FIRST, FROM_ZERO, Sums, sum_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ def map_chain(
     """
     elements = _elements(matched, shape)
     model = _scop(matched, elements)
-    program = by_chain(shape)
+    program = chain_program(shape)
     rows = "; ".join(
         f"{one.instance} -> [{','.join((*_batches(matched), f'floor(i/{shape.tiles.cta[0]})'))}]"
         for one in elements
@@ -110,9 +111,16 @@ def _elements(matched: ChainMatch, shape: ChainShape) -> tuple[_Element, ...]:
     outer = " and ".join([*(f"0 <= {d} < {n}" for d, n in matched.values.batches), f"0 <= i < {m}"])
     key = f"{outer} and 0 <= j < {matched.values.depths[0]}"
     column, block = f"0 <= e < {columns}", f"floor(j/{keys})"
-    rows = shape.tiles.warp[0]
-    group, atom = f"floor((i mod {shape.tiles.cta[0]})/{rows})", f"floor((i mod {rows})/64)"
-    step = shape.tiles.atom[2]
+    rows, (high, wide, step) = shape.tiles.warp[0], shape.tiles.atom
+    who = (f"floor((i mod {shape.tiles.cta[0]})/{rows})", *("0" for _ in shape.rows_of_block))
+    atom = f"floor((i mod {rows})/{high})"
+
+    def tile(statement: str, *inside: str) -> str:
+        return f"{statement}[{','.join((*who, *inside))}]"
+
+    def parts(column: str) -> tuple[str, ...]:
+        return (atom,) if shape.roles else (atom, f"floor({column}/{wide})")
+
     state, before = f"state[{row},{block}]", f"state[{row},{block} - 1]"
     score, x, weight = f"v[{row},j]", f"x[{row},j]", f"p[{row},j]"
     total, result = f"o[{row},e]", f"y[{row},e]"
@@ -123,11 +131,12 @@ def _elements(matched: ChainMatch, shape: ChainShape) -> tuple[_Element, ...]:
     found = [
         _Element(
             f"Z[{row},e]", f"{outer} and {column}", (), (total,), time(0, "e"),
-            f"multiply[{group},0,0,0,{atom}]",
+            tile("multiply", "0", "0", atom) if shape.roles else tile("zero"),
         ),
         _Element(
             f"score[{row},j,d]", f"{key} and 0 <= d < {depth}", (f"{score}",), (score,),
-            time(1, block, "0", "j", "d"), f"score[{group},0,{block},floor(d/{step}),{atom}]",
+            time(1, block, "0", "j", "d"),
+            tile("score", block, f"floor(d/{step})", *parts(f"(j mod {keys})")),
         ),
     ]  # fmt: skip
     own = (state,) if shape.states else ()
@@ -135,13 +144,13 @@ def _elements(matched: ChainMatch, shape: ChainShape) -> tuple[_Element, ...]:
         found.append(
             _Element(
                 f"advance[{row},j]", key, (score, before, state), (x, state),
-                time(1, block, "1", "j"), f"advance[{group},0,{block}]",
+                time(1, block, "1", "j"), tile("advance", block),
             )
         )  # fmt: skip
     found.append(
         _Element(
             f"weigh[{row},j]", key, (x if shape.referenced else score, *own), (weight, *own),
-            time(1, block, "2", "j"), f"weigh[{group},0,{block}]",
+            time(1, block, "2", "j"), tile("weigh", block),
         )
     )  # fmt: skip
     if shape.referenced:
@@ -149,18 +158,18 @@ def _elements(matched: ChainMatch, shape: ChainShape) -> tuple[_Element, ...]:
             _Element(
                 f"rescale[{row},j,e]", f"{key} and {column} and j mod {keys} = 0 and j > 0",
                 (before, state, total), (total,), time(1, block, "3", "j", "e"),
-                f"rescale[{group},0,{block}]",
+                tile("rescale", block),
             )
         )  # fmt: skip
     found += [
         _Element(
             f"multiply[{row},j,e]", f"{key} and {column}", (weight, total), (total,),
             time(1, block, "4", "j", "e"),
-            f"multiply[{group},0,{block},floor((j mod {keys})/{step}),{atom}]",
+            tile(shape.second, block, f"floor((j mod {keys})/{step})", *parts("e")),
         ),
         _Element(
             f"store[{row},e]", f"{outer} and {column}", (total, *_last(matched, shape, row)),
-            (result,), time(2, "e"), f"store[{group},0,{atom}]",
+            (result,), time(2, "e"), tile("store", atom),
         ),
     ]  # fmt: skip
     return tuple(found)
@@ -263,13 +272,15 @@ def _check_whole(
         raise VerifyError("the tiles do not execute every instance exactly once", where="tiling")
     names = {s.name for s in program.statements}
     image = relation.intersect_params(count).range().get_set_list()
-    first = program.context.replace("tiles >= 0", "tiles >= 1")
+    first = program.context.replace("tiles >= 0", "tiles = 1")
     for at in range(image.n_set()):
         tile = image.get_at(at)
         name = str(tile.get_tuple_name())
-        domain = isl.Set(f"{program.prefix}{{ {program.statement(name).domain} and {first} }}")
-        rest = tile.subtract(domain.fix_val(isl.dim_type.param, 1, isl.Val(1)).project_out(
-            isl.dim_type.param, 1, 1)) if name in names else tile  # fmt: skip
+        rest = tile
+        if name in names:
+            domain = isl.Set(f"{program.prefix}{{ {program.statement(name).domain} and {first} }}")
+            others = len(program.parameters) - 1
+            rest = tile.subtract(domain.project_out(isl.dim_type.param, 1, others))
         if not rest.is_empty():
             raise VerifyError(f"{isl.sample_point(rest)} is no tile of the program", where="tiling")
     return Proof("every element is executed by one tile of the program", "tiling")
@@ -297,7 +308,7 @@ def _sums(matched: ChainMatch, shape: ChainShape, instruction: str) -> Sums:
         orders.append(
             sum_order(
                 product.name, instruction, product.dtype, step, ASCENDING, count=groups,
-                begins=FROM_FIRST,
+                begins=FROM_FIRST if shape.roles else FROM_ZERO,
             )
         )  # fmt: skip
     return Sums(tuple(orders))

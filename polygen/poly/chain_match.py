@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.program import Program
-from polygen.hardware.device import common_facts
+from polygen.hardware.device import Device, common_facts
 from polygen.poly.elements import ROLES
 from polygen.poly.fusion import Fusion, fuse
 from polygen.poly.key_pages import PagedOperand, paged_operand
@@ -18,6 +18,7 @@ from polygen.poly.match import Along, Match, match
 from polygen.poly.operand import Operand
 from polygen.poly.pointwise import Element, Pointwork, pointwork
 from polygen.poly.scop import scop
+from polygen.poly.tiling import Tiling
 from polygen.rewrite.chain import Chain
 from polygen.rewrite.key_range import KeyRange
 
@@ -78,8 +79,7 @@ def match_chain(chain: Chain) -> ChainMatch:
     """Both products in the kernel's dims.
 
     Raises:
-        UnsupportedProgram: rows or matrices of the one are not those of the other, or the copy
-            engine cannot move an operand.
+        UnsupportedProgram: rows or matrices of the one are not those of the other.
     """
     scores_fusion, scores = _matched(chain.scores)
     fusion, values = _matched(chain.values)
@@ -103,7 +103,6 @@ def match_chain(chain: Chain) -> ChainMatch:
         _with_rows(_without(after, states), chain),
         tuple(dict.fromkeys(known)),
     )
-    _require_boxes(found)
     return found
 
 
@@ -204,7 +203,12 @@ def require_numbers(found: ChainMatch) -> None:
             )
 
 
-def _require_boxes(found: ChainMatch) -> None:
+def require_boxes(found: ChainMatch) -> None:
+    """Refuse operands that the copy engine cannot bring.
+
+    Raises:
+        UnsupportedProgram: with the operand.
+    """
     row = common_facts()["tensor_map_row_bytes"]
     for name, operand in found.operands:
         if any(one.places for one in operand.index):
@@ -217,6 +221,37 @@ def _require_boxes(found: ChainMatch) -> None:
                 f"bytes; these start at multiples of {operand.alignment}",
                 nearest="Pass an array with aligned rows, without steps backwards",
             )
+
+
+def require_rows(found: ChainMatch) -> None:
+    """Refuse operands that threads do not copy in rows.
+
+    Raises:
+        UnsupportedProgram: with the operand.
+    """
+    for _, operand in found.operands:
+        where, name = found.chain.values.name, operand.tensor.name
+        if any(one.places for one in operand.index):
+            raise UnsupportedProgram(
+                f"{operand}: by index, without roles",
+                where=where,
+                why="the copy engine finds pages of keys and values; threads copy rows that follow "
+                "each other",
+                nearest=f'Use arch="sm_90a", or pass {name} with its rows in order',
+            )
+        if not operand.in_rows:
+            raise UnsupportedProgram(
+                f"{operand}: neighbours are not adjacent",
+                where=where,
+                why="threads copy adjacent elements of a row",
+                nearest=f"Pass {name} with adjacent elements along its last axis",
+            )
+
+
+def in_background(found: ChainMatch, device: Device) -> bool:
+    """Whether all operands can be copied in the background: rows of 4-byte alignment."""
+    least = device.asynchronous_copy_smallest
+    return all(operand.alignment >= least for _, operand in found.operands)
 
 
 def _require_pages(found: ChainMatch, operand: Operand, keys: str) -> None:
@@ -239,6 +274,18 @@ def _require_pages(found: ChainMatch, operand: Operand, keys: str) -> None:
             why="boxes of pages are rows, one for each key",
             nearest=f"Pass {name} with its keys outside of its head dim, as in [N,P,D]",
         )
+
+
+def ring_extents(name: str, tiles: Tiling, depth: int) -> tuple[int, int]:
+    """Elements of an operand's tile: along the dim of its product's result, and what is summed.
+
+    Args:
+        name: of the ring.
+        tiles: rows, columns of results, and keys.
+        depth: what the first product sums over, as the tile holds it.
+    """
+    rows, columns, keys = tiles.cta
+    return (columns, keys) if name == VALUES else (rows if name == "a" else keys, depth)
 
 
 # Dims of the first product -> those of the kernel.

@@ -8,6 +8,7 @@ import pytest
 import polygen as pg
 from polygen.decide import candidates
 from polygen.errors import (
+    IllegalSchedule,
     InvarianceError,
     ResourceError,
     ScheduleError,
@@ -18,6 +19,7 @@ from polygen.hardware.device import device
 from polygen.schedule.model import (
     CtaTile,
     Epilogue,
+    Loops,
     Pipeline,
     Raster,
     Roles,
@@ -207,7 +209,12 @@ def test_rows_that_no_tensor_map_takes() -> None:
 
 
 def test_types_and_targets_without_an_instruction() -> None:
-    assert "sm_90a" in _refused(softmax, arch="sm_80")
+    operands = ("f16[B,S,64]", "f16[B,T,64]", "f16[B,T,64]")
+    for arch in ("sm_75", "sm_70"):
+        text = _refused(softmax, *operands, arch=arch)
+        assert f"a chain of products of f16 on {arch}" in text and 'Use arch="sm_80"' in text
+    text = _refused(softmax, arch="sm_80", schedule=_schedule())
+    assert "warpgroups, with roles," in text and 'Use arch="sm_90a"' in text
     text = _refused(
         lambda q, k, v: pg.softmax((q @ k.mT) * 0.1).astype("e4m3") @ v,
         "e4m3[S,64]", "e4m3[T,64]", "e4m3[T,64]",
@@ -240,6 +247,11 @@ def _schedule(
     return Schedule("own", "sm_90a", **(made | more))
 
 
+def _by_warps(rows=64, columns=64, keys=64, warp=16, **more) -> Schedule:
+    made = {"roles": Roles(), "pipeline": Pipeline(stages=2, distance=1, order=("copy", "mma"))}
+    return _schedule(rows, columns, keys, warp, **(made | more))
+
+
 @pytest.mark.parametrize(
     ("schedule", "field"),
     [
@@ -248,7 +260,15 @@ def _schedule(
         (_schedule(warp=32), "tile.warp.m"),
         (_schedule(keys=24), "tile.cta.k"),
         (_schedule(pipeline=Pipeline(stages=2, in_flight=2)), "pipeline.in_flight"),
-        (_schedule(roles=Roles("none")), "roles.form"),
+        (_by_warps(warp=24), "tile.warp.m"),
+        (_by_warps(rows=72), "tile.cta.m"),
+        (_by_warps(keys=24), "tile.cta.k"),
+        (_by_warps(columns=272), "tile.cta.n"),
+        (_by_warps(pipeline=Pipeline(copies="spread")), "pipeline.copies"),
+        (_by_warps(loops=Loops(k="backward")), "loops"),
+        (_by_warps(epilogue=Epilogue("smem")), "epilogue.through"),
+        (_by_warps(part=96), "tile.part"),
+        (_by_warps(raster=Raster("m", 1, order="longest")), "raster.order"),
         (_schedule(part=192), "tile.part"),
         (_schedule(pixels=(8, 16)), "tile.pixels"),
         (_schedule(epilogue=Epilogue("tma")), "epilogue.through"),
@@ -281,6 +301,44 @@ def test_orders_that_persistent_blocks_do_not_go_through() -> None:
     signature = (*SIGNATURE, "s32[S]")
     text = _refused(_ragged, *signature, error=ScheduleError, schedule=_schedule(raster=pairs))
     assert "raster.order beside bounds" in text and '"longest"' in text
+
+
+def test_warps_have_one_tile_of_rows_each() -> None:
+    pairs = Raster("m", 1, order="pairs")
+    text = _refused(_causal, error=ScheduleError, schedule=_by_warps(raster=pairs))
+    assert "raster.order without roles" in text and '"longest": a block has one' in text
+
+
+def test_warps_that_have_no_room() -> None:
+    def refused(**more) -> str:
+        return _refused(softmax, error=ResourceError, arch="sm_80", schedule=_by_warps(**more))
+
+    assert "Reduce tile.cta.k, the keys of a tile, tile.warp.m" in refused(keys=256, warp=32)
+    assert "at most 1024" in refused(rows=1024)
+    deep = Pipeline(stages=16, distance=1)
+    assert "Reduce pipeline.stages" in refused(pipeline=deep)
+    three = Pipeline(stages=3, distance=1)
+    assert "min_blocks = 4 of" in refused(rows=16, pipeline=three, min_blocks=4)
+
+
+def test_copies_that_come_too_early_or_fragments_too_soon() -> None:
+    for pipeline, field in (
+        (Pipeline(stages=2, distance=2, order=("copy", "mma")), "pipeline.distance"),
+        (Pipeline(stages=2, distance=1, fragments=1, lookahead=1), "pipeline.lookahead"),
+    ):
+        text = _refused(softmax, error=IllegalSchedule, schedule=_by_warps(pipeline=pipeline))
+        assert "breaks a dependence" in text and field in text
+
+
+def test_what_threads_do_not_copy() -> None:
+    function, given = _paged(16, 16)
+    text = _refused(function, *given, arch="sm_80")
+    assert "by index, without roles" in text and 'Use arch="sm_90a"' in text
+    text = _refused(
+        lambda q, k, v: pg.softmax(q[:, ::2] @ k.mT) @ v,
+        "bf16[S,128]", "bf16[T,64]", "bf16[T,64]", arch="sm_80",
+    )  # fmt: skip
+    assert "neighbours are not adjacent" in text and "Pass q with adjacent elements" in text
 
 
 def test_what_does_not_fit() -> None:

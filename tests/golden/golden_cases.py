@@ -116,6 +116,13 @@ GOLDEN = (
         LARGE,
         schedule=f"{SCHEDULES}/roles_registers.toml",
     ),
+    Case(
+        "attention_by_warps",
+        "softmax((q @ k.mT) * 0.125) @ v",
+        ("q:bf16[B,S,64]", "k:bf16[B,T,64]", "v:bf16[B,T,64]"),
+        "sm_80",
+        (("B", 64), ("S", 1024), ("T", 1024)),
+    ),
 )
 
 EPILOGUES = (

@@ -7,7 +7,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
-from chain_samples import few_rows
+from chain_samples import by_warps, few_rows
 
 import polygen as pg
 from polygen.frontend.evaluate import reference
@@ -39,8 +39,16 @@ def _on_gpu(array: np.ndarray):
     return torch.from_numpy(array).cuda()
 
 
-def _run(function, signature, arrays, tolerance=0.02, **options):
-    kernel = pg.fuse(function).compile(*signature, arch=_arch(), **options)
+def _of_warps() -> str:
+    """A target of this GPU on which warps do everything."""
+    capability = cupy.cuda.Device().compute_capability
+    if int(capability) < 80:
+        pytest.skip("chains begin with sm_80")
+    return device(f"sm_{capability}").name
+
+
+def _run(function, signature, arrays, tolerance=0.02, arch="", **options):
+    kernel = pg.fuse(function).compile(*signature, arch=arch or _arch(), **options)
     found = kernel(*map(_on_gpu, arrays))
     found = found if isinstance(found, tuple) else (found,)
     with np.errstate(all="ignore"):
@@ -63,6 +71,32 @@ def test_any_lengths(rows: int, keys: int, depth: int) -> None:
     arrays = _given(rows, (2, 3, rows, depth), (2, 3, keys, depth), (2, 3, keys, depth))
     signature = (f"bf16[B,H,S,{depth}]", f"bf16[B,H,T,{depth}]", f"bf16[B,H,T,{depth}]")
     _run(softmax, signature, arrays)
+
+
+@pytest.mark.parametrize(
+    ("rows", "keys", "depth"),
+    [(1, 1, 64), (257, 513, 64), (1000, 1111, 128), (300, 200, 256), (100, 300, 36)],
+)
+@pytest.mark.parametrize("mask", ["none", "causal", "window"])
+def test_warps_that_do_everything(mask: str, rows: int, keys: int, depth: int) -> None:
+    def function(q, k, v):
+        s = pg.tanh((q @ k.mT) * 0.02) * 6.0
+        i, j = pg.indices(s)[-2:]
+        if mask == "causal":
+            s = pg.where(i >= j, s, -np.inf)
+        elif mask == "window":
+            s = pg.where(pg.logical_and(i >= j, i - j < 100), s, -np.inf)
+        return pg.softmax(s) @ v, pg.logsumexp(s, axis=-1)
+
+    arrays = _given(rows, (2, 3, rows, depth), (2, 3, keys, depth), (2, 3, keys, depth))
+    signature = (f"bf16[B,H,S,{depth}]", f"bf16[B,H,T,{depth}]", f"bf16[B,H,T,{depth}]")
+    _run(function, signature, arrays, arch=_of_warps())
+
+
+def test_warps_take_keys_in_parts() -> None:
+    arrays = _given(21, (4, 3, 64), (4, 5000, 64), (4, 5000, 64))
+    given = ("bf16[B,S,64]", "bf16[B,T,64]", "bf16[B,T,64]")
+    _run(softmax, given, arrays, arch=_of_warps(), schedule=by_warps(part=512))
 
 
 def test_causal_masks_and_log_sums() -> None:

@@ -119,7 +119,7 @@ def test_room_is_kept_for_the_barriers_that_are_derived() -> None:
 
     program, target = pg.fuse(causal).program(*SIGNATURE), device("sm_90a")
     chosen, found = decide_chain(program, target, "auto"), matched(program)
-    made = layouts(found, chosen.shape, chosen.atom, "")
+    made = layouts(found, chosen.shape, chosen.atom, chosen.schedule)
     plan = pg.fuse(causal).compile(*SIGNATURE, arch="sm_90a").passes.plan
     rings = needed(chain_memory(found, chosen.shape, made, ()))
     assert rings < plan.resources.shared_bytes <= needed(chain_memory(found, chosen.shape, made))
@@ -140,6 +140,40 @@ def test_keys_are_in_parts_where_the_grid_is_thin() -> None:
     masked = pg.fuse(causal).program(*SIGNATURE)  # 16 rows see 16 keys
     few = decide_chain(masked, target, "auto", sizes={"B": 8, "S": 16, "T": 65536})
     assert few.schedule.name == "chain_64x64x128_r1"
+
+
+def test_tiles_of_warps_are_those_that_the_model_finds_fastest() -> None:
+    program = pg.fuse(softmax).program("bf16[B,S,128]", "bf16[B,T,128]", "bf16[B,T,128]")
+
+    def chosen(arch: str, **sizes: int) -> str:
+        return decide_chain(program, device(arch), "auto", sizes=sizes).schedule.name
+
+    assert chosen("sm_80") == "chain_128x128x32_w4x32_f1_b2"  # the first that fits
+    assert chosen("sm_80", B=64, S=4096, T=4096) == "chain_128x128x32_w4x32_f1_b2"
+    assert chosen("sm_80", B=8, S=512, T=512).startswith("chain_64x")  # a thin grid: small tiles
+    assert chosen("sm_80", B=8, S=1, T=65536).startswith("chain_64x128x64_w4x16_f2_b2_p")
+    assert chosen("sm_86").startswith("chain_128x128x64_w8")  # less shared memory
+    skip = frozenset({"chain_128x128x32_w4x32_f1_b2"})
+    assert decide_chain(program, device("sm_80"), "auto", skip).schedule.tile.warp.m == 16
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("columns", [32, 64, 96, 128, 192, 256])
+def test_shipped_tiles_of_warps_spill_nothing(columns: int) -> None:
+    """All that fit, under a causal mask, compiled for sm_80."""
+    given = tuple(f"bf16[B,{side},{columns}]" for side in "STT")
+    program, target = pg.fuse(causal).program(*given), device("sm_80")
+    skip: frozenset[str] = frozenset()
+    for _ in range(20):
+        try:
+            schedule = decide_chain(program, target, "auto", skip).schedule
+        except ResourceError:
+            break
+        kernel = pg.fuse(causal).compile(*given, arch="sm_80", schedule=schedule)
+        taken = kernel.resources
+        assert taken.spill_store_bytes == taken.spill_load_bytes == 0, schedule.name
+        skip |= {schedule.name}
+    assert len(skip) > 2
 
 
 def test_parts_that_are_not_those_that_are_combined_are_refused() -> None:

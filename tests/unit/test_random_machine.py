@@ -196,7 +196,8 @@ def test_random_rows_in_views_are_right_on_the_machine(seed: int) -> None:
 CHAINS = [n if n < 2 else pytest.param(n, marks=pytest.mark.slow) for n in range(MORE_VIEWS)]
 
 
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
 @pytest.mark.parametrize("seed", CHAINS)
-def test_random_chains_are_right_on_the_machine(seed: int) -> None:
+def test_random_chains_are_right_on_the_machine(seed: int, arch: str) -> None:
     """With POLYGEN_RANDOM_COUNT set, as many seeds."""
-    assert run_chain(chain_program(seed), seed) == ""
+    assert run_chain(chain_program(seed, arch), seed) == ""

@@ -84,7 +84,8 @@ def in_passes(
 def positions(plan: KernelPlan, c: Copy) -> tuple[str, str, str, str]:
     """Where a tile starts, and the array's extents, along stored rows and columns."""
     k = K_INSIDE if plan.match.sums else "k"
-    role_base, k_base = f"b_{c.role} * {c.tile}", f"{k} * {c.tile_k}"
+    role_base = c.starts[0] or f"b_{c.role} * {c.tile}"
+    k_base = c.starts[1] or f"{k} * {c.tile_k}"
     starts = (role_base, k_base) if c.k_contiguous else (k_base, role_base)
     rows, columns = map(size_name, c.extents)
     if c.role == "m" and plan.match.groups:  # zeros behind the last row of the group

@@ -9,7 +9,8 @@ from polygen.lower.work import Clear, Product
 
 @leaf("zero", "threads", Clear)
 def _(plan: KernelPlan, one: Leaf, work: Clear) -> Text:
-    count = plan.tiles.atoms[0] * plan.tiles.atoms[1] * plan.atom.c.variables
+    wide = work.columns // plan.atom.n or plan.tiles.atoms[1]
+    count = plan.tiles.atoms[0] * wide * plan.atom.c.variables
     cleared = " = ".join(f"(&{total}[0][0][0])[i]" for total in work.totals)
     return Text(f"#pragma unroll\n  for (int i = 0; i < {count}; ++i) {cleared} = 0;")
 
@@ -17,7 +18,9 @@ def _(plan: KernelPlan, one: Leaf, work: Clear) -> Text:
 @leaf("multiply", "mma.sync", Product, ("s", "m", "n"), needs=("mma", "words", "places"))
 def _(plan: KernelPlan, one: Leaf, work: Product) -> Text:
     slot, total, (a, b) = f"s % {plan.schedule.pipeline.fragments}", work.total, work.operands
+    left = work.fragment or f"fragment_{a}[{slot}][m]"
+    of = f"{work.fragment.partition('[')[0] or a}[m]"
     return Text(
-        block(f"multiply({total}[m][n], fragment_{a}[{slot}][m], fragment_{b}[{slot}][n]);"),
-        f"{one.statement}[k,s,m,n]: {total}[m][n] += {a}[m] * {b}[n], one {plan.atom.name}",
+        block(f"multiply({total}[m][n], {left}, fragment_{b}[{slot}][n]);"),
+        f"{one.statement}[k,s,m,n]: {total}[m][n] += {of} * {b}[n], one {plan.atom.name}",
     )

@@ -17,7 +17,7 @@ from polygen.emit.leaf.score_reads import arguments, by_row, pair_reads
 from polygen.emit.leaf.score_terms import called, functions, near, terms_lines, unmasked, within
 from polygen.emit.leaf.store_pairs import pairs_record
 from polygen.emit.leaf.table import Text, filled, leaf
-from polygen.emit.leaves import extent_names, pair_of_sums, plus, size_name
+from polygen.emit.leaves import extent_names, made_sums, pair_of_sums, plus, size_name
 from polygen.frontend.monoids import MONOIDS
 from polygen.lower.carried import carried
 from polygen.lower.plan import KernelPlan, Leaf
@@ -151,6 +151,11 @@ def _largest(plan: KernelPlan) -> list[str]:
     ]
 
 
+def _instance(one: Leaf) -> str:
+    """The statement with its loops."""
+    return f"{one.statement}[{','.join(one.loops)}]"
+
+
 def _in(line: str) -> str:
     return line if line.startswith("#") else f"  {line}"
 
@@ -204,7 +209,7 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
             plan,
             scan,
             *by_row(terms),
-            "made(scores[m]);",
+            *made_sums(plan, "scores[m]"),
             f"float now[2][{_TURNS}] = {_nothing(nothing)};",
             *_elements(plan, scan, terms, "term_of_reference", [nothing], use),
             _UNROLL,
@@ -226,7 +231,7 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
         *functions("term_of_reference", scan, terms),
     ]
     comment = (
-        f"{one.statement}[i,k]: {state.value} with the keys of the tile, and what sums under the "
+        f"{_instance(one)}: {state.value} with the keys of the tile, and what sums under the "
         "one before are worth under it"
     )
     return _text(lines, comment, declared)
@@ -267,7 +272,7 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
             ),
             f"  {s.register}[m][row] = sum_{s.value};",
         ]
-    head = ["made(scores[m]);"] if reference is None else []
+    head = made_sums(plan, "scores[m]") if reference is None else []
     if reference is not None:
         (nothing,) = identities(reference.monoid)
         held = (f"{reference.register}[m][{row}]" for row in range(2))
@@ -289,7 +294,7 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
     declared += functions("terms_of_score", scan, terms)
     under = f" under {reference.value}" if reference is not None else ""
     return _text(
-        lines, f"{one.statement}[i,k]: what is multiplied{under}, and states of rows", declared
+        lines, f"{_instance(one)}: what is multiplied{under}, and states of rows", declared
     )
 
 
@@ -302,7 +307,7 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
     lines = [
         _UNROLL,
         f"for (int m = 0; m < {plan.tiles.atoms[0]}; ++m) {{",
-        "  made(sum[m]);",
+        *(f"  {line}" for line in made_sums(plan, "sum[m]")),
         "  // A warp whose rows all keep their reference has nothing to do.",
         "  const bool same = correction[m][0] == 1.0f && correction[m][1] == 1.0f;",
         "  if (!__all_sync(0xffffffffu, same)) {",
@@ -311,7 +316,7 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
         "  }",
         "}",
     ]
-    return _text(lines, f"{one.statement}[i,k]: sums for the reference of this tile")
+    return _text(lines, f"{_instance(one)}: sums for the reference of this tile")
 
 
 @leaf("convert", "threads", Scan, needs=("scan", "pack"))
@@ -332,7 +337,7 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
         "  }",
     ]
     comment = (
-        f"{one.statement}[i,k]: scores -> the second product's operand, proved to be in the "
+        f"{_instance(one)}: scores -> the second product's operand, proved to be in the "
         "registers of the same thread"
     )
     return _text(lines, comment, [f"unsigned weights[{rows}][{steps}][{len(pairs)}];"])
@@ -348,15 +353,16 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
         lines += [f"    {line}" for line in met]
     lines += ["  }", "}"]
     return _text(
-        lines if scan.summed else [], f"{one.statement}[i]: states of threads -> states of rows"
+        lines if scan.summed else [], f"{_instance(one)}: states of threads -> states of rows"
     )
 
 
 @leaf("store_rows_of_states", "threads", RowStore, ("m",), needs=("scan",))
 def _(plan: KernelPlan, one: Leaf, work: RowStore) -> Text:
     record = pairs_record(plan, work.epilogue, _pairs(plan, work))
-    comment = f"{one.statement}[i,m]: sums and states -> results, two adjacent ones at a time"
-    return Text("  made(sum[m]);\n" + filled("store_pairs_threads", record), comment)
+    comment = f"{_instance(one)}: sums and states -> results, two adjacent ones at a time"
+    made = "".join(f"  {line}\n" for line in made_sums(plan, "sum[m]"))
+    return Text(made + filled("store_pairs_threads", record), comment)
 
 
 def _pairs(plan: KernelPlan, work: RowStore) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from polygen.emit.folds import array_text, extent_text
 from polygen.emit.leaf.table import Text, leaf
-from polygen.emit.leaves import extent_names, plus
+from polygen.emit.leaves import extent_names, made_sums, plus
 from polygen.lower.key_parts import part_row
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.scan_work import PartStore
@@ -33,7 +33,7 @@ def _(plan: KernelPlan, one: Leaf, work: PartStore) -> Text:
         stored.append((half, inner, values))
     whole = [*(extent for _, extent in plan.batches), plan.match.m]
     lines = [
-        f"  made({work.sums}[m]);",
+        *(f"  {line}" for line in made_sums(plan, f"{work.sums}[m]")),
         f"  const long long fold_rows = {extent_text(whole)};",
         f"  float* const sums = {array_text(plan, work.total.value, 0)};",
     ]
@@ -69,5 +69,6 @@ def _(plan: KernelPlan, one: Leaf, work: PartStore) -> Text:
                     f"      if (column + 1 < {width}) *({place} + 1) = {right};",
                 ]
         lines += ["    }", "  }"]
-    comment = f"{one.statement}[i,m]: sums and states of this part of the keys -> the workspace"
+    at = ",".join(one.loops)
+    comment = f"{one.statement}[{at}]: sums and states of this part of the keys -> the workspace"
     return Text("\n".join(lines), comment)

@@ -6,7 +6,9 @@
    exponentials, or its copies: so many bytes are on their way as its rings hold, for a latency.
 2. Blocks that run at once share a multiprocessor. Device memory brings every operand once.
 3. Parts are written and read by a launch behind the kernel's, which takes a while by itself.
-4. Where a tile was timed its numbers decide which of them is taken: what a block takes for a tile
+4. Without roles a step is joined of products, exponentials, loads from shared memory and copies, as
+   k tiles of one product are.
+5. Where a tile was timed its numbers decide which of them is taken: what a block takes for a tile
    of rows, and for each tile of keys that a mask leaves it.
 
 Where blocks fill the device parts cost and give nothing; where a grid is thin, as with one row of
@@ -19,7 +21,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from polygen.hardware.cost_parameters import cost_parameters
+from polygen.hardware.cost_parameters import CostParameters, cost_parameters
 from polygen.hardware.data_file import read, take
 from polygen.hardware.device import Device
 from polygen.schedule.model import Schedule
@@ -99,24 +101,51 @@ def chain_time(device: Device, schedule: Schedule, problem: ChainProblem) -> flo
     at_once = device.multiprocessors * schedule.min_blocks
     sharing = min(schedule.min_blocks, -(-blocks // device.multiprocessors))
     width = problem.depth + problem.columns
-    products = cta.m * cta.k * width / p.product_rate * sharing
-    exponentials = cta.m * cta.k / p.compute_function_rate * sharing
-    ring = schedule.pipeline.stages * cta.k * width * problem.item
-    copies = cta.k * width * problem.item / ring * p.latency * (1 + p.crowding)
-    step = max(products, exponentials, copies)
+    if schedule.specialised:
+        products = cta.m * cta.k * width / p.product_rate * sharing
+        exponentials = cta.m * cta.k / p.compute_function_rate * sharing
+        ring = schedule.pipeline.stages * cta.k * width * problem.item
+        copies = cta.k * width * problem.item / ring * p.latency * (1 + p.crowding)
+        step, begin, start = max(products, exponentials, copies), 0.0, p.start
+    else:
+        step, begin, start = _step_of_warps(p, schedule, problem, sharing), p.round, p.warp_start
     steps: float = -(-keys_each // cta.k)
+    rounds: float = -(-blocks // at_once)
     if problem.ranges:  # blocks end one by one, and others begin
         visited = problem.visited(cta.m, cta.k)
         steps = max(min(steps, max(visited)), sum(visited) * problem.matrices / at_once)
+        rounds = max(1.0, blocks / at_once)
     else:
-        steps *= -(-blocks // at_once)
-    cycles = steps * step
+        steps *= rounds
+    cycles = steps * step + rounds * begin
     bandwidth = p.memory * p.memory_share * _KILO
-    found = p.start + max(cycles / (p.clock * _KILO), problem.bytes / bandwidth)
+    found = start + max(cycles / (p.clock * _KILO), problem.bytes / bandwidth)
     if parts > 1:
         each = problem.matrices * problem.rows * (problem.columns + 2) * _SUM_BYTES
         found += p.copy_start + 2 * parts * each / bandwidth
     return found
+
+
+def _step_of_warps(
+    p: CostParameters, schedule: Schedule, problem: ChainProblem, sharing: int
+) -> float:
+    """Cycles of a tile of keys of all blocks that share a multiprocessor, without roles.
+
+    Every warp loads all keys and values, and its own rows again; the tile is copied while the one
+    before is used.
+    """
+    cta, warps = schedule.tile.cta, schedule.tile.cta.m // schedule.tile.warp.m
+    width, item = problem.depth + problem.columns, problem.item
+    busy = min(1.0, math.sqrt(sharing * warps / p.full_rate_warps))
+    products = cta.m * cta.k * width / (p.warp_rate * busy) * sharing
+    exponentials = cta.m * cta.k / p.warp_function_rate * sharing
+    loaded = item * (warps * cta.k * width + cta.m * problem.depth)
+    loads = loaded / p.warp_shared_rate * sharing
+    copied = item * cta.k * width / p.warp_fetch_rate * sharing
+    waited = p.warp_latency * (1 + p.warp_crowding) / max(1, schedule.pipeline.distance)
+    parts = (products, exponentials, loads, copied)
+    together = sum(one**p.warp_sharpness for one in parts) ** (1 / p.warp_sharpness)
+    return float(max(together, waited) + p.barrier)
 
 
 def timed(

@@ -202,13 +202,18 @@ def test_what_is_not_predicted_to_win_is_left(function, shapes, why):
     ("shape", "options", "why"),
     [
         ((2, 4, 64, 264), {}, "a chain with 264 columns"),
-        ((2, 4, 64, 64), {"arch": "sm_80"}, "a chain of products of bf16 on sm_80"),
+        ((2, 4, 64, 64), {"arch": "sm_75"}, "a chain of products of bf16 on sm_75"),
         ((2, 4, 64, 64), {"dtype": torch.float32}, "a chain of products of tf32"),
     ],
 )
 def test_what_no_kernel_does_is_left(shape, options, why):
     (record, *_), _ = decided(by_hand, [shape] * 3, take="legal", **options)
     assert not record.taken and why in record.why
+
+
+def test_libraries_were_measured_beside_kernels_of_one_target():
+    (record, *_), _ = decided(FLASH, LONG, arch="sm_80")
+    assert not record.taken and "flash's attention was not measured beside" in record.why
 
 
 @pytest.mark.slow

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tile_mutants import moved_after, shifted
+from tile_mutants import moved_after, mutants, shifted
 
 from polygen.errors import IllegalSchedule, VerifyError
 from polygen.poly.by_chain import ChainShape, by_chain, frames
 from polygen.poly.derive_syncs import derive
 from polygen.poly.emitted import Emitted, emitted_of
 from polygen.poly.frames import check_frames
+from polygen.poly.kernel_program import chain_program
 from polygen.poly.key_tiles import KeyTiles, prove_key_tiles
 from polygen.poly.place_trees import place_trees
 from polygen.poly.refine import refine
@@ -19,6 +20,7 @@ from polygen.poly.tile_program import TileProgram
 from polygen.poly.tile_tree import leaves, without
 from polygen.poly.tiling import Tiling
 from polygen.rewrite.key_range import KeyRange, RowBound
+from polygen.schedule.model import Pipeline
 
 TILES = Tiling((128, 128, 128), (64, 128), (64, 8, 16))
 
@@ -182,3 +184,142 @@ class _MaskOff(KeyTiles):
 def test_a_mask_off_by_one_is_refused(wrong) -> None:
     with pytest.raises(VerifyError):
         prove_key_tiles(wrong(KeyRange(None, 62, "x", "y"), 128, 128), "T", 64)
+
+
+# --- warps that do everything ---------------------------------------------------------------------
+WARP_TILES = Tiling((64, 64, 32), (32, 64), (16, 8, 16))
+
+
+def _by_warps(
+    *, referenced: bool = True, states: bool = True, background: bool = True, **more
+) -> ChainShape:
+    usual = {"stages": 2, "distance": 1, "order": ("copy", "mma"), "fragments": 2, "lookahead": 1}
+    pipeline = Pipeline(**(usual | more))
+    return ChainShape(
+        WARP_TILES, 64, pipeline.stages, referenced, states, pipeline=pipeline,
+        asynchronous=background,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [(True, True), (False, True), (False, False)])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"background": False},
+        {"fragments": 1, "lookahead": 0},
+        {"stages": 3, "distance": 2},
+        {"stages": 2, "distance": 2, "order": ("mma", "copy")},
+        {"stages": 1, "distance": 1, "order": ("mma", "copy")},
+    ],
+    ids=["usual", "through registers", "no lookahead", "three stages", "mma first", "one stage"],
+)
+def test_every_form_by_warps_is_proved(more: dict, kind: tuple[bool, bool]) -> None:
+    shape = _by_warps(referenced=kind[0], states=kind[1], **more)
+    program = chain_program(shape)
+    assert len(refine(_emitted(program))) == 10
+    assert bool(check_frames(program, frames(shape))) == kind[0]
+
+
+def test_warps_meet_once_a_tile_of_keys() -> None:
+    made = derive(chain_program(_by_warps()))
+    assert [(s.kind, s.pending) for s in made.syncs] == [("bar", 0), ("retire", 0)]
+    deeper = derive(chain_program(_by_warps(stages=3, distance=2, order=("mma", "copy"))))
+    assert [(s.kind, s.pending) for s in deeper.syncs] == [("bar", 0), ("retire", 1)]
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_no_rendezvous_of_warps_can_be_left_out(stages: int) -> None:
+    pipeline = {"stages": stages, "distance": stages, "order": ("mma", "copy")}
+    emitted = _emitted(chain_program(_by_warps(**pipeline)))
+    for sync in emitted.syncs:
+        tree = without(emitted.certificate, sync.wait)
+        kept = tuple(leaf for leaf in emitted.leaves if leaf.name != sync.wait)
+        trees = place_trees(emitted.program, tree, kept)
+        syncs = tuple(one for one in emitted.syncs if one is not sync)
+        with pytest.raises(VerifyError):
+            refine(replace(emitted, certificate=tree, trees=trees, leaves=kept, syncs=syncs))
+
+
+def test_a_wait_of_warps_that_leaves_one_group_more_is_refused() -> None:
+    emitted = _emitted(chain_program(_by_warps()))
+    syncs = tuple(
+        replace(s, pending=s.pending + 1) if s.kind == "retire" else s for s in emitted.syncs
+    )
+    with pytest.raises(VerifyError):
+        refine(replace(emitted, syncs=syncs))
+
+
+# Changes that are no mistakes, and why.
+EQUIVALENT = {
+    "rescale without its first k": "behind the first tile of keys there are no sums to rescale",
+    "load_a after load_b": "fragments of the two operands do not depend on each other",
+    "load_b before load_a": "the same",
+    "weigh after rescale": "the one is of scores and states, the other of sums",
+    "rescale before weigh": "the same",
+    "rescale after convert": "likewise",
+    "convert before rescale": "the same",
+}
+COPY_FIRST = {
+    "bar_copy_a after copy_a": "rows are copied once, and the barrier is for the tiles behind",
+    "commit after clear": "the one is of copies, the other of scores",
+    "clear before commit": "the same",
+    "load_b after score": "with a lookahead the products between are of an earlier step",
+    "load_c after mma": "likewise",
+}
+PRODUCTS_FIRST = {
+    "clear after wait_load_a": "the wait is for copies, of which scores are none",
+    "wait_load_a before clear": "the same",
+}
+
+
+@pytest.mark.parametrize(
+    ("more", "own"),
+    [
+        ({}, COPY_FIRST),
+        (
+            {"stages": 3, "distance": 2, "order": ("mma", "copy"), "fragments": 1, "lookahead": 0},
+            PRODUCTS_FIRST,
+        ),
+    ],
+    ids=["copy first", "products first"],
+)
+def test_mistakes_of_warps_are_refused_by_proofs_alone(more: dict, own: dict) -> None:
+    shape = replace(_by_warps(**more), tiles=Tiling((64, 64, 64), (32, 64), (16, 8, 16)))
+    accepted, tried = set(), 0
+    for what, emitted in mutants(derive(chain_program(shape))):
+        tried += 1
+        try:
+            refine(emitted)
+        except (VerifyError, IllegalSchedule):
+            continue
+        accepted.add(what)
+    assert tried > 70
+    assert accepted == {*EQUIVALENT, *own}
+
+
+def test_without_the_rescale_sums_of_warps_mix_references() -> None:
+    shape = _by_warps()
+    program = chain_program(shape)
+    gone = replace(
+        program,
+        statements=tuple(s for s in program.statements if s.name != "rescale"),
+        order=without(program.order, "rescale"),
+        schedule=without(program.schedule, "rescale"),
+    )
+    refine(_emitted(gone))
+    with pytest.raises(VerifyError, match="another reference"):
+        check_frames(gone, frames(shape))
+
+
+@pytest.mark.parametrize("name", ["clear", "zero"])
+def test_sums_that_nothing_clears_are_refused(name: str) -> None:
+    program = chain_program(_by_warps())
+    gone = replace(
+        program,
+        statements=tuple(s for s in program.statements if s.name != name),
+        order=without(program.order, name),
+        schedule=without(program.schedule, name),
+    )
+    with pytest.raises(IllegalSchedule):
+        derive(gone)

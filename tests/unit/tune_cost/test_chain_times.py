@@ -8,8 +8,8 @@ import pytest
 
 from polygen.hardware.cost_parameters import cost_parameters
 from polygen.hardware.device import device
-from polygen.schedule.model import CtaTile, Schedule, Tile, WarpTile
-from polygen.tune.cost.chains import ChainProblem, timed
+from polygen.schedule.model import CtaTile, Pipeline, Schedule, Tile, WarpTile
+from polygen.tune.cost.chains import ChainProblem, chain_time, timed
 
 H100 = device("sm_90a")
 START = cost_parameters(H100).start
@@ -44,3 +44,24 @@ def test_times_count_rounds_of_blocks_or_where_they_differ_in_length_all_of_them
     assert timed(H100, beside, more, 3.0, 0.5) == pytest.approx(START + 7.0)
     masked = replace(one, rows=1024, upper=0)  # 1 to 8 tiles of keys
     assert timed(H100, schedule, masked, 3.0, 0.5) == pytest.approx(START + 8 * 3.0 + 36 * 0.5)
+
+
+def _of_warps(warps: int, rows: int, keys: int = 64) -> Schedule:
+    pipeline = Pipeline(stages=2, distance=1, order=("copy", "mma"))
+    tile = Tile(CtaTile(warps * rows, 128, keys), WarpTile(rows, 128))
+    return Schedule(tile=tile, pipeline=pipeline, min_blocks=2)
+
+
+def test_times_of_warps_follow_their_work() -> None:
+    """Products, exponentials, loads of every warp, and the tiles of keys that a mask leaves."""
+    target, problem = device("sm_80"), ChainProblem(4096, 4096, 64, 128, 128, 2)
+    usual = chain_time(target, _of_warps(4, 32), problem)
+    products = 4 * 4096 * 4096 * 128 * 64 / 2 / cost_parameters(target).warp_rate
+    assert usual > products / target.multiprocessors / (cost_parameters(target).clock * 1e3)
+    assert usual < chain_time(
+        target, _of_warps(8, 16), problem
+    )  # which load all keys twice as often
+    assert 0.4 < chain_time(target, _of_warps(4, 32), replace(problem, upper=0)) / usual < 0.6
+    assert chain_time(target, _of_warps(4, 32), replace(problem, keys=8192)) > 1.9 * usual
+    thin = replace(problem, rows=128, matrices=8)  # 8 blocks of 128 rows, or 16 of 64
+    assert chain_time(target, _of_warps(4, 16), thin) < chain_time(target, _of_warps(4, 32), thin)

@@ -1,0 +1,120 @@
+"""Whether a schedule fits a chain of products: its fields, and what it takes of the device."""
+
+from __future__ import annotations
+
+from polygen.errors import ScheduleError
+from polygen.hardware.atom import Atom
+from polygen.hardware.device import Device
+from polygen.lower.chain_memory import chain_memory, chain_resources, layouts
+from polygen.lower.legal_pages import keys_beside_pages
+from polygen.lower.memory import needed
+from polygen.poly.by_chain import ChainShape
+from polygen.poly.chain_match import ChainMatch, in_background
+from polygen.poly.tiling import tiling
+from polygen.schedule.model import LONGEST, MATRIX, PAIRS, Loops, Schedule
+
+_MOST = 256  # columns, or keys of a tile, where no instruction bounds them
+
+
+def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule, device: Device) -> ChainShape:
+    """The tile program's shape.
+
+    Args:
+        found: the chain.
+        atom: its instruction.
+        schedule: with roles if that is a warpgroup's.
+        device: the target.
+
+    Raises:
+        ScheduleError: the tiles are none of a chain.
+    """
+    cta, warp, roles = schedule.tile.cta, schedule.tile.warp, schedule.specialised
+    fitting = keys_beside_pages(found, atom, cta.k) if roles else cta.k
+    most = atom.n_most if roles else _MOST
+    wanted = {
+        "tile.warp.n": (warp.n == cta.n, f"tile.cta.n = {cta.n}"),
+        "tile.cta.n": (
+            found.columns <= cta.n <= most and cta.n % atom.k == 0,
+            f"a multiple of {atom.k} from {found.columns} to {most}",
+        ),
+        "tile.warp.m": (warp.m % atom.m == 0, f"a multiple of {atom.m}"),
+        "tile.cta.m": (cta.m % warp.m == 0, f"a multiple of tile.warp.m = {warp.m}"),
+        "tile.cta.k": (
+            cta.k % atom.k == 0 and cta.k <= most,
+            f"keys, a multiple of {atom.k} up to {most}",
+        ),
+        "tile.cta.k beside pages": (
+            cta.k == fitting,
+            f"tile.cta.k = {fitting}: whole pages, or a part of one",
+        ),
+        "tile.part": (
+            schedule.tile.part % cta.k == 0,
+            f"keys of a part, a multiple of tile.cta.k = {cta.k}, or 0",
+        ),
+        "tile.pixels": (not schedule.tile.pixels, "rows along one axis: leave it out"),
+        "tile.joined": (not schedule.tile.joined, "false"),
+        "pipeline.in_flight": (schedule.pipeline.in_flight == 1, "1"),
+        "pipeline.copies": (schedule.pipeline.copies == "whole", '"whole"'),
+        "loops": (schedule.loops == Loops(), "the usual ones: leave them out"),
+        "epilogue.through": (schedule.epilogue.through == "registers", '"registers"'),
+        "cluster": (schedule.cluster.blocks == 1, "clusters of 1"),
+        "raster.order": (
+            schedule.raster.order == MATRIX or found.chain.range is not None,
+            f'"{MATRIX}": rows without ranges of keys have all as many',
+        ),
+        "raster.order beside parts": (
+            schedule.raster.order != PAIRS or not schedule.tile.part,
+            f'"{LONGEST}", or tile.part = 0: a persistent block visits all keys of its rows',
+        ),
+        "raster.order beside bounds": (
+            schedule.raster.order != PAIRS or not (found.chain.range and found.chain.range.arrays),
+            f'"{LONGEST}": what arrays hold of bounds is found once, for one tile of rows',
+        ),
+    }
+    if not roles:
+        wanted |= {
+            "raster.order without roles": (
+                schedule.raster.order != PAIRS,
+                f'"{LONGEST}": a block has one tile of rows',
+            ),
+        }
+    for field, (fits, nearest) in wanted.items():
+        if not fits:
+            raise ScheduleError(
+                f"{field} does not fit a chain of products",
+                where=f"schedule {schedule.name}",
+                why="a tile has all columns of its rows, and k counts keys",
+                nearest=f"Use {nearest}",
+            )
+    depth = -(-found.depth // atom.k) * atom.k
+    chain_of = found.chain
+    alone = chain_of.range is not None or schedule.tile.part > 0
+    varying = schedule.raster.order == PAIRS
+    return ChainShape(
+        tiling(schedule, atom), depth, schedule.pipeline.stages,
+        bool(chain_of.reference), bool(chain_of.states), schedule.roles.form == "pingpong",
+        1 if (alone and not varying) or not roles else schedule.epilogue.prefetch,
+        tuple(found.paged), varying, None if roles else schedule.pipeline,
+        in_background(found, device),
+    )  # fmt: skip
+
+
+def check_chain(
+    found: ChainMatch, shape: ChainShape, atom: Atom, schedule: Schedule, device: Device
+) -> None:
+    """Refuse what the device has no room for.
+
+    Args:
+        found: the chain.
+        shape: its tiles.
+        atom: its instruction.
+        schedule: that has them.
+        device: the target.
+
+    Raises:
+        ResourceError: with the figure, the limit and what to reduce.
+        ScheduleError: a tile has no layout.
+    """
+    made = layouts(found, shape, atom, schedule)
+    least = needed(chain_memory(found, shape, made))
+    chain_resources(found, shape, schedule, device, least)

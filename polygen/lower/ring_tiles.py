@@ -1,0 +1,51 @@
+"""Whose tiles a plan's rings hold, and how large they are: of one product, or of a chain's two."""
+
+from __future__ import annotations
+
+from polygen.lower.plan import KernelPlan
+from polygen.poly.chain_match import VALUES, ring_extents
+from polygen.poly.key_tiles import FIRST
+from polygen.poly.operand import Operand
+from polygen.poly.register_operands import tile_extents
+
+
+def operands_of(plan: KernelPlan) -> dict[str, Operand]:
+    """The operands by their names, those of both products of a chain."""
+    return dict((plan.match if plan.chained is None else plan.chained).operands)
+
+
+def extents_of(plan: KernelPlan, name: str) -> tuple[int, int]:
+    """Elements of an operand's tile: along the dim of its product's result, and along the sum."""
+    if plan.chained is None:
+        return tile_extents(plan.match.operand(name), plan.tiles)
+    depth = -(-plan.chained.depth // plan.atom.k) * plan.atom.k
+    return ring_extents(name, plan.tiles, depth)
+
+
+def own_of(plan: KernelPlan, name: str) -> int:
+    """Elements along m or n that a warp has of the tile: of a chain's keys and columns all."""
+    operand = operands_of(plan)[name]
+    if plan.chained is not None and operand.role == "n":
+        return extents_of(plan, name)[0]
+    return plan.tiles.warp["mn".index(operand.role)]
+
+
+def starts_of(plan: KernelPlan, name: str, at: dict[str, int]) -> tuple[int, int] | None:
+    """Where a chain's tile begins along both, in block `b_m`, `b_n` and tile `k` of its keys.
+
+    Args:
+        plan: the kernel.
+        name: of the operand.
+        at: values of these names, and of the first tile of keys.
+
+    Returns:
+        None where the tile hierarchy says it.
+    """
+    if plan.chained is None:
+        return None
+    (rows, columns, keys) = plan.tiles.cta
+    first = at[FIRST] if plan.key_tiles is not None else 0
+    key = (first + at["k"]) * keys
+    if name == VALUES:
+        return at["b_n"] * columns, key
+    return (at["b_m"] * rows if operands_of(plan)[name].role == "m" else key), 0
