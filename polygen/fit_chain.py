@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from polygen.chained import matched
-from polygen.errors import ResourceError, ScheduleError, UnsupportedProgram
+from polygen.errors import ResourceError, UnsupportedProgram
 from polygen.frontend.indices import named_in, size_value
 from polygen.frontend.program import (
     Dim,
@@ -26,6 +26,7 @@ from polygen.hardware.data_file import read, take
 from polygen.hardware.device import Device
 from polygen.lower.chain import lower_chain
 from polygen.lower.chain_memory import chain_memory, chain_resources, layouts
+from polygen.lower.legal_chain import PANELS, chain_shape, leaves_in_panels
 from polygen.lower.legal_pages import keys_beside_pages, registers_beside_pages
 from polygen.lower.memory import needed
 from polygen.lower.plan import KernelPlan
@@ -36,7 +37,6 @@ from polygen.poly.derive_syncs import Synchronised
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.scop import Scop
 from polygen.poly.tile_program import TileProgram
-from polygen.poly.tiling import tiling
 from polygen.schedule.load import load_schedule
 from polygen.schedule.model import (
     LONGEST,
@@ -101,7 +101,7 @@ def decide_chain(
         given, origin = schedule, f"given: {schedule.name}"
     else:
         given, origin = load_schedule(Path(schedule)), f"file {schedule}"
-    shape = _shape(found, atom, given)
+    shape = chain_shape(found, atom, given)
     _check(found, shape, atom, given, device)
     return Decided(atom, given, shape, origin)
 
@@ -177,11 +177,12 @@ def _fitting(
     part = 0 if problem is None else parts_worth_it(device, schedule, problem)
     if not part:
         return Decided(atom, schedule, shape, origin)
+    schedule = _from_registers(schedule)
     tile, raster = replace(schedule.tile, part=part), replace(schedule.raster, order=MATRIX)
     name = f"{_tile_of(schedule.name)}{_PARTS}{part}"
     schedule = replace(schedule, name=name, tile=tile, raster=raster)
     origin = f"{origin}, keys in parts of {part} by the cost model"
-    return Decided(atom, schedule, _shape(found, atom, schedule), origin)
+    return Decided(atom, schedule, chain_shape(found, atom, schedule), origin)
 
 
 def _all_fitting(
@@ -224,6 +225,8 @@ def _all_fitting(
         registers = registers_beside_pages(found, one["registers"], consumers, device)
         name = f"chain_{consumers * rows}x{columns}x{keys}_r{one['rows']}{'_t' * turns}"
         order = _order(found, one.get("order", MATRIX))
+        through = one.get("through", "registers")
+        name += f"_{through}" if through == PANELS else ""
         name += f"_{order}" if order != MATRIX else ""
         schedule = Schedule(
             name=name,
@@ -232,12 +235,14 @@ def _all_fitting(
             pipeline=Pipeline(stages=_STAGES, in_flight=1),
             roles=Roles("pingpong" if turns else "cooperative", *registers),
             raster=Raster("m", 1, order=order),
-            epilogue=Epilogue("registers", prefetch=one["rows"]),
+            epilogue=Epilogue(through, prefetch=one["rows"]),
             min_blocks=one.get("blocks", 1),
         )
         if _tile_of(name) in map(_tile_of, skip):
             continue
-        shape = _shape(found, atom, schedule)
+        if not leaves_in_panels(found, schedule):
+            schedule = _from_registers(schedule)
+        shape = chain_shape(found, atom, schedule)
         try:
             _check(found, shape, atom, schedule, device)
         except ResourceError as reason:
@@ -249,6 +254,13 @@ def _all_fitting(
         raise last
 
 
+def _from_registers(schedule: Schedule) -> Schedule:
+    """The schedule, with results that leave the registers for memory."""
+    epilogue = replace(schedule.epilogue, through="registers")
+    name = schedule.name.replace(f"_{PANELS}", "")
+    return replace(schedule, name=name, epilogue=epilogue)
+
+
 def _tile_of(name: str) -> str:
     """A schedule's name without the order of rows and the keys of a part."""
     for ending in (f"_{LONGEST}", f"_{PAIRS}", _PARTS):
@@ -257,7 +269,7 @@ def _tile_of(name: str) -> str:
 
 
 def _order(found: ChainMatch, wanted: str) -> str:
-    """The order of tiles of rows, where they have ranges of keys; see `_shape` for what is not."""
+    """The order of tiles of rows, where they have ranges of keys, as far as these allow."""
     inside = found.chain.range
     if inside is None:
         return MATRIX
@@ -305,73 +317,6 @@ def predicted_time(program: Program, device: Device, sizes: Mapping[str, int]) -
     problem = _problem(matched(program), sizes)
     assert problem is not None
     return chain_time(device, decided.schedule, problem)
-
-
-def _shape(found: ChainMatch, atom: Atom, schedule: Schedule) -> ChainShape:
-    """The tile program's shape.
-
-    Raises:
-        ScheduleError: the tiles are none of a chain.
-    """
-    cta, warp = schedule.tile.cta, schedule.tile.warp
-    fitting = keys_beside_pages(found, atom, cta.k)
-    wanted = {
-        "tile.warp.n": (warp.n == cta.n, f"tile.cta.n = {cta.n}"),
-        "tile.cta.n": (
-            found.columns <= cta.n <= atom.n_most and cta.n % atom.k == 0,
-            f"a multiple of {atom.k} from {found.columns} to {atom.n_most}",
-        ),
-        "tile.warp.m": (warp.m % atom.m == 0, f"a multiple of {atom.m}"),
-        "tile.cta.m": (cta.m % warp.m == 0, f"a multiple of tile.warp.m = {warp.m}"),
-        "tile.cta.k": (
-            cta.k % atom.k == 0 and cta.k <= atom.n_most,
-            f"keys, a multiple of {atom.k} up to {atom.n_most}",
-        ),
-        "tile.cta.k beside pages": (
-            cta.k == fitting,
-            f"tile.cta.k = {fitting}: whole pages, or a part of one",
-        ),
-        "tile.part": (
-            schedule.tile.part % cta.k == 0,
-            f"keys of a part, a multiple of tile.cta.k = {cta.k}, or 0",
-        ),
-        "tile.pixels": (not schedule.tile.pixels, "rows along one axis: leave it out"),
-        "tile.joined": (not schedule.tile.joined, "false"),
-        "pipeline.in_flight": (schedule.pipeline.in_flight == 1, "1"),
-        "roles.form": (schedule.specialised, '"cooperative" or "pingpong"'),
-        "epilogue.through": (schedule.epilogue.through == "registers", '"registers"'),
-        "cluster": (schedule.cluster.blocks == 1, "clusters of 1"),
-        "raster.order": (
-            schedule.raster.order == MATRIX or found.chain.range is not None,
-            f'"{MATRIX}": rows without ranges of keys have all as many',
-        ),
-        "raster.order beside parts": (
-            schedule.raster.order != PAIRS or not schedule.tile.part,
-            f'"{LONGEST}", or tile.part = 0: a persistent block visits all keys of its rows',
-        ),
-        "raster.order beside bounds": (
-            schedule.raster.order != PAIRS or not (found.chain.range and found.chain.range.arrays),
-            f'"{LONGEST}": what arrays hold of bounds is found once, for one tile of rows',
-        ),
-    }
-    for field, (fits, nearest) in wanted.items():
-        if not fits:
-            raise ScheduleError(
-                f"{field} does not fit a chain of products",
-                where=f"schedule {schedule.name}",
-                why="a tile has all columns of its rows, and k counts keys",
-                nearest=f"Use {nearest}",
-            )
-    depth = -(-found.depth // atom.k) * atom.k
-    chain_of = found.chain
-    alone = chain_of.range is not None or schedule.tile.part > 0
-    varying = schedule.raster.order == PAIRS
-    return ChainShape(
-        tiling(schedule, atom), depth, schedule.pipeline.stages,
-        bool(chain_of.reference), bool(chain_of.states), schedule.roles.form == "pingpong",
-        1 if alone and not varying else schedule.epilogue.prefetch,
-        tuple(found.paged), varying,
-    )  # fmt: skip
 
 
 def _check(

@@ -1,7 +1,8 @@
 """What a chain keeps in shared memory and takes of a multiprocessor.
 
 A ring for the rows, one for the keys and one for the values, each slot in the layout that matrix
-descriptors tell, proved as for any product; barriers behind them.
+descriptors tell, proved as for any product; panels of results, where these leave in some; barriers
+behind them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.hardware.matrix_layout import MatrixLayout, matrix_layout, pattern_bytes
 from polygen.lower.buffers import Buffer
-from polygen.lower.memory import barrier_buffers, placed
+from polygen.lower.memory import barrier_buffers, panel_slots, placed
 from polygen.lower.operands import major
 from polygen.lower.plan import Resources
 from polygen.poly.by_chain import ChainShape
@@ -70,6 +71,11 @@ def chain_memory(
                 note=operand.tensor.name,
             )
         )  # fmt: skip
+    rows, written = shape.tiles.atom[0], matched.in_panels.writes
+    found += [
+        panel_slots(name, element, (rows, shape.panels.columns), shape.slots, shape.consumers)
+        for name, element in zip(shape.panels.outputs, written, strict=False)
+    ]
     return placed([*found, *barrier_buffers(barriers)])
 
 
@@ -86,7 +92,7 @@ def chain_resources(
     sums = tiles.atoms[0] * tiles.warp[1] // 2
     scores = tiles.atoms[0] * tiles.cta[2] // 2
     registers = sums + scores + scores // 2 + _BESIDE
-    given = schedule.roles
+    given, in_panels = schedule.roles, bool(shape.panels.columns)
     blocks = schedule.min_blocks
     block = device.registers_per_multiprocessor // (threads * blocks) // 8 * 8 * threads
     total = device.group_threads * (
@@ -112,9 +118,11 @@ def chain_resources(
             f"{shared} bytes of shared memory, {device} has at most "
             f"{device.shared_per_block_optin} per block",
             where=where,
-            why=f"{shape.row_slots} tile(s) of {tiles.cta[0]} rows, and {shape.stages} of "
-            f"{tiles.cta[2]} keys and values",
-            nearest="Reduce pipeline.stages, tile.cta.k or epilogue.prefetch, the tiles of rows",
+            why=f"{shape.row_slots} tile(s) of {tiles.cta[0]} rows, {shape.stages} of "
+            f"{tiles.cta[2]} keys and values"
+            + (f", and {shape.slots} panels of results a consumer" if in_panels else ""),
+            nearest="Reduce pipeline.stages, tile.cta.k or epilogue.prefetch, the tiles of rows"
+            + (", or epilogue.slots" if in_panels else ""),
         )
     whole = blocks * (shared + device.shared_reserved_per_block)
     if whole > device.shared_per_multiprocessor:

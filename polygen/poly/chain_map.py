@@ -27,7 +27,6 @@ from polygen.poly.mapping import ScheduleTree
 from polygen.poly.refine import refine
 from polygen.poly.scop import Scop, must_flow, reuse_dependences, space
 from polygen.poly.tile_program import TileProgram
-from polygen.poly.tiling import Panels
 from polygen.schedule.sums import ASCENDING, FROM_FIRST, Sums, sum_order
 
 
@@ -92,7 +91,7 @@ def map_chain(
         synchronised,
         emitted.trees,
         proofs,
-        Panels(0, (), ()),
+        shape.panels,
         _sums(matched, shape, instruction),
     )
     return model, tree
@@ -160,10 +159,17 @@ def _elements(matched: ChainMatch, shape: ChainShape) -> tuple[_Element, ...]:
         ),
         _Element(
             f"store[{row},e]", f"{outer} and {column}", (total, *_last(matched, shape, row)),
-            (result,), time(2, "e"), f"store[{group},0,{atom}]",
+            (result,), time(2, "e"), f"{shape.ends}[{group},0,{_part_of_end(shape, atom)}]",
         ),
     ]  # fmt: skip
     return tuple(found)
+
+
+def _part_of_end(shape: ChainShape, atom: str) -> str:
+    """Which part of a consumer's tile result `e` of a row leaves with; isl text."""
+    if not shape.panels.columns:
+        return atom
+    return f"{shape.panels_beside}*{atom} + floor(e/{shape.panels.columns})"
 
 
 def _last(matched: ChainMatch, shape: ChainShape, row: str) -> tuple[str, ...]:

@@ -1,0 +1,108 @@
+"""Which schedules a chain of products can have, and the shape that they give its tile program.
+
+A tile has all columns of its rows, and k counts keys. Results leave the registers for memory, or in
+panels, where a tensor map describes every matrix of them.
+"""
+
+from __future__ import annotations
+
+from polygen.errors import ScheduleError
+from polygen.hardware.atom import Atom
+from polygen.lower.legal_pages import keys_beside_pages
+from polygen.poly.by_chain import NO_PANELS, ChainShape
+from polygen.poly.chain_match import ChainMatch
+from polygen.poly.results import panels
+from polygen.poly.tiling import tiling
+from polygen.schedule.model import LONGEST, MATRIX, PAIRS, Schedule
+
+REGISTERS, PANELS = "registers", "tma"  # how results leave
+
+
+def leaves_in_panels(found: ChainMatch, schedule: Schedule) -> bool:
+    """Whether results leave as the schedule says, where it says in panels."""
+    if schedule.epilogue.through != PANELS or found.after.matrices:
+        return False
+    try:
+        panels(schedule, found.in_panels)
+    except ScheduleError:
+        return False
+    return True
+
+
+def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule) -> ChainShape:
+    """The tile program's shape.
+
+    Raises:
+        ScheduleError: the tiles are none of a chain.
+    """
+    cta, warp = schedule.tile.cta, schedule.tile.warp
+    fitting = keys_beside_pages(found, atom, cta.k)
+    wanted = {
+        "tile.warp.n": (warp.n == cta.n, f"tile.cta.n = {cta.n}"),
+        "tile.cta.n": (
+            found.columns <= cta.n <= atom.n_most and cta.n % atom.k == 0,
+            f"a multiple of {atom.k} from {found.columns} to {atom.n_most}",
+        ),
+        "tile.warp.m": (warp.m % atom.m == 0, f"a multiple of {atom.m}"),
+        "tile.cta.m": (cta.m % warp.m == 0, f"a multiple of tile.warp.m = {warp.m}"),
+        "tile.cta.k": (
+            cta.k % atom.k == 0 and cta.k <= atom.n_most,
+            f"keys, a multiple of {atom.k} up to {atom.n_most}",
+        ),
+        "tile.cta.k beside pages": (
+            cta.k == fitting,
+            f"tile.cta.k = {fitting}: whole pages, or a part of one",
+        ),
+        "tile.part": (
+            schedule.tile.part % cta.k == 0,
+            f"keys of a part, a multiple of tile.cta.k = {cta.k}, or 0",
+        ),
+        "tile.pixels": (not schedule.tile.pixels, "rows along one axis: leave it out"),
+        "tile.joined": (not schedule.tile.joined, "false"),
+        "pipeline.in_flight": (schedule.pipeline.in_flight == 1, "1"),
+        "roles.form": (schedule.specialised, '"cooperative" or "pingpong"'),
+        "epilogue.through": (
+            schedule.epilogue.through in (REGISTERS, PANELS),
+            f'"{REGISTERS}" or "{PANELS}"',
+        ),
+        "epilogue.through beside parts": (
+            schedule.epilogue.through != PANELS or not schedule.tile.part,
+            '"registers": parts of the keys lie in the workspace',
+        ),
+        "epilogue.through beside matrices": (
+            schedule.epilogue.through != PANELS or not found.after.matrices,
+            '"registers": nothing brings matrices that results are made with',
+        ),
+        "cluster": (schedule.cluster.blocks == 1, "clusters of 1"),
+        "raster.order": (
+            schedule.raster.order == MATRIX or found.chain.range is not None,
+            f'"{MATRIX}": rows without ranges of keys have all as many',
+        ),
+        "raster.order beside parts": (
+            schedule.raster.order != PAIRS or not schedule.tile.part,
+            f'"{LONGEST}", or tile.part = 0: a persistent block visits all keys of its rows',
+        ),
+        "raster.order beside bounds": (
+            schedule.raster.order != PAIRS or not (found.chain.range and found.chain.range.arrays),
+            f'"{LONGEST}": what arrays hold of bounds is found once, for one tile of rows',
+        ),
+    }
+    for field, (fits, nearest) in wanted.items():
+        if not fits:
+            raise ScheduleError(
+                f"{field} does not fit a chain of products",
+                where=f"schedule {schedule.name}",
+                why="a tile has all columns of its rows, and k counts keys",
+                nearest=f"Use {nearest}",
+            )
+    depth = -(-found.depth // atom.k) * atom.k
+    chain_of = found.chain
+    alone = chain_of.range is not None or schedule.tile.part > 0
+    varying = schedule.raster.order == PAIRS
+    return ChainShape(
+        tiling(schedule, atom), depth, schedule.pipeline.stages,
+        bool(chain_of.reference), bool(chain_of.states), schedule.roles.form == "pingpong",
+        1 if alone and not varying else schedule.epilogue.prefetch,
+        tuple(found.paged), varying, panels(schedule, found.in_panels, REGISTERS) or NO_PANELS,
+        schedule.epilogue.slots,
+    )  # fmt: skip
