@@ -79,6 +79,7 @@ class KeyScan:
             fast=self._fast,
             short=self._fast and self.given.schedule.functions == SHORT,
             inside=self._inside(),
+            carried=self.shape.carry,
         )
 
     @property

@@ -61,6 +61,7 @@ from polygen.lower.work import (
     Copy,
     Fill,
     FindPages,
+    Keep,
     Load,
     Locate,
     LocateRows,
@@ -102,6 +103,7 @@ Work: TypeAlias = (
     | Folding
     | Grids
     | Groups
+    | Keep
     | Lines
     | Load
     | Locate
