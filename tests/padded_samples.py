@@ -7,7 +7,7 @@ end anywhere.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from row_samples import two_levels
 
 import polygen as pg
 from polygen.kernel import Kernel
-from polygen.schedule.model import Epilogue, Schedule
+from polygen.schedule.model import Schedule
 
 HOPPER, ADA, AMPERE, TURING, VOLTA = "sm_90a", "sm_89", "sm_80", "sm_75", "sm_70"
 
@@ -217,10 +217,6 @@ SAMPLES: dict[str, Sample] = {
     "decoding": Sample(
         decoding, ("bf16[B,2,G,64]", "bf16[B,2,T,64]", "bf16[B,2,T,64]"), (HOPPER,),
         few_rows(32, keys=32), MANY_KEYS,
-    ),
-    "attention in panels": Sample(
-        decoding, ("bf16[B,S,64]", "bf16[B,T,64]", "bf16[B,T,48]"), (HOPPER,),
-        replace(few_rows(keys=32, columns=48), epilogue=Epilogue("tma", prefetch=1)), MANY_KEYS,
     ),
     "pages": Sample(
         sums_of_whole_numbers(), pages(16, "J"), (HOPPER,), few_rows(keys=32),

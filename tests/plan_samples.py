@@ -83,12 +83,6 @@ def _in_panels() -> Schedule:
     return replace(few_rows(), epilogue=Epilogue("tma", prefetch=1))
 
 
-def _carried() -> Schedule:
-    """A tile's last product runs while the next tile of rows begins."""
-    found = _in_panels()
-    return replace(found, pipeline=replace(found.pipeline, carry=True))
-
-
 _IN_PARTS = ("bf16[B,16,64]", *HEADS[1:])
 _MATRICES, _ODD = ("bf16[M,K]", "bf16[N,K]"), ("bf16[67,131]", "bf16[45,131]")
 _GATHERED = ("bf16[S,K]", "s32[T]", "f32[K]", "bf16[N,K]")
@@ -106,7 +100,6 @@ _SAMPLES: dict[str, tuple[Callable[..., Any], tuple[str, ...], dict[str, Any]]] 
     "chain in parts": (attention, _IN_PARTS, {"schedule": few_rows(256)}),
     "chain in pairs": (causal, HEADS, {"schedule": _in_pairs()}),
     "chain in panels": (logged, HEADS, {"schedule": _in_panels()}),
-    "carried chain": (logged, HEADS, {"schedule": _carried()}),
     "rows": (rows, ("bf16[M,K]", "bf16[256,K]"), {}),
     "held rows": (rows, _MATRICES, {"arch": "sm_80", "schedule": _HELD}),
     "followed": (results, _MATRICES, {"arch": "sm_80", "schedule": _PAIRS}),

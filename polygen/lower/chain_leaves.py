@@ -16,8 +16,8 @@ from polygen.lower.result_work import Epilogue
 from polygen.lower.scan_work import PartStore, RowStore
 from polygen.lower.sync_work import Groups, Nothing, Placed
 from polygen.lower.synchronise import AGENTS, counter_of, sync_leaves
-from polygen.lower.work import FIRST_OF_TILE, Boxes, Keep, Locate, LocateRows, Move, Product
-from polygen.poly.by_chain import ENDED, ChainShape, page_registers
+from polygen.lower.work import FIRST_OF_TILE, Boxes, Locate, LocateRows, Move, Product
+from polygen.poly.by_chain import ChainShape, page_registers
 from polygen.poly.chain_match import VALUES, WEIGHTS, ChainMatch
 from polygen.poly.key_pages import KeyPages, PagedOperand
 from polygen.poly.key_tiles import PART
@@ -173,15 +173,10 @@ class ChainLeaves:
             counter = counter_of(tree, "finish", buffer.name)
             results.append(panel(given, element, buffer, self.shape.panels, counter))
         made = finish(given, self.out, (), tuple(results))
-        held: tuple[str, ...] = ()
-        if self.shape.states:
-            held = (ENDED if self.shape.carry else "states",)
+        held = ("states",) if self.shape.states else ()
         beside = tuple(one for one in self.out.writes if one.kind == "row")
         made = replace(made, states=states, held=held, beside=beside)
-        names = ("b_m", "b_n", *(dim for dim, _ in self.matched.values.batches))
-        keep = [Leaf("keep", "keep", "threads", _READ, Keep(names))] if self.shape.carry else []
         return [
-            *keep,
             Leaf("finish", "finish", "threads", _READ, made),
             Leaf("store", "store", "tma", _READ, store(given, made.results)),
         ]
@@ -191,10 +186,7 @@ class ChainLeaves:
             Leaf("compute", "compute", "threads", (), self.out),
             Leaf("finish_element", "edge", "threads", (), self.out),
         ]
-        ended = {
-            s.value: s.ended if self.shape.carry else s.register for s in self.between.states()
-        }
-        registers = {name: ended[value] for name, value in self.matched.states}
+        registers = {name: f"state_{value}" for name, value in self.matched.states}
         own = tuple(
             (total, registers[value]) for value, total in self.out.sums if value in registers
         )

@@ -79,7 +79,6 @@ class KeyScan:
             fast=self._fast,
             short=self._fast and self.given.schedule.functions == SHORT,
             inside=self._inside(),
-            carried=self.shape.carry,
         )
 
     @property

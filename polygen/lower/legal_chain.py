@@ -73,14 +73,6 @@ def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule) -> ChainShape
             schedule.epilogue.through != PANELS or not found.after.matrices,
             '"registers": nothing brings matrices that results are made with',
         ),
-        "pipeline.carry": (
-            not schedule.pipeline.carry or schedule.epilogue.through == PANELS,
-            f'epilogue.through = "{PANELS}" beside it, or false',
-        ),
-        "pipeline.carry beside ranges or parts": (
-            not schedule.pipeline.carry or not (found.chain.range or schedule.tile.part),
-            "false: blocks have one tile of rows each, or tiles of different numbers of keys",
-        ),
         "cluster": (schedule.cluster.blocks == 1, "clusters of 1"),
         "raster.order": (
             schedule.raster.order == MATRIX or found.chain.range is not None,
@@ -112,5 +104,5 @@ def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule) -> ChainShape
         bool(chain_of.reference), bool(chain_of.states), schedule.roles.form == "pingpong",
         1 if alone and not varying else schedule.epilogue.prefetch,
         tuple(found.paged), varying, panels(schedule, found.in_panels, REGISTERS) or NO_PANELS,
-        schedule.epilogue.slots, schedule.pipeline.carry,
+        schedule.epilogue.slots,
     )  # fmt: skip

@@ -61,7 +61,6 @@ from polygen.lower.work import (
     Copy,
     Fill,
     FindPages,
-    Keep,
     Load,
     Locate,
     LocateRows,
@@ -103,7 +102,6 @@ Work: TypeAlias = (
     | Folding
     | Grids
     | Groups
-    | Keep
     | Lines
     | Load
     | Locate

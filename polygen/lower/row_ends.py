@@ -55,7 +55,6 @@ from polygen.lower.work import (
     Copy,
     Fill,
     FindPages,
-    Keep,
     Load,
     Locate,
     LocateRows,
@@ -197,6 +196,6 @@ _STOPPING = frozenset({
 })  # fmt: skip
 # and what touches no rows of arrays: rows of the workspace are whole words.
 _INSIDE = frozenset({
-    Clear, Combine, Convert, Exchange, Folding, Grids, Groups, HoldRow, Keep, Load, Locate,
-    LocateRows, Meet, Meeting, Nothing, Placed, Product, Send, Settle, Signal, Skip, Turn,
+    Clear, Combine, Convert, Exchange, Folding, Grids, Groups, HoldRow, Load, Locate, LocateRows,
+    Meet, Meeting, Nothing, Placed, Product, Send, Settle, Signal, Skip, Turn,
 })  # fmt: skip

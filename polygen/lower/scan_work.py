@@ -56,11 +56,6 @@ class ScanState:
         """What holds it: one for each row of an instruction that a thread has elements of."""
         return f"state_{self.value}"
 
-    @property
-    def ended(self) -> str:
-        """What holds it of rows that have ended, while those of the next ones begin."""
-        return f"ended_{self.value}"
-
 
 @dataclass(frozen=True, slots=True)
 class Scan:
@@ -75,7 +70,6 @@ class Scan:
         first_key: of a thread in key tile `k`.
         fast: whether functions take their fast forms.
         short: whether they take those of one instruction, where there are any.
-        carried: whether states of rows that have ended are kept while those of the next begin.
         inside: beside the end of the keys, when no key of a tile is masked for a consumer's rows of
             instruction `m`: a condition, or "".
     """
@@ -89,7 +83,6 @@ class Scan:
     fast: bool
     inside: str = ""
     short: bool = False
-    carried: bool = False
 
     @property
     def reference(self) -> ScanState | None:

@@ -19,7 +19,6 @@ from polygen.lower.result_work import Epilogue
 from polygen.lower.scan_work import PartStore
 from polygen.lower.sync_work import Groups, Placed, Signal
 from polygen.lower.synchronise import AGENTS, rendezvous, unit_of
-from polygen.poly.by_chain import ENDED_TILE
 from polygen.poly.tile_program import TileStatement
 
 # The unit of a statement -> those of its leaf.
@@ -34,7 +33,6 @@ _NAMED = (
     "store", "prepare", "stage", "fold", "unfold", "give", "take",
     "advance", "weigh", "rescale", "convert", "complete",
 )  # fmt: skip
-_KEPT = (f"{ENDED_TILE}[i,group]",)  # what a frame's statement writes that locates nothing
 _PARTS = {"compute": "compute", "finish_element": "edge"}  # of others' leaves
 
 
@@ -105,9 +103,7 @@ def _check_leaf(plan: KernelPlan, leaf: Leaf, one: TileStatement) -> None:
     named = "store_pairs" if leaf.statement.startswith("terms") else named
     fits = leaf.op == does if does else leaf.op.startswith(named)
     if does == "locate":
-        fits = leaf.op in (
-            ("keep",) if one.writes == _KEPT else ("locate", "locate_rows", "located")
-        )
+        fits = leaf.op in ("locate", "locate_rows", "located")
     if not fits or (isinstance(leaf.work, Groups) and leaf.work.pending):
         raise VerifyError(f"{leaf.op} is no {does or named}", where=where)
     if leaf.op.startswith("store_") and isinstance(leaf.work, Epilogue):

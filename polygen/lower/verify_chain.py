@@ -15,7 +15,7 @@ from polygen.lower.accesses import steps_text
 from polygen.lower.plan import KernelPlan
 from polygen.lower.scan_work import Scan
 from polygen.lower.verify_scan import check_scan, check_stores
-from polygen.lower.work import Keep, LocateRows
+from polygen.lower.work import LocateRows
 from polygen.poly.key_tiles import KeyTiles
 from polygen.poly.match import Along
 
@@ -37,10 +37,6 @@ def check_scans(plan: KernelPlan, check: Check) -> None:
     for rows in plan.of(LocateRows):
         if plan.key_tiles is None or (rows.first, rows.count) != plan.key_tiles.of_rows():
             raise VerifyError("blocks visit other tiles of keys than was proved", where=plan.entry)
-    names = ("b_m", "b_n", *(dim for dim, _ in plan.batches))
-    if [one.names for one in plan.of(Keep)] != ([names] if plan.schedule.pipeline.carry else []):
-        raise VerifyError("tiles of rows that have ended are not kept, or to no end",
-                          where=plan.entry)  # fmt: skip
     for scan in plan.of(Scan):
         check_scan(plan, scan)
         _check_reads(plan, scan, check)

@@ -47,9 +47,6 @@ def check_scan(plan: KernelPlan, scan: Scan) -> None:
     rounded = [w.tensor.dtype.bits for w in plan.work.writes if w.kind != "row"]
     if scan.fast and max(rounded, default=0) > _FAST_BITS:
         raise VerifyError("functions take short forms, and results are long", where=plan.entry)
-    if scan.carried != plan.schedule.pipeline.carry:
-        raise VerifyError("states of rows that have ended are not kept, or to no end",
-                          where=plan.entry)  # fmt: skip
     if scan.short and not (scan.fast and plan.schedule.functions == _SHORT):
         raise VerifyError("functions take forms that nobody asked for", where=plan.entry)
 
@@ -64,8 +61,7 @@ def check_stores(plan: KernelPlan) -> None:
         return
     registers = dict(plan.chained.states)
     names = [name for name, _ in plan.epilogue.sums if name in registers]
-    held = "ended" if plan.schedule.pipeline.carry else "state"
-    wanted = tuple((name, f"{held}_{registers[name]}") for name in names)
+    wanted = tuple((name, f"state_{registers[name]}") for name in names)
     stores: list[RowStore | PartStore | Finish] = [
         *plan.of(RowStore), *plan.of(PartStore), *plan.of(Finish)
     ]  # fmt: skip

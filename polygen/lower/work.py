@@ -70,22 +70,6 @@ class LocateRows:
     count: str
 
 
-@dataclass(frozen=True, slots=True)
-class Keep:
-    """Which tile of rows has ended, for results that leave while the next one begins.
-
-    Attributes:
-        names: the coordinates, as leaves know them.
-    """
-
-    names: tuple[str, ...]
-
-    @property
-    def kept(self) -> tuple[tuple[str, str], ...]:
-        """Each with the variable that keeps it."""
-        return tuple((name, f"ended_{name}") for name in self.names)
-
-
 # --- operands ------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Copy:

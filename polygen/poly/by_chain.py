@@ -22,17 +22,12 @@ different numbers of tiles of keys, `k_tiles` is that of tile `i`: rings go on f
 
 The second product lags a tile: it runs while the next tile is scored and weighed. So the last
 uses of rings stand where something else waits for them, so that both products are in flight.
-
-Where a product is carried, the lag goes on from one tile of rows to the next: a tile's last product
-runs while the next one's first keys are scored and weighed, and its results leave behind that.
-`keep[i]` and `complete[i]` keep what they need, before the next tile overwrites it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polygen.errors import VerifyError
 from polygen.hardware.device import common_facts
 from polygen.poly.frames import Frames, Held
 from polygen.poly.kernel_parts import flat
@@ -44,9 +39,6 @@ from polygen.poly.tiling import Panels, Tiling
 
 _STEP = ("i", "k")  # loops
 NO_PANELS = Panels(0, (), ())
-ENDED, ENDED_TILE = "ended", "tile_ended"  # states of a tile that has ended, and which it is
-_SECOND = ("multiply", "commit_multiply")
-_LAST = "k + 1 >= k_tiles"  # of a tile of rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +59,6 @@ class ChainShape:
         varying: whether tiles of rows of one block have different numbers of tiles of keys.
         panels: in which results leave; of no columns where they leave the registers for memory.
         slots: panels of a result that may be on their way out.
-        carry: whether a tile's last product runs while the next tile of rows begins, and its
-            results leave behind that tile's first weights.
     """
 
     tiles: Tiling
@@ -82,7 +72,6 @@ class ChainShape:
     varying: bool = False
     panels: Panels = NO_PANELS
     slots: int = 2
-    carry: bool = False
 
     @property
     def consumers(self) -> int:
@@ -123,47 +112,27 @@ class ChainShape:
 
 
 def by_chain(shape: ChainShape) -> TileProgram:
-    """The program.
-
-    Raises:
-        VerifyError: a product is carried to a tile of rows with another number of tiles of keys,
-            which its call would name in the place of its own.
-    """
-    if shape.carry and shape.varying:
-        raise VerifyError(
-            "a product is carried to a tile of rows with another number of tiles of keys",
-            where="tile program",
-            why="its call would name that number in the place of its own",
-        )
+    """The program."""
     late = (*_finds(shape, "c"), "fill_c")
-    lag = {name: "k + 1" for name in (*late, *_SECOND)} | _first_of_next(shape)
+    lag = {name: "k + 1" for name in (*late, "multiply", "commit_multiply")}
     between = [s.name for s in _between(shape)]
     score, multiply = (loop("s", loop("m", name)) for name in ("score", "multiply"))
     first: tuple[Node | str, ...] = (*_finds(shape, "b"), "fill_b", score, "commit_score")
     second: tuple[Node | str, ...] = (*late, multiply, "commit_multiply")
     begin = ("locate_producer", "locate_consumer", "fill_a")
-    leave = _leave(shape)
-    end = (*(("complete",) if shape.states else ()), *(("keep",) if shape.carry else ()))
+    end = (*(("complete",) if shape.states else ()), *_leave(shape))
     every = loop("k", flat(steps(*first, *between, *second)))
-    order = flat(steps(*begin, every, *end, *leave))
+    runs = loop("k", flat(steps(*first, *second, *between)), "separate[x]", **lag)
     # Where what a product makes is needed first: until then the other one may run as well.
-    needed = "rescale" if shape.referenced else "convert"
-    if shape.carry:
-        at = between.index(needed)
-        within = steps(*first, *second, *between[:at], *leave, *between[at:])
-        runs = loop("k", flat(within), "separate[x]", **lag)
-        schedule, needed = loop("i", flat(steps(*begin, runs, *end)), **_later(shape)), shape.ends
-    else:
-        runs = loop("k", flat(steps(*first, *second, *between)), "separate[x]", **lag)
-        schedule = loop("i", flat(steps(*begin, runs, *end, *leave)))
-    releases = (("ring_b", between[0]), ("ring_c", needed))
+    second_needed = "rescale" if shape.referenced else "convert"
+    releases = (("ring_b", between[0]), ("ring_c", second_needed))
     return TileProgram(
         ("k_tiles", "tiles"),
         "k_tiles >= 1 and tiles >= 0",
         _buffers(shape),
         (*_fills(shape), *_products(shape), *_between(shape), *_end(shape)),
-        loop("i", order),
-        schedule,
+        loop("i", flat(steps(*begin, every, *end))),
+        loop("i", flat(steps(*begin, runs, *end))),
         fields=(
             ("ring", "pipeline.stages or pipeline.in_flight"),
             ("scores", "pipeline.in_flight"),
@@ -173,22 +142,7 @@ def by_chain(shape: ChainShape) -> TileProgram:
         releases=releases,
         turns=(("score", "commit_multiply"),) if shape.turns else (),
         varying=varying(shape),
-        first_waits=shape.carry,
     )
-
-
-def _first_of_next(shape: ChainShape) -> dict[str, str]:
-    """When in the loop over keys runs what the next tile of rows begins with."""
-    if not shape.carry:
-        return {}
-    second = dict.fromkeys(_SECOND, f"({_LAST} ? 0 : k + 1)")
-    return second | dict.fromkeys(("finish", "store"), "0")
-
-
-def _later(shape: ChainShape) -> dict[str, str]:
-    """When in the loop over tiles of rows that runs."""
-    second = dict.fromkeys(_SECOND, f"({_LAST} ? i + 1 : i)")
-    return second | dict.fromkeys(("finish", "store"), "i + 1")
 
 
 def _leave(shape: ChainShape) -> tuple[Node, ...]:
@@ -245,9 +199,6 @@ def _buffers(shape: ChainShape) -> tuple[Buffer, ...]:
         found.append(consumer.keeps("states", 1))
     if shape.referenced:
         found.append(consumer.keeps("correction", 2))
-    if shape.carry:
-        found.append(consumer.keeps(ENDED_TILE, 1, "scalar"))
-        found += [consumer.keeps(ENDED, 1)] if shape.states else []
     for name in shape.panels.outputs:
         found.append(panel_buffer(consumer, f"result_{name}", shape.slots, [shape.panel_count]))
     return tuple(found)
@@ -304,8 +255,6 @@ def _products(shape: ChainShape) -> tuple[TileStatement, ...]:
     # Behind the first scores of a row tile nothing is multiplied yet: the group is empty, and as
     # many groups follow the scores as later on.
     behind = "0 <= i < tiles and -1 <= k < k_tiles"
-    if shape.carry:  # then that is the group of the row tile before
-        behind = keys
     commits = (("commit_score", keys), ("commit_multiply", behind))
     closing = (consumer.runs(name, ("i", "k"), own, op="commit") for name, own in commits)
     return (score, multiply, *closing)
@@ -338,17 +287,15 @@ def _end(shape: ChainShape) -> tuple[TileStatement, ...]:
     consumer, rows = shape.consumer, "0 <= i < tiles"
     states = ("states[i,group]",) if shape.states else ()
     located = tile_of(consumer)
-    ended = (f"{ENDED}[i,group]",) if shape.states and shape.carry else states
-    complete = (consumer.runs("complete", ("i",), rows, states, ended),) if states else ()
-    if shape.carry:
-        reads, located = (located,), f"{ENDED_TILE}[i,group]"
-        complete = (*complete, consumer.runs("keep", ("i",), rows, reads, (located,), "frame"))
+    complete = (consumer.runs("complete", ("i",), rows, states, states),) if states else ()
     if shape.panels.columns:
         bounds = f"{rows} and 0 <= p < {shape.panel_count}"
         m = f"floor(p/{shape.panels_beside})"
-        sums = f"sum[i,group,m] : m = {m}"
-        leave = panels_out(consumer, bounds, "i,p,group", (sums, *ended), shape.panels, located)
-        return (*complete, *leave)
+        reads = (f"sum[i,group,m] : m = {m}", *states)
+        return (
+            *complete,
+            *panels_out(consumer, bounds, "i,p,group", reads, shape.panels, located),
+        )
     each = f"{rows} and 0 <= m < {shape.tiles.atoms[0]}"
     reads = (located, "sum[i,group,m]", *states)
     return (*complete, consumer.runs("store", ("i", "m"), each, reads))

@@ -21,7 +21,6 @@ from polygen.errors import IllegalSchedule
 from polygen.hardware.device import common_facts
 from polygen.poly.agent_order import LeafFacts
 from polygen.poly.derivation import Derivation
-from polygen.poly.release_waits import retire_before
 from polygen.poly.tile_program import Place, Sync
 from polygen.poly.tile_tree import loop
 from polygen.poly.versions import Dependence, same_agent
@@ -199,14 +198,14 @@ def _arrivals(
         work.put(
             name, "arrive", loops, domain, place, at, level, when, after=behind, executes=threads
         )
-        retire_before(work, name, sources, cells)
+        _retire_before(work, name, sources, cells)
         return [(name, targets.intersect_domain(domain))]
     early, late = _late_split(cells.domain(), lag)
     delayed = (*when[:-1], f"{when[-1]} + {lag}")
     work.put(
         name, "arrive", loops, early, place, near, level, delayed, after=True, executes=threads
     )
-    retire_before(work, name, sources, cells)
+    _retire_before(work, name, sources, cells)
     rest = f"{name}_rest"
     outer = when[:-1]
     # After the innermost loop, in a loop of its own.
@@ -281,6 +280,54 @@ def bounded(blocks: isl.Map) -> list[tuple[int, ...]]:
     """The pairs of blocks that meet, whatever the parameters."""
     bare = blocks.project_out(isl.dim_type.param, 0, blocks.dim(isl.dim_type.param))
     return isl.points(bare)
+
+
+def _retire_before(
+    work: Derivation, arrive: str, sources: list[tuple[str, isl.Map]], cells: isl.Map
+) -> None:
+    """What has to be complete when a version is released is waited for, with as much in flight as
+    may be.
+    """
+    place = work.facts[arrive].place
+    needs: dict[str, isl.Map] = {}
+    for statement, own in sources:
+        unit = work.program.statement(statement).unit
+        if unit.completion != "groups":
+            continue
+        pairs = same_agent(own.apply_range(cells.reverse()), len(place.agents))
+        pairs = pairs.set_tuple_name(_OUT, arrive).intersect_range(work.domain(arrive))
+        needs[statement] = pairs if statement not in needs else needs[statement].union(pairs)
+    if not needs:
+        return
+    leaf = work.leaves[arrive]
+    name = f"retire_{arrive.removeprefix('arrive_')}"
+    level = len(leaf.loops)
+    work.put(
+        name,
+        "retire",
+        leaf.loops,
+        work.domain(arrive),
+        place,
+        (arrive,),
+        level,
+        work.times_like(arrive, level),
+    )
+    order = work.order()
+    (unit_name,) = {work.program.statement(s).unit.name for s in needs}
+    pending = -1
+    while all(
+        pairs.set_tuple_name(_OUT, name).is_subset(order.complete_at(s, name, pending + 1))
+        for s, pairs in needs.items()
+    ):
+        pending += 1
+    if pending < 0:
+        statement = next(iter(needs))
+        raise IllegalSchedule(
+            f"{arrive} releases what {statement} has yet to use",
+            where=leaf.place.name,
+            nearest="Reduce pipeline.in_flight",
+        )
+    work.add(Sync("retire", name, name, unit=unit_name, pending=pending))
 
 
 def arrivals(signals: list[tuple[LeafFacts, isl.Map]]) -> int:

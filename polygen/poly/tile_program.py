@@ -219,8 +219,6 @@ class TileProgram:
         varying: a parameter that is another number in every iteration of a loop; None: all are what
             they are for the whole kernel. Synchronisation is derived as if it were one number, and
             proved for any.
-        first_waits: whether the first release of a kernel may have a wait of its own, where fewer
-            groups are in flight before it than before all others.
     """
 
     parameters: tuple[str, ...]
@@ -235,7 +233,6 @@ class TileProgram:
     releases: tuple[tuple[str, str], ...] = ()
     turns: tuple[tuple[str, str], ...] = ()
     varying: Varying | None = None
-    first_waits: bool = False
 
     @property
     def prefix(self) -> str:

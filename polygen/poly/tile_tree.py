@@ -7,13 +7,8 @@ reads, both to prove and to generate loops from.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-
-_CHOICE = re.compile(
-    r"(.*)\(([^()]*) \? ([^()]*) : ([^()]*)\)(.*)"
-)  # of times, as isl writes it in maps
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,18 +190,6 @@ def times(node: Node) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _cases(when: str) -> list[tuple[str, str]]:
-    """A time as isl reads it in bands: without choices, each with its condition."""
-    found = _CHOICE.fullmatch(when)
-    if found is None:
-        return [(when, "")]
-    before, holds, then, otherwise, behind = found.groups()
-    return [
-        (f"{before}({then}){behind}", f" : {holds}"),
-        (f"{before}({otherwise}){behind}", f" : not ({holds})"),
-    ]
-
-
 def isl_text(
     node: Node, domain: str, prefix: str, instance: Callable[[str], str], context: str = ""
 ) -> str:
@@ -224,11 +207,7 @@ def isl_text(
         if isinstance(part, Leaf):
             return ""
         if isinstance(part, Loop):
-            member = "; ".join(
-                f"{instance(name)} -> [({then})]{given}"
-                for name, when in part.times
-                for then, given in _cases(when)
-            )
+            member = "; ".join(f"{instance(name)} -> [({when})]" for name, when in part.times)
             options = f', options: "{prefix}{{ {part.options} }}"' if part.options else ""
             child = text(part.child)
             below = f", child: {child}" if child else ""

@@ -31,7 +31,6 @@ from polygen.schedule.model import (
     ORDERS,
     Cluster,
     Epilogue,
-    Pipeline,
     Raster,
     Roles,
     Schedule,
@@ -71,7 +70,6 @@ _OMITTED: dict[type, tuple[str, ...]] = {
     Roles: ("computes",),
     Tile: ("pixels", "part", "joined"),
     Cluster: ("share", "columns"),
-    Pipeline: ("carry",),
     Raster: ("run", "order"),
     Epilogue: ("rows", "row_warps", "row_words"),
     Schedule: ("launch", "exchange", "functions"),
@@ -133,8 +131,7 @@ def dumps(schedule: Schedule) -> str:
 
     It has every field, but `launch`, `exchange`, `functions`, `epilogue.rows`,
     `epilogue.row_warps`, `epilogue.row_words`, `roles.computes`, `cluster.share`,
-    `cluster.columns`, `pipeline.carry`, `raster.run`, `raster.order`, `tile.pixels`, `tile.joined`
-    and `tile.part`
+    `cluster.columns`, `raster.run`, `raster.order`, `tile.pixels`, `tile.joined` and `tile.part`
     only where they are not the default.
     """
     table = unstructured(schedule, _OMITTED)

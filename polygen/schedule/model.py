@@ -64,8 +64,6 @@ class Pipeline:
     copies: str = "whole"  # "whole": a tile's copies in one go; "spread": a part per MMA step
     across: bool = True  # the lookahead of fragment loads continues into the next k tile
     in_flight: int = 1  # with roles: k tiles whose products may still run when the next are issued
-    # of a chain: the second product of a tile's last keys runs while the next tile of rows begins
-    carry: bool = False
 
 
 @dataclass(frozen=True, slots=True)

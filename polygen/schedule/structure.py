@@ -65,11 +65,6 @@ def check_structure(schedule: Schedule, atom: Atom, where: str) -> None:
             f"tile.part = {schedule.tile.part} without a chain of products: it counts keys. "
             "Leave it out"
         )
-    if schedule.pipeline.carry:
-        problems.append(
-            "pipeline.carry = true without a chain of products: it is about the second one. "
-            "Leave it out"
-        )
     if schedule.functions != Schedule().functions:
         problems.append(
             f'functions = "{schedule.functions}" without a chain of products: it is about scores. '

@@ -296,17 +296,6 @@ def test_results_that_panels_do_not_hold() -> None:
     assert "12 panels of results a consumer" in text and "or epilogue.slots" in text
 
 
-def test_products_that_nothing_is_carried_behind() -> None:
-    carry, tma = Pipeline(stages=2, in_flight=1, carry=True), Epilogue("tma")
-    text = _refused(softmax, error=ScheduleError, schedule=_schedule(pipeline=carry))
-    assert "pipeline.carry does not fit" in text and 'Use epilogue.through = "tma"' in text
-    schedule = _schedule(pipeline=carry, epilogue=tma)
-    text = _refused(_causal, error=ScheduleError, schedule=schedule)
-    assert "pipeline.carry beside ranges or parts" in text and "Use false" in text
-    text = _refused(softmax, error=ScheduleError, schedule=_schedule(part=256, pipeline=carry))
-    assert "pipeline.carry" in text and "Use" in text
-
-
 def _ragged(q, k, v, end):
     s = q @ k.mT
     return pg.softmax(pg.where(pg.indices(s)[-1] < end[:, None], s, -np.inf)) @ v

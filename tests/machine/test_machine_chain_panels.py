@@ -78,10 +78,6 @@ def _pairs(schedule: Schedule) -> Schedule:
     return replace(schedule, raster=replace(schedule.raster, order=PAIRS))
 
 
-def _carried(schedule: Schedule) -> Schedule:
-    return replace(schedule, pipeline=replace(schedule.pipeline, carry=True))
-
-
 def _heads(depth: int, columns: int, dtype: str = "bf16") -> tuple[str, ...]:
     return (f"{dtype}[B,S,{depth}]", f"{dtype}[B,T,{depth}]", f"{dtype}[B,T,{columns}]")
 
@@ -111,53 +107,28 @@ CASES: dict[str, tuple[Callable, tuple[str, ...], tuple[tuple[int, ...], ...], S
         ((2, 70, 3, 64), (2, 90, 3, 64), (2, 90, 3, 64)), _tile(64, 64, turns=False),
     ),
     "two results": (twice, _heads(64, 64), _sides(130, 90, 64, 64), _tile(64, 64, columns=32)),
-    "carried": (
-        logged, _heads(64, 128), _sides(200, 150, 64, 128), _carried(_tile(128, 64)),
-    ),
-    "carried, one tile of keys": (
-        softmax, _heads(64, 64), _sides(200, 50, 64, 64), _carried(_tile(64, 64, turns=False)),
-    ),
-    "carried, one slot": (
-        softmax, _heads(64, 128), _sides(130, 90, 64, 128), _carried(_tile(128, 64, slots=1)),
-    ),
-    "carried, no states": (
-        gelu, ("f16[M,64]", "f16[64,N]", "f16[N,64]"), ((300, 64), (64, 96), (96, 64)),
-        _carried(_tile(64, 64, 1, turns=False, rows=1)),
-    ),
     "no states": (
         gelu, ("f16[M,64]", "f16[64,N]", "f16[N,64]"), ((130, 64), (64, 96), (96, 64)),
         _tile(64, 64),
     ),
 }  # fmt: skip
-FEW = ("carried", "turns", "log-sum-exp", "columns that fill no panel")
+FEW = ("turns", "log-sum-exp", "columns that fill no panel")
 
 
-def _from_registers(schedule: Schedule) -> Schedule:
-    pipeline = replace(schedule.pipeline, carry=False)
-    epilogue = replace(schedule.epilogue, through="registers", columns=0)
-    return replace(schedule, pipeline=pipeline, epilogue=epilogue)
+def _through(schedule: Schedule, way: str) -> Schedule:
+    return replace(schedule, epilogue=replace(schedule.epilogue, through=way))
 
 
 @functools.cache
-def _kernel(name: str, *, registers: bool = False) -> pg.Kernel:
+def _kernel(name: str, way: str = "tma") -> pg.Kernel:
     function, signature, _, schedule = CASES[name]
-    made = _from_registers(schedule) if registers else schedule
+    made = _through(schedule, way)
     return pg.fuse(function).compile(*signature, arch="sm_90a", schedule=made)
 
 
 def _arrays(name: str) -> list[np.ndarray]:
     dtype = {"f16": np.float16}.get(CASES[name][1][0].partition("[")[0])
     return arrays_of(5, *CASES[name][2], **({} if dtype is None else {"dtype": dtype}))
-
-
-def _run(kernel: pg.Kernel, arrays: list[np.ndarray], blocks: int, edits=(), ptx: str = ""):
-    """A run with so few persistent blocks that each has several tiles of rows."""
-    source = kernel.passes.source
-    source = replace(source, launch=replace(source.launch, persistent=blocks))
-    if edits:
-        source = replace(source, text=edited(source.text, edits))
-        ptx = compile_source(source, allow_spills=True).ptx
-    return emulate(kernel.program, source, ptx or kernel.ptx, arrays)
 
 
 def _results(results) -> tuple[np.ndarray, ...]:
@@ -168,14 +139,12 @@ def _results(results) -> tuple[np.ndarray, ...]:
     "name", [n if n in FEW else pytest.param(n, marks=pytest.mark.slow) for n in CASES]
 )
 def test_bits_are_those_from_registers(name: str) -> None:
-    wanted = _results(_kernel(name, registers=True).emulation(*_arrays(name)).results)
-    persistent = CASES[name][3].raster.order == PAIRS or CASES[name][0] is not causal
-    for blocks in (1, 2, 99) if persistent else (0,):
-        done = _run(_kernel(name), _arrays(name), blocks)
-        assert done.report.findings == ()
-        for one, other in zip(_results(done.results), wanted, strict=True):
-            assert one.dtype == other.dtype and one.tobytes() == other.tobytes()
-            assert np.isfinite(one.astype(np.float64)).all()
+    done = [_kernel(name, way).emulation(*_arrays(name)) for way in ("tma", "registers")]
+    for one in done:
+        assert one.report.findings == ()
+    for one, other in zip(*(_results(d.results) for d in done), strict=True):
+        assert one.dtype == other.dtype and one.tobytes() == other.tobytes()
+        assert np.isfinite(one.astype(np.float64)).all()
 
 
 # name -> kernel, edits of the text, findings of which one must be there
@@ -206,19 +175,9 @@ BROKEN = {
 @pytest.mark.parametrize("name", BROKEN)
 def test_mistakes_are_found(name: str) -> None:
     of, edits, shows = BROKEN[name]
-    done = _run(_kernel(of), _arrays(of), 1, edits)
+    kernel = _kernel(of)
+    source = kernel.passes.source
+    changed = replace(source, text=edited(source.text, edits))
+    ptx = compile_source(changed, allow_spills=True).ptx
+    done = emulate(kernel.program, changed, ptx, _arrays(of))
     assert {finding.code for finding in done.report.findings} & shows
-
-
-@pytest.mark.parametrize("what", ["coordinates", "states"])
-def test_a_tile_that_takes_what_is_the_next_ones_has_wrong_values(what: str) -> None:
-    kernel = _kernel("carried")
-    text = kernel.passes.source.text
-    old = ", z0 = ended_z0;" if what == "coordinates" else "ended_v5[block][half]"
-    new = ";" if what == "coordinates" else "state_v5[block][half]"
-    done = _run(kernel, _arrays("carried"), 1, [(old, new, text.count(old))])
-    wanted = _kernel("carried", registers=True).emulation(*_arrays("carried")).results
-    found = [
-        one.tobytes() != other.tobytes() for one, other in zip(done.results, wanted, strict=True)
-    ]
-    assert any(found)

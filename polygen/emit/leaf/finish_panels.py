@@ -7,9 +7,6 @@ and bytes to XOR for every j.
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
-
 from polygen.emit.element_types import of_word
 from polygen.emit.leaf.elements import combined_at, epilogue_type, outcomes
 from polygen.emit.leaf.table import Text, block, filled, leaf
@@ -28,7 +25,6 @@ from polygen.emit.names import c_name
 from polygen.lower.epilogue import column_reads
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Finish, Panel, Read, Store, Visits, Warm, Write
-from polygen.lower.work import Keep
 from polygen.poly.match import Along
 
 _WORD_BYTES = 4
@@ -102,16 +98,7 @@ def _(plan: KernelPlan, one: Leaf, work: Finish) -> Text:
         f"{one.statement}[i,p]: {work.operands[0].rows if work.operands else work.results[0].rows} "
         f"rows by {panel.columns} columns of sums -> pointwise functions -> a panel of results"
     )
-    return _ended(plan, Text(filled("finish_threads", record), comment))
-
-
-def _ended(plan: KernelPlan, text: Text) -> Text:
-    """The same where the tile has ended, and the next one is where coordinates say."""
-    kept = [pair for one in plan.of(Keep) for pair in one.kept]
-    own = [f"{name} = {held}" for name, held in kept if re.search(rf"\b{name}\b", text.body)]
-    if not own:
-        return text
-    return replace(text, body=block(f"const int {', '.join(own)};") + "\n" + text.body)
+    return Text(filled("finish_threads", record), comment)
 
 
 def _blocks(plan: KernelPlan, panel: Panel) -> int:
@@ -379,7 +366,7 @@ def _(plan: KernelPlan, one: Leaf, work: Store) -> Text:
             f"{', '.join(coordinates(boxes, j))});"
             for j in range(boxes.count)
         ]
-    text = Text(
+    return Text(
         block(
             f"if (thread % {plan.device.group_threads} == 0) {{",
             *lines,
@@ -389,4 +376,3 @@ def _(plan: KernelPlan, one: Leaf, work: Store) -> Text:
         f"{one.statement}[i,p]: one thread of the warpgroup has the copy engine write the panel, "
         "clipped at the edges",
     )
-    return _ended(plan, text)

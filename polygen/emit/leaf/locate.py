@@ -10,16 +10,8 @@ from polygen.emit.leaves import matrix_coordinates
 from polygen.emit.row_groups import declared, find, of_group
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.sync_work import Nothing
-from polygen.lower.work import Keep, Locate
+from polygen.lower.work import Locate
 from polygen.poly.raster import run_column, run_place
-
-
-@leaf("keep", "threads", Keep)
-def _(plan: KernelPlan, one: Leaf, work: Keep) -> Text:
-    lines = (f"{kept} = {name};" for name, kept in work.kept)
-    declared = f"int {', '.join(f'{kept} = 0' for _, kept in work.kept)};"
-    comment = f"{one.statement}[i]: which tile it was, for what leaves while the next one begins"
-    return Text(block(*lines), comment, (declared,))
 
 
 @leaf("locate", "threads", Locate, ("i",))

@@ -342,17 +342,14 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
 def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
     lines = [_UNROLL, f"for (int m = 0; m < {plan.tiles.atoms[0]}; ++m) {{", _UNROLL]
     lines.append("  for (int row = 0; row < 2; ++row) {")
-    rows, declared = plan.tiles.atoms[0], []
-    for state in scan.states if scan.carried else ():
-        declared.append(f"float {state.ended}[{rows}][2];")
-        lines.append(f"    {state.ended}[m][row] = {state.register}[m][row];")
     for state in scan.summed:
-        register = f"{state.ended if scan.carried else state.register}[m][row]"
+        register = f"{state.register}[m][row]"
         met = exchanged(state.monoid, [register], plan.atom.c.same_rows)
         lines += [f"    {line}" for line in met]
     lines += ["  }", "}"]
-    comment = f"{one.statement}[i]: states of threads -> states of rows"
-    return _text(lines if scan.summed or declared else [], comment, declared)
+    return _text(
+        lines if scan.summed else [], f"{one.statement}[i]: states of threads -> states of rows"
+    )
 
 
 @leaf("store_rows_of_states", "threads", RowStore, ("m",), needs=("scan",))

@@ -197,10 +197,6 @@ CASES: dict[str, list[tuple[Schedule, dict[str, Any], bool]]] = {
         for one in (W, R)
         for order in ("matrix", "longest", "pairs", "k")
     ],
-    # Of chains more (tests/machine/test_machine_chain_panels.py).
-    "pipeline.carry": [
-        (one, {"pipeline__carry": c}, not c) for one in (W, R) for c in (False, True)
-    ],
     "raster.group": [(W, {"raster__group": n}, n > 0) for n in (0, 1, 1000)],
     "smem.swizzle": [
         (W, {"smem__swizzle": name}, legal)
