@@ -25,7 +25,7 @@ from polygen.hardware.atom import Atom, atoms_for
 from polygen.hardware.data_file import read, take
 from polygen.hardware.device import Device
 from polygen.lower.chain import lower_chain
-from polygen.lower.legal_chain import chain_shape, check_chain
+from polygen.lower.legal_chain import PANELS, chain_shape, check_chain, leaves_in_panels
 from polygen.lower.legal_pages import keys_beside_pages, registers_beside_pages
 from polygen.lower.plan import KernelPlan
 from polygen.poly.by_chain import ChainShape
@@ -204,6 +204,7 @@ def _fitting(
     part = 0 if problem is None else parts_worth_it(device, schedule, problem)
     if not part:
         return Decided(atom, schedule, shape, origin)
+    schedule = _from_registers(schedule)
     tile, raster = replace(schedule.tile, part=part), replace(schedule.raster, order=MATRIX)
     name = f"{_tile_of(schedule.name)}{_PARTS}{part}"
     schedule = replace(schedule, name=name, tile=tile, raster=raster)
@@ -251,6 +252,8 @@ def _all_fitting(
         name = schedule.name
         if _tile_of(name) in map(_tile_of, skip):
             continue
+        if not leaves_in_panels(found, schedule):
+            schedule = _from_registers(schedule)
         shape = chain_shape(found, atom, schedule, device)
         try:
             check_chain(found, shape, atom, schedule, device)
@@ -272,6 +275,8 @@ def _for_roles(
     registers = registers_beside_pages(found, one["registers"], consumers, device)
     name = f"chain_{consumers * rows}x{columns}x{keys}_r{one['rows']}{'_t' * turns}"
     order = _order(found, one.get("order", MATRIX))
+    through = one.get("through", "registers")
+    name += f"_{through}" if through == PANELS else ""
     name += f"_{order}" if order != MATRIX else ""
     return Schedule(
         name=name,
@@ -280,7 +285,7 @@ def _for_roles(
         pipeline=Pipeline(stages=_STAGES, in_flight=1),
         roles=Roles("pingpong" if turns else "cooperative", *registers),
         raster=Raster("m", 1, order=order),
-        epilogue=Epilogue("registers", prefetch=one["rows"]),
+        epilogue=Epilogue(through, prefetch=one["rows"]),
         min_blocks=one.get("blocks", 1),
     )
 
@@ -308,6 +313,13 @@ def _for_warps(
     )  # fmt: skip
 
 
+def _from_registers(schedule: Schedule) -> Schedule:
+    """The schedule, with results that leave the registers for memory."""
+    epilogue = replace(schedule.epilogue, through="registers")
+    name = schedule.name.replace(f"_{PANELS}", "")
+    return replace(schedule, name=name, epilogue=epilogue)
+
+
 def _tile_of(name: str) -> str:
     """A schedule's name without the order of rows and the keys of a part."""
     for ending in (f"_{LONGEST}", f"_{PAIRS}", _PARTS):
@@ -316,7 +328,7 @@ def _tile_of(name: str) -> str:
 
 
 def _order(found: ChainMatch, wanted: str) -> str:
-    """The order of tiles of rows, where they have ranges of keys; see `_shape` for what is not."""
+    """The order of tiles of rows, where they have ranges of keys, as far as these allow."""
     inside = found.chain.range
     if inside is None:
         return MATRIX

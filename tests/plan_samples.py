@@ -34,6 +34,12 @@ def padded(q, k, v, length, bias):
     return pg.softmax(pg.where(pg.indices(s)[-1] < length[:, None, None], s, -np.inf)) @ v
 
 
+def logged(q, k, v):
+    """A result of every row beside the matrix."""
+    s = (q @ k.mT) * 0.125
+    return pg.softmax(s) @ v, pg.logsumexp(s, axis=-1)
+
+
 def rows(x, w):
     return pg.softmax(x @ w.T, axis=-1)
 
@@ -72,6 +78,11 @@ def _in_pairs() -> Schedule:
     return replace(found, raster=raster, epilogue=ahead)
 
 
+def _in_panels() -> Schedule:
+    """Results leave in panels, which the copy engine stores."""
+    return replace(few_rows(), epilogue=Epilogue("tma", prefetch=1))
+
+
 _IN_PARTS = ("bf16[B,16,64]", *HEADS[1:])
 _MATRICES, _ODD = ("bf16[M,K]", "bf16[N,K]"), ("bf16[67,131]", "bf16[45,131]")
 _GATHERED = ("bf16[S,K]", "s32[T]", "f32[K]", "bf16[N,K]")
@@ -89,6 +100,7 @@ _SAMPLES: dict[str, tuple[Callable[..., Any], tuple[str, ...], dict[str, Any]]] 
     "chain in parts": (attention, _IN_PARTS, {"schedule": few_rows(256)}),
     "chain in pairs": (causal, HEADS, {"schedule": _in_pairs()}),
     "chain by warps": (causal, HEADS, {"arch": "sm_80"}),
+    "chain in panels": (logged, HEADS, {"schedule": _in_panels()}),
     "rows": (rows, ("bf16[M,K]", "bf16[256,K]"), {}),
     "held rows": (rows, _MATRICES, {"arch": "sm_80", "schedule": _HELD}),
     "followed": (results, _MATRICES, {"arch": "sm_80", "schedule": _PAIRS}),

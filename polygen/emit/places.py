@@ -107,7 +107,8 @@ def _registers(plan: KernelPlan, place: Place) -> list[str]:
     warps = plan.device.warpgroup_warps
     quarter = f"const int quarter = warp % {warps} * {atom.m // warps}"
     in_panels = any(isinstance(leaf.work, Finish) for leaf in plan.leaves)
-    if not in_panels or plan.epilogue.folds or plan.epilogue.before or plan.of(Tally):
+    named = not in_panels or plan.chained is not None
+    if named or plan.epilogue.folds or plan.epilogue.before or plan.of(Tally):
         own = ("group" if count > 1 else "0" for count in plan.tiles.warps)
         quarter += "".join(f", w_{axis} = {part}" for axis, part in zip("mn", own, strict=True))
     cleared = ", ".join(

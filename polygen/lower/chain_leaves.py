@@ -8,7 +8,7 @@ from polygen.lower.accesses import corner, map_axes
 from polygen.lower.buffers import Buffer
 from polygen.lower.chain_scan import KeyScan
 from polygen.lower.chain_warps import warp_leaves
-from polygen.lower.epilogue import own_part
+from polygen.lower.epilogue import finish, own_part, panel, store
 from polygen.lower.find_pages import PIECE, find_pages, in_one_page
 from polygen.lower.given import Given
 from polygen.lower.key_parts import AFTER, room
@@ -174,8 +174,27 @@ class ChainLeaves:
             found.append(Leaf("complete", "complete", "threads", _READ, scan))
         return found
 
+    def _panels(self, states: tuple[tuple[str, str], ...]) -> list[Leaf]:
+        """What makes panels of results, and has the copy engine store them."""
+        given, tree = self.given, self.given.tree.synchronised
+        results = []
+        for name, element in zip(
+            self.shape.panels.outputs, self.matched.in_panels.writes, strict=True
+        ):
+            buffer = self._buffer(f"result_{name}")
+            counter = counter_of(tree, "finish", buffer.name)
+            results.append(panel(given, element, buffer, self.shape.panels, counter))
+        made = finish(given, self.out, (), tuple(results))
+        held = ("states",) if self.shape.states else ()
+        beside = tuple(one for one in self.out.writes if one.kind == "row")
+        made = replace(made, states=states, held=held, beside=beside)
+        return [
+            Leaf("finish", "finish", "threads", _READ, made),
+            Leaf("store", "store", "tma", _READ, store(given, made.results)),
+        ]
+
     def _end(self) -> list[Leaf]:
-        finish = [
+        edge = [
             Leaf("compute", "compute", "threads", (), self.out),
             Leaf("finish_element", "edge", "threads", (), self.out),
         ]
@@ -188,7 +207,9 @@ class ChainLeaves:
             total, *states = room(self.matched, part)
             held = tuple(zip(self.between.states(), states, strict=True))
             parts = PartStore(self.out, "sum", total, held, own, PART)
-            combined = [replace(leaf, place=AFTER) for leaf in finish]
+            combined = [replace(leaf, place=AFTER) for leaf in edge]
             return [*combined, Leaf("store", "store_parts", "threads", _READ, parts)]
+        if self.shape.panels.columns:
+            return [*edge, *self._panels(own)]
         work = RowStore(self.out, own)
-        return [*finish, Leaf("store", "store_rows_of_states", "threads", _READ, work)]
+        return [*edge, Leaf("store", "store_rows_of_states", "threads", _READ, work)]

@@ -1,8 +1,9 @@
 """What a chain keeps in shared memory and takes of a multiprocessor.
 
 A ring for the rows, one for the keys and one for the values, each slot in the layout that matrix
-descriptors tell, proved as for any product; barriers behind them. Without roles slots are rows,
-under the swizzle with the fewest bank conflicts, and there are no barriers in memory.
+descriptors tell, proved as for any product; panels of results, where these leave in some; barriers
+behind them. Without roles slots are rows, under the swizzle with the fewest bank conflicts, and
+there are no barriers in memory.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from polygen.hardware.matrix_layout import MatrixLayout, matrix_layout, pattern_
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.buffers import Buffer, Rows
 from polygen.lower.layout import ring
-from polygen.lower.memory import barrier_buffers, placed
+from polygen.lower.memory import barrier_buffers, panel_slots, placed
 from polygen.lower.operands import major
 from polygen.lower.plan import Resources
 from polygen.lower.resources import registers_available
@@ -92,6 +93,11 @@ def chain_memory(
                 note=operand.tensor.name,
             )
         )  # fmt: skip
+    rows, written = shape.tiles.atom[0], matched.in_panels.writes
+    found += [
+        panel_slots(name, element, (rows, shape.panels.columns), shape.slots, shape.consumers)
+        for name, element in zip(shape.panels.outputs, written, strict=False)
+    ]
     return placed([*found, *(barrier_buffers(barriers) if shape.roles else ())])
 
 
@@ -110,8 +116,7 @@ def chain_resources(
     sums = tiles.atoms[0] * tiles.warp[1] // 2
     scores = tiles.atoms[0] * tiles.cta[2] // 2
     registers = sums + scores + scores // 2 + _BESIDE
-    given = schedule.roles
-    blocks = schedule.min_blocks
+    given, blocks = schedule.roles, schedule.min_blocks
     block = device.registers_per_multiprocessor // (threads * blocks) // 8 * 8 * threads
     total = device.group_threads * (
         given.producer_registers + shape.consumers * given.consumer_registers
@@ -169,14 +174,17 @@ def _of_warps(
 def _check_shared(shape: ChainShape, schedule: Schedule, device: Device, shared: int) -> None:
     """Refuse what has no room in shared memory, once or so many times as blocks are to share it."""
     where, tiles, blocks = f"schedule {schedule.name}", shape.tiles, schedule.min_blocks
+    in_panels = bool(shape.panels.columns)
     if shared > device.shared_per_block_optin:
         raise ResourceError(
             f"{shared} bytes of shared memory, {device} has at most "
             f"{device.shared_per_block_optin} per block",
             where=where,
-            why=f"{shape.row_slots} tile(s) of {tiles.cta[0]} rows, and {shape.stages} of "
-            f"{tiles.cta[2]} keys and values",
-            nearest="Reduce pipeline.stages, tile.cta.k or epilogue.prefetch, the tiles of rows",
+            why=f"{shape.row_slots} tile(s) of {tiles.cta[0]} rows, {shape.stages} of "
+            f"{tiles.cta[2]} keys and values"
+            + (f", and {shape.slots} panels of results a consumer" if in_panels else ""),
+            nearest="Reduce pipeline.stages, tile.cta.k or epilogue.prefetch, the tiles of rows"
+            + (", or epilogue.slots" if in_panels else ""),
         )
     whole = blocks * (shared + device.shared_reserved_per_block)
     if whole > device.shared_per_multiprocessor:

@@ -1,4 +1,8 @@
-"""Whether a schedule fits a chain of products: its fields, and what it takes of the device."""
+"""Whether a schedule fits a chain of products: its fields, and what it takes of the device.
+
+A tile has all columns of its rows, and k counts keys. Results leave the registers for memory, or in
+panels, where a tensor map describes every matrix of them.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,25 @@ from polygen.hardware.device import Device
 from polygen.lower.chain_memory import chain_memory, chain_resources, layouts
 from polygen.lower.legal_pages import keys_beside_pages
 from polygen.lower.memory import needed
-from polygen.poly.by_chain import ChainShape
+from polygen.poly.by_chain import NO_PANELS, ChainShape
 from polygen.poly.chain_match import ChainMatch, in_background
+from polygen.poly.results import panels
 from polygen.poly.tiling import tiling
 from polygen.schedule.model import LONGEST, MATRIX, PAIRS, Loops, Schedule
 
+REGISTERS, PANELS = "registers", "tma"  # how results leave
 _MOST = 256  # columns, or keys of a tile, where no instruction bounds them
+
+
+def leaves_in_panels(found: ChainMatch, schedule: Schedule) -> bool:
+    """Whether results leave as the schedule says, where it says in panels."""
+    if schedule.epilogue.through != PANELS or found.after.matrices:
+        return False
+    try:
+        panels(schedule, found.in_panels)
+    except ScheduleError:
+        return False
+    return True
 
 
 def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule, device: Device) -> ChainShape:
@@ -56,7 +73,18 @@ def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule, device: Devic
         "pipeline.in_flight": (schedule.pipeline.in_flight == 1, "1"),
         "pipeline.copies": (schedule.pipeline.copies == "whole", '"whole"'),
         "loops": (schedule.loops == Loops(), "the usual ones: leave them out"),
-        "epilogue.through": (schedule.epilogue.through == "registers", '"registers"'),
+        "epilogue.through": (
+            schedule.epilogue.through in (ways := (REGISTERS, PANELS) if roles else (REGISTERS,)),
+            " or ".join(f'"{way}"' for way in ways),
+        ),
+        "epilogue.through beside parts": (
+            schedule.epilogue.through != PANELS or not schedule.tile.part,
+            '"registers": parts of the keys lie in the workspace',
+        ),
+        "epilogue.through beside matrices": (
+            schedule.epilogue.through != PANELS or not found.after.matrices,
+            '"registers": nothing brings matrices that results are made with',
+        ),
         "cluster": (schedule.cluster.blocks == 1, "clusters of 1"),
         "raster.order": (
             schedule.raster.order == MATRIX or found.chain.range is not None,
@@ -95,7 +123,8 @@ def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule, device: Devic
         bool(chain_of.reference), bool(chain_of.states), schedule.roles.form == "pingpong",
         1 if (alone and not varying) or not roles else schedule.epilogue.prefetch,
         tuple(found.paged), varying, None if roles else schedule.pipeline,
-        in_background(found, device),
+        in_background(found, device), panels(schedule, found.in_panels, REGISTERS) or NO_PANELS,
+        schedule.epilogue.slots,
     )  # fmt: skip
 
 

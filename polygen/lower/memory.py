@@ -135,17 +135,11 @@ def _panels(schedule: Schedule, work: Pointwork, tiles: Tiling) -> list[Buffer]:
     chosen = panels(schedule, work)
     if chosen is None:
         return []
-    rows, columns, owners = tiles.atom[0], chosen.columns, workers(schedule, tiles)
-
-    def ring(name: str, element: Element, slots: int) -> Buffer:
-        size = rows * columns * element.tensor.dtype.bytes
-        note = f"{element.tensor.name}, {rows} x {columns} per panel, swizzled"
-        return Buffer(name, "panel", 0, slots, size, pattern_bytes(), owners, note=note)
-
+    owners, tile = workers(schedule, tiles), (tiles.atom[0], chosen.columns)
     ahead, behind = schedule.epilogue.prefetch, schedule.epilogue.slots
     return [
         *(
-            ring(f"{kind}_{name}", element, slots)
+            panel_slots(name, element, tile, slots, owners, kind)
             for kind, names, moved, slots in (
                 ("panel", chosen.operands, work.matrices, ahead),
                 ("result", chosen.outputs, work.writes, behind),
@@ -153,6 +147,30 @@ def _panels(schedule: Schedule, work: Pointwork, tiles: Tiling) -> list[Buffer]:
             for name, element in zip(names, moved, strict=False)
         ),
     ]
+
+
+def panel_slots(
+    name: str,
+    element: Element,
+    tile: tuple[int, int],
+    slots: int,
+    owners: int,
+    kind: str = "result",
+) -> Buffer:
+    """Panels of one matrix, not placed yet.
+
+    Args:
+        name: of its panels.
+        element: the matrix.
+        tile: rows and columns of a panel.
+        slots: of each owner.
+        owners: agents that have their own.
+        kind: "panel" of what comes, "result" of what leaves.
+    """
+    rows, columns = tile
+    size = rows * columns * element.tensor.dtype.bytes
+    note = f"{element.tensor.name}, {rows} x {columns} per panel, swizzled"
+    return Buffer(f"{kind}_{name}", "panel", 0, slots, size, pattern_bytes(), owners, note=note)
 
 
 def _landings(schedule: Schedule, matched: Match, tiles: Tiling) -> list[Buffer]:

@@ -249,6 +249,11 @@ class Finish:
     column: str  # where the agent's tile begins
     first_row: str  # of a lane's rows
     lane_column: str  # of a lane's first pair, in a group of columns
+    # Of a chain: the variables that are states of rows, and their registers; what buffers of the
+    # tile program these are; results of a row, which lanes store that have its first column.
+    states: tuple[tuple[str, str], ...] = ()
+    held: tuple[str, ...] = ()
+    beside: tuple[Write, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

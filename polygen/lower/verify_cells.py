@@ -149,7 +149,8 @@ def _buffers(leaf: Leaf, norms: list[str]) -> list[str] | None:
         ends = {"meet": [folded, row], "give": [folded, work.given], "take": [work.given, row]}
         return ends.get(leaf.op.partition("_")[0], [])
     if isinstance(work, Finish):
-        sums = [total for _, total in work.epilogue.sums]
+        rows_of = {value for value, _ in work.states}
+        sums = [total for _, total in work.epilogue.sums if total not in rows_of]
         operands, results = (
             [panel.buffer for panel in panels] for panels in (work.operands, work.results)
         )
@@ -157,7 +158,7 @@ def _buffers(leaf: Leaf, norms: list[str]) -> list[str] | None:
         rows = ["row" + one.suffix for one in work.epilogue.before]
         if not {one.shared for one in work.epilogue.reads if one.shared} <= {*norms}:
             return []
-        return [*sums, *operands, *made, *rows, *norms, *results]
+        return [*sums, *work.held, *operands, *made, *rows, *norms, *results]
     if isinstance(work, Lines):
         return [line.panel.buffer for line in work.moved]
     if isinstance(work, Store):
@@ -176,6 +177,7 @@ def check_sums(plan: KernelPlan) -> None:
     ]
     states = [pair for work in plan.of(RowStore) for pair in work.states]
     states += [pair for work in plan.of(PartStore) for pair in work.named]
+    states += [pair for work in plan.of(Finish) for pair in work.states]
     taken = [*wanted, *((name, name) for name, _ in states)]
     for one in (*plan.epilogue.before, plan.epilogue):
         if list(one.sums) != taken:

@@ -70,8 +70,13 @@ def _check_named(plan: KernelPlan, finish: Finish) -> None:
     work = plan.work
     operands = [(e.name, e.tensor, f"panel_{panel_name(work, e, n)}")
                 for n, e in enumerate(work.matrices)]  # fmt: skip
+    rows = [write for write in finish.epilogue.writes if write.kind == "row"]
+    if list(finish.beside) != (rows if plan.chained is not None else []):
+        raise VerifyError(f"{len(finish.beside)} results of rows are stored", where=plan.entry)
+    stored = {write.name for write in finish.beside}
+    matrices = [write for write in work.writes if write.name not in stored]
     results = [(e.name, e.tensor, f"result_{panel_name(work, e, n)}")
-               for n, e in enumerate(work.writes)]  # fmt: skip
+               for n, e in enumerate(matrices)]  # fmt: skip
     for made, wanted in ((finish.operands, operands), (finish.results, results)):
         said = [(one.name, one.tensor, one.buffer) for one in made]
         if said != wanted[: len(said)] or (made is finish.results and len(said) != len(wanted)):

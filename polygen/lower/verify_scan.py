@@ -18,6 +18,7 @@ from polygen.frontend.dtypes import F32
 from polygen.hardware import formula
 from polygen.hardware.device import common_facts
 from polygen.lower.plan import KernelPlan
+from polygen.lower.result_work import Finish
 from polygen.lower.scan_work import PartStore, RowStore, Scan, ScanState, Terms
 from polygen.poly.chain_match import ChainMatch
 from polygen.poly.key_tiles import FIRST
@@ -61,9 +62,11 @@ def check_stores(plan: KernelPlan) -> None:
     registers = dict(plan.chained.states)
     names = [name for name, _ in plan.epilogue.sums if name in registers]
     wanted = tuple((name, f"state_{registers[name]}") for name in names)
-    stores: list[RowStore | PartStore] = [*plan.of(RowStore), *plan.of(PartStore)]
+    stores: list[RowStore | PartStore | Finish] = [
+        *plan.of(RowStore), *plan.of(PartStore), *plan.of(Finish)
+    ]  # fmt: skip
     for work in stores:
-        states = work.states if isinstance(work, RowStore) else work.named
+        states = work.named if isinstance(work, PartStore) else work.states
         if states != wanted:
             raise VerifyError(f"rows store {states}", where=plan.entry)
 

@@ -11,7 +11,10 @@
                convert[i,k]       what is weighed -> the second product's left operand, in registers
                multiply[i,k,s,m]  the second product
                complete[i]        states of threads -> states of rows
-               store[i,m]         sums and states -> results
+               store[i,m]         sums and states -> results, straight from the registers
+               finish[i,p] store[i,p]
+                                  or sums and states -> panels; one thread has the copy engine store
+                                  them, while the next tile is scored (`panels_out`)
 
 Blocks are persistent: `i` counts the tiles of rows of one, `k` the tiles of keys, `s` instructions
 along what is summed, `m` those along the rows of a consumer. Where a mask leaves tiles of rows
@@ -28,11 +31,14 @@ from dataclasses import dataclass
 from polygen.hardware.device import common_facts
 from polygen.poly.frames import Frames, Held
 from polygen.poly.kernel_parts import flat
+from polygen.poly.panels_out import panel_buffer, panels_out
 from polygen.poly.role_shape import tile_of
 from polygen.poly.tile_program import Buffer, Place, TileProgram, TileStatement, Varying
 from polygen.poly.tile_tree import Node, loop, steps
-from polygen.poly.tiling import Tiling
+from polygen.poly.tiling import Panels, Tiling
 from polygen.schedule.model import Pipeline
+
+NO_PANELS = Panels(0, (), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,8 @@ class ChainShape:
         varying: whether tiles of rows of one block have different numbers of tiles of keys.
         pipeline: of warps that do everything, as `chain_by_warps` has it; None: they have roles.
         asynchronous: whether copies by warps run in the background until waited for.
+        panels: in which results leave; of no columns where they leave the registers for memory.
+        slots: panels of a result that may be on their way out.
     """
 
     tiles: Tiling
@@ -66,6 +74,8 @@ class ChainShape:
     varying: bool = False
     pipeline: Pipeline | None = None
     asynchronous: bool = True
+    panels: Panels = NO_PANELS
+    slots: int = 2
 
     @property
     def roles(self) -> bool:
@@ -81,6 +91,21 @@ class ChainShape:
     def score_steps(self) -> int:
         """Instructions along what the first product sums over."""
         return self.depth // self.tiles.atom[2]
+
+    @property
+    def panel_count(self) -> int:
+        """Panels of a consumer's tile of one result."""
+        return self.tiles.atoms[0] * self.panels_beside
+
+    @property
+    def panels_beside(self) -> int:
+        """Panels of the same rows."""
+        return self.tiles.columns // self.panels.columns
+
+    @property
+    def ends(self) -> str:
+        """The statement that takes the sums of a tile."""
+        return "finish" if self.panels.columns else "store"
 
     @property
     def producer(self) -> Place:
@@ -149,7 +174,7 @@ def by_chain(shape: ChainShape) -> TileProgram:
     first: tuple[Node | str, ...] = (*_finds(shape, "b"), "fill_b", score, "commit_score")
     second: tuple[Node | str, ...] = (*late, multiply, "commit_multiply")
     begin = ("locate_producer", "locate_consumer", "fill_a")
-    ends = (*(("complete",) if shape.states else ()), loop("m", "store"))
+    ends = (*(("complete",) if shape.states else ()), *_leave(shape))
     every = loop("k", flat(steps(*first, *middle, *second)))
     runs = loop("k", flat(steps(*first, *second, *middle)), "separate[x]", **lag)
     # Where what a product makes is needed first: until then the other one may run as well.
@@ -166,11 +191,25 @@ def by_chain(shape: ChainShape) -> TileProgram:
             ("ring", "pipeline.stages or pipeline.in_flight"),
             ("scores", "pipeline.in_flight"),
             ("weights", "pipeline.in_flight"),
+            ("result", "epilogue.slots"),
         ),
         releases=releases,
         turns=(("score", "commit_multiply"),) if shape.turns else (),
         varying=varying(shape),
     )
+
+
+def _leave(shape: ChainShape) -> tuple[Node, ...]:
+    """How results leave behind a tile's last product.
+
+    Where there are slots for all panels of a tile they are made first, and then stored: what the
+    slots wait for are the stores of a whole tile before. Else they go one by one.
+    """
+    if not shape.panels.columns:
+        return (loop("m", "store"),)
+    if shape.slots % shape.panel_count == 0:
+        return (loop("p", "finish"), loop("p", "store"))
+    return (loop("p", steps("finish", "store")),)
 
 
 def varying(shape: ChainShape) -> Varying | None:
@@ -197,7 +236,7 @@ def frames(shape: ChainShape) -> Frames:
             *cleared,
             Held("rescale", before, now),
             Held(shape.second, now, now),
-            Held("store", last, ""),
+            Held(shape.ends, last, ""),
         ),
     )
 
@@ -217,6 +256,8 @@ def _buffers(shape: ChainShape) -> tuple[Buffer, ...]:
         found.append(consumer.keeps("states", 1))
     if shape.referenced:
         found.append(consumer.keeps("correction", 2))
+    for name in shape.panels.outputs:
+        found.append(panel_buffer(consumer, f"result_{name}", shape.slots, [shape.panel_count]))
     return tuple(found)
 
 
@@ -303,11 +344,19 @@ def end(shape: ChainShape) -> tuple[TileStatement, ...]:
     """What becomes of sums and states behind the last tile of keys."""
     consumer, loops = shape.consumer, shape.rows_of_block
     states = (shape.of_rows("states"),) if shape.states else ()
+    complete = (consumer.runs("complete", loops, shape.rows, states, states),) if states else ()
+    if shape.panels.columns:
+        bounds = f"{shape.rows} and 0 <= p < {shape.panel_count}"
+        m = f"floor(p/{shape.panels_beside})"
+        reads = (f"sum[i,group,m] : m = {m}", *states)
+        (located,) = shape.located
+        return (
+            *complete,
+            *panels_out(consumer, bounds, "i,p,group", reads, shape.panels, located),
+        )
     each = f"{shape.rows} and 0 <= m < {shape.tiles.atoms[0]}"
     total = shape.of_rows("sum", *shape.atoms)
     if not shape.roles:
         total = f"{total} : 0 <= n < {shape.tiles.atoms[1]}"
     store = consumer.runs("store", (*loops, "m"), each, (*shape.located, total, *states))
-    if not shape.states:
-        return (store,)
-    return (consumer.runs("complete", loops, shape.rows, states, states), store)
+    return (*complete, store)

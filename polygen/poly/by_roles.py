@@ -32,6 +32,7 @@ from dataclasses import replace
 
 from polygen.poly.fold_parts import Passes, folded, passed
 from polygen.poly.kernel_parts import Epilogue, MainLoop, Part, Ring, alone, flat, in_turn
+from polygen.poly.panels_out import panel_buffer, panels_out
 from polygen.poly.partial_sums import partial_sums
 from polygen.poly.promotions import begun, inner_cell, promotions, whole_blocks
 from polygen.poly.rest_parts import first_of_run, rest_parts
@@ -280,9 +281,7 @@ def _end(shape: RoleShape) -> Part:
     if tiles.last:  # of a tile whose sums blocks share, a block has some of the columns
         p += f" and (i < {OWN_TILES} or p mod {per_block} < {per_block // tiles.split})"
     cell = shape.owner("i", "p")
-    fetcher, brings, takes = shape.loader, "tma.load", "tma.store"
-    if shape.in_lines:
-        fetcher, brings, takes = consumer, "threads", "threads"
+    fetcher, brings = (consumer, "threads") if shape.in_lines else (shape.loader, "tma.load")
     panel_of = {name: f"panel_{name}[{cell}]" for name in panels.operands}
     fetches = tuple(
         fetcher.runs(
@@ -291,26 +290,20 @@ def _end(shape: RoleShape) -> Part:
         )
         for name, panel in panel_of.items()
     )  # fmt: skip
-    results = tuple(f"result_{name}[{cell}]" for name in panels.outputs)
-    reads = (tile_of(consumer), *_completed(shape, shape.row_of_panel), *panel_of.values())
-    finish = consumer.runs("finish", ("i", "p"), f"{own} and {p}", reads, results)
-    store = consumer.runs(
-        "store", ("i", "p"), f"{own} and {p}", (tile_of(consumer), *results), (), "move", takes,
-        executes="all" if shape.in_lines else "one", group="" if shape.in_lines else "store",
-    )  # fmt: skip
+    reads = (*_completed(shape, shape.row_of_panel), *panel_of.values())
+    finish, store = panels_out(
+        consumer, f"{own} and {p}", cell, reads, panels, tile_of(consumer), in_lines=shape.in_lines
+    )
     schedule = shape.schedule.epilogue
     counts = [count, count // tiles.split] if tiles.last else [count]
-
-    def panel(name: str, slots: int) -> Buffer:
-        # Panels of a tile that fill whole rounds of the slots lie where their number says.
-        whole_rounds = all(one % slots == 0 for one in counts)
-        in_order = not tiles.last or tiles.atoms[0] == 1
-        slot = (("i", "p"), f"p mod {slots}") if whole_rounds and in_order else None
-        return consumer.keeps(name, 2, "shared", slots, slot)
-
-    buffers = (
-        *(panel(f"panel_{name}", schedule.prefetch) for name in panels.operands),
-        *(panel(f"result_{name}", schedule.slots) for name in panels.outputs),
+    in_order = not tiles.last or tiles.atoms[0] == 1
+    buffers = tuple(
+        panel_buffer(consumer, f"{kind}_{name}", slots, counts, numbered=in_order)
+        for kind, names, slots in (
+            ("panel", panels.operands, schedule.prefetch),
+            ("result", panels.outputs, schedule.slots),
+        )
+        for name in names
     )
     tree = loop("p", steps(*(f.name for f in fetches), "finish", "store"))
     return alone((*fetches, finish, store), buffers, tree)

@@ -28,7 +28,6 @@ from polygen.poly.mapping import ScheduleTree
 from polygen.poly.refine import refine
 from polygen.poly.scop import Scop, must_flow, reuse_dependences, space
 from polygen.poly.tile_program import TileProgram
-from polygen.poly.tiling import Panels
 from polygen.schedule.sums import ASCENDING, FROM_FIRST, FROM_ZERO, Sums, sum_order
 
 
@@ -93,7 +92,7 @@ def map_chain(
         synchronised,
         emitted.trees,
         proofs,
-        Panels(0, (), ()),
+        shape.panels,
         _sums(matched, shape, instruction),
     )
     return model, tree
@@ -169,10 +168,17 @@ def _elements(matched: ChainMatch, shape: ChainShape) -> tuple[_Element, ...]:
         ),
         _Element(
             f"store[{row},e]", f"{outer} and {column}", (total, *_last(matched, shape, row)),
-            (result,), time(2, "e"), tile("store", atom),
+            (result,), time(2, "e"), tile(shape.ends, _part_of_end(shape, atom)),
         ),
     ]  # fmt: skip
     return tuple(found)
+
+
+def _part_of_end(shape: ChainShape, atom: str) -> str:
+    """Which part of a consumer's tile result `e` of a row leaves with; isl text."""
+    if not shape.panels.columns:
+        return atom
+    return f"{shape.panels_beside}*{atom} + floor(e/{shape.panels.columns})"
 
 
 def _last(matched: ChainMatch, shape: ChainShape, row: str) -> tuple[str, ...]:

@@ -61,6 +61,12 @@ class ChainMatch:
         return self.values.n
 
     @property
+    def in_panels(self) -> Pointwork:
+        """What is computed at every result, with those results that panels hold: matrices."""
+        matrices = tuple(one for one in self.after.writes if one.kind != "row")
+        return replace(self.after, writes=matrices)
+
+    @property
     def paged(self) -> dict[str, PagedOperand]:
         """The operands whose keys lie in pages, by the name of their ring."""
         found = {

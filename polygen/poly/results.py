@@ -128,8 +128,13 @@ def panel_name(work: Pointwork, element: Element, number: int) -> str:
     return f"p{number}" if work.numbered else element.name
 
 
-def panels(schedule: Schedule, work: Pointwork) -> Panels | None:
+def panels(schedule: Schedule, work: Pointwork, otherwise: str = "lines") -> Panels | None:
     """What the epilogue moves through panels; None without roles.
+
+    Args:
+        schedule: how results leave.
+        work: what is read and written.
+        otherwise: how what the copy engine does not move can leave.
 
     Raises:
         ScheduleError: a matrix cannot be moved by the copy engine, or not in such panels.
@@ -139,20 +144,21 @@ def panels(schedule: Schedule, work: Pointwork) -> Panels | None:
     if schedule.epilogue.through == "registers":
         return Panels(0, (), ())
     where = f"schedule {schedule.name}, epilogue.through"
+    instead = f'Use epilogue.through = "{otherwise}"'
     for one in (*work.matrices, *work.writes) if schedule.epilogue.through == "tma" else ():
         if any(along.group for along in one.index):
             raise ScheduleError(
                 f"{one.tensor.name}: the copy engine cannot move rows of groups",
                 where=where,
                 why="a box goes on into the rows of the next group",
-                nearest='Use epilogue.through = "lines"',
+                nearest=instead,
             )
         if any(along.rows for along in one.index):
             raise ScheduleError(
                 f"{one.tensor.name}: the copy engine cannot move rows by index",
                 where=where,
                 why="a box has rows that follow each other",
-                nearest='Use epilogue.through = "lines"',
+                nearest=instead,
             )
         if one.name in work.kept:
             raise ScheduleError(
@@ -160,14 +166,14 @@ def panels(schedule: Schedule, work: Pointwork) -> Panels | None:
                 "follows",
                 where=where,
                 why="it lies in the workspace, of which there is no tensor map",
-                nearest='Use epilogue.through = "lines"',
+                nearest=instead,
             )
         if one.kind != "vector" or one.alignment < _ROW_BYTES:
             raise ScheduleError(
                 f"{one.tensor.name}: the copy engine cannot move {one.tensor}",
                 where=where,
                 why=f"it needs n innermost, and rows that start at multiples of {_ROW_BYTES} bytes",
-                nearest='Use epilogue.through = "lines"',
+                nearest=instead,
             )
         if map_rank(one.index) > _AXES:
             raise ScheduleError(
@@ -175,7 +181,7 @@ def panels(schedule: Schedule, work: Pointwork) -> Panels | None:
                 where=where,
                 why=f"{map_rank(one.index)} digits of indices say where its elements lie, and a "
                 f"tensor map has at most {_AXES} axes",
-                nearest='Use epilogue.through = "lines"',
+                nearest=instead,
             )
         if one in work.writes and one.tensor.ends_anywhere:
             raise ScheduleError(
@@ -183,7 +189,7 @@ def panels(schedule: Schedule, work: Pointwork) -> Panels | None:
                 f"inside of {_ROW_BYTES} bytes",
                 where=where,
                 why=f"it writes whole {_ROW_BYTES} bytes, also where they are no longer the row's",
-                nearest='Use epilogue.through = "lines"',
+                nearest=instead,
             )
     own, columns, split = own_columns(schedule), panel_columns(schedule), schedule.cluster.k
     shared = f" shared by {split} blocks" if split > 1 else ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -271,7 +273,8 @@ def _by_warps(rows=64, columns=64, keys=64, warp=16, **more) -> Schedule:
         (_by_warps(raster=Raster("m", 1, order="longest")), "raster.order"),
         (_schedule(part=192), "tile.part"),
         (_schedule(pixels=(8, 16)), "tile.pixels"),
-        (_schedule(epilogue=Epilogue("tma")), "epilogue.through"),
+        (_schedule(epilogue=Epilogue("smem")), "epilogue.through does not fit"),
+        (_schedule(epilogue=Epilogue("lines")), 'Use "registers" or "tma"'),
         (_schedule(raster=Raster("m", 1, order="longest")), "raster.order"),
         (_schedule(raster=Raster("m", 1, order="pairs")), "raster.order"),
     ],
@@ -287,6 +290,30 @@ def _causal(q, k, v):
     s = q @ k.mT
     i, j = pg.indices(s)[-2:]
     return pg.softmax(pg.where(i >= j, s, -np.inf)) @ v
+
+
+def test_results_that_panels_do_not_hold() -> None:
+    tma = Epilogue("tma")
+    text = _refused(softmax, error=ScheduleError, schedule=_schedule(part=256, epilogue=tma))
+    assert "epilogue.through beside parts" in text and "lie in the workspace" in text
+    text = _refused(
+        lambda q, k, v, r: softmax(q, k, v) + r, *SIGNATURE, "bf16[S,64]",
+        error=ScheduleError, schedule=_schedule(epilogue=tma),
+    )  # fmt: skip
+    assert "epilogue.through beside matrices" in text and 'Use "registers"' in text
+    narrow = ("bf16[S,64]", "bf16[T,64]", "bf16[T,8]")
+    text = _refused(
+        lambda q, k, v: softmax(q, k, v).astype("e4m3"), *narrow,
+        error=ScheduleError, schedule=_schedule(columns=16, epilogue=tma),
+    )  # fmt: skip
+    assert "the copy engine cannot move" in text and "multiples of 16 bytes" in text
+    assert 'Use epilogue.through = "registers"' in text
+    columns = replace(tma, columns=48)
+    text = _refused(softmax, error=ScheduleError, schedule=_schedule(epilogue=columns))
+    assert "epilogue.columns = 48" in text and "Use 64 or 32 or 16" in text
+    slots = replace(tma, slots=12)
+    text = _refused(softmax, error=ResourceError, schedule=_schedule(epilogue=slots))
+    assert "12 panels of results a consumer" in text and "or epilogue.slots" in text
 
 
 def _ragged(q, k, v, end):

@@ -132,6 +132,39 @@ def test_orders_of_rows_change_no_bit(matrices: int) -> None:
     assert all((one == found[0]).all() for one in found)
 
 
+@pytest.mark.parametrize("launches", [1, 500])
+@pytest.mark.parametrize(
+    ("matrices", "rows", "keys"), [(1, 70, 64), (40, 700, 100), (300, 513, 512)]
+)
+def test_ways_of_results_change_no_bit(matrices: int, rows: int, keys: int, launches: int) -> None:
+    """From registers, in panels, and in panels while the next tile of rows begins."""
+
+    def function(q, k, v):
+        s = (q @ k.mT) * 0.125
+        return pg.softmax(s) @ v, pg.logsumexp(s, axis=-1)
+
+    shapes = ((matrices, rows, 128), (matrices, keys, 128), (matrices, keys, 128))
+    arrays = _given(matrices, *shapes)
+    given = [_on_gpu(a) for a in arrays]
+    signature = ("bf16[B,S,128]", "bf16[B,T,128]", "bf16[B,T,128]")
+    automatic = pg.fuse(function).compile(
+        *signature, arch=_arch(), sizes={"B": 256, "S": 512, "T": 512}
+    )
+    base, found = automatic.schedule, []
+    for through, carry in (("registers", False), ("tma", False), ("tma", True)):
+        schedule = replace(
+            base,
+            epilogue=replace(base.epilogue, through=through),
+            pipeline=replace(base.pipeline, carry=carry),
+        )
+        kernel = pg.fuse(function).compile(*signature, arch=_arch(), schedule=schedule)
+        for _ in range(launches):
+            results = kernel(*given)
+        found.append(results)
+    for results in found[1:]:
+        assert all((one == other).all() for one, other in zip(results, found[0], strict=True))
+
+
 def test_soft_caps() -> None:
     def function(q, k, v):
         return pg.softmax(pg.tanh((q @ k.mT) * 0.125 / 5.0) * 5.0) @ v

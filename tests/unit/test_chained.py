@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import polygen as pg
+from polygen import fit_chain
 from polygen.adapters.kernels import Kernels
 from polygen.chained import is_chain, matched, whole_dims, with_numbers
 from polygen.errors import ResourceError
@@ -67,6 +68,36 @@ def test_schedules_that_spill_are_left_out() -> None:
     assert len(seen) == len(set(seen)) >= 3
     keys = [int(name.split("x")[2].split("_")[0]) for name in seen]
     assert keys[-1] == min(keys)
+
+
+def _named(monkeypatch, function, *signature: str, sizes=None):
+    """What is chosen where every entry of the data says that results leave in panels."""
+    data = fit_chain.read("chains.toml")
+    tiles = [one | {"through": "tma"} for one in data["tiles"]]
+    monkeypatch.setattr(fit_chain, "read", lambda _: data | {"tiles": tiles})
+    program = pg.fuse(function).program(*signature)
+    return decide_chain(program, device("sm_90a"), "auto", sizes=sizes).schedule
+
+
+def test_data_may_say_that_results_leave_in_panels(monkeypatch) -> None:
+    chosen = _named(monkeypatch, softmax, *SIGNATURE)
+    assert chosen.epilogue.through == "tma" and chosen.name.endswith("_tma")
+    chosen = _named(monkeypatch, causal, *SIGNATURE)
+    assert chosen.name.endswith("_tma_pairs")
+
+
+def test_what_panels_do_not_hold_leaves_the_registers(monkeypatch) -> None:
+    beside = _named(
+        monkeypatch, lambda q, k, v, r: softmax(q, k, v) + r, *SIGNATURE, "bf16[B,S,64]"
+    )
+    narrow = _named(
+        monkeypatch, lambda q, k, v: softmax(q, k, v).astype("e4m3"), *SIGNATURE[:2], "bf16[B,T,8]"
+    )
+    sizes = {"B": 1, "S": 1, "T": 65536}
+    parts = _named(monkeypatch, softmax, *SIGNATURE, sizes=sizes)
+    assert parts.tile.part
+    for chosen in (beside, narrow, parts):
+        assert chosen.epilogue.through == "registers" and "tma" not in chosen.name
 
 
 @pytest.mark.parametrize("name", ["wgmma_m64k16_f32_bf16", "wgmma_m64k16_f32_f16"])

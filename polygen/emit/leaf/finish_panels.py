@@ -16,6 +16,7 @@ from polygen.emit.leaves import (
     coordinates,
     element_of,
     extent_names,
+    if_stored,
     pair_of_sums,
     position,
     slot_address,
@@ -23,7 +24,7 @@ from polygen.emit.leaves import (
 from polygen.emit.names import c_name
 from polygen.lower.epilogue import column_reads
 from polygen.lower.plan import KernelPlan, Leaf
-from polygen.lower.result_work import Finish, Panel, Read, Store, Visits, Warm
+from polygen.lower.result_work import Finish, Panel, Read, Store, Visits, Warm, Write
 from polygen.poly.match import Along
 
 _WORD_BYTES = 4
@@ -82,7 +83,7 @@ def _(plan: KernelPlan, one: Leaf, work: Finish) -> Text:
         "lane_column": work.lane_column,
         "n_extent": extents["n"],
         "prelude": _prelude(plan, rows, columns, work),
-        "by_column": bool(columns)
+        "by_column": bool(columns or work.beside)
         or bool(work.epilogue.folds)
         or "n" in {a.dim for _, a in work.epilogue.coordinates},
         "column_places": _column_places(work) + _ends(work, extents),
@@ -109,8 +110,9 @@ def _prelude(plan: KernelPlan, rows: list[Read], columns: list[Read], work: Fini
     """Operands with one value per row, and room for those with one per column."""
     half_rows, m_extent = plan.atom.c.half_rows, extent_names(plan)["m"]
     places = [(name, a) for name, a in work.epilogue.coordinates if a.dim != "n"]
-    by_row = bool(rows) or bool(work.epilogue.folds) or "m" in {a.dim for _, a in places}
-    lines = [f"const int first_row = {work.first_row};"] if by_row else []
+    by_row = bool(rows or work.beside or work.epilogue.folds) or "m" in {a.dim for _, a in places}
+    lines = [f"made({total}[block]);" for total in _made_in_flight(plan, work)]
+    lines += [f"const int first_row = {work.first_row};"] if by_row else []
     for name, along in places:
         both = [coordinate(along, row, "") for row in ("first_row", f"first_row + {half_rows}")]
         lines.append(f"const float {name}_element[2] = {{{', '.join(both)}}};")
@@ -120,6 +122,13 @@ def _prelude(plan: KernelPlan, rows: list[Read], columns: list[Read], work: Fini
         values = [element_of(read, kind, row, "0") for row in at]
         lines.append(f"const float {read.name}_element[2] = {{{', '.join(values)}}};")
     return lines + [_column_room(read, _blocks(plan, work.results[0])) for read in columns]
+
+
+def _made_in_flight(plan: KernelPlan, work: Finish) -> list[str]:
+    """Sums of a chain: what is done with them stands behind the wait for the last product."""
+    states = dict(work.states)
+    sums = [total for _, total in work.epilogue.sums if total not in states]
+    return sums if plan.chained is not None else []
 
 
 def _ends(work: Finish, extents: dict[str, str]) -> list[str]:
@@ -277,9 +286,13 @@ def _compute(plan: KernelPlan, work: Finish) -> list[str]:
     """The fused program on the two adjacent elements of pair [j][half]."""
     operands = {panel.name: panel for panel in work.operands}
     terms = outcomes(work.epilogue)[len(work.epilogue.writes) :]
-    lines = [f"float {name}_out[2];" for name in (*(p.name for p in work.results), *terms)]
+    written = [write.name for write in work.epilogue.writes]
+    lines = [f"float {name}_out[2];" for name in (*written, *terms)]
+    states = dict(work.states)
     pairs = [
-        pair_of_sums(
+        (f"{states[total]}[block][half]",) * 2
+        if total in states
+        else pair_of_sums(
             plan.atom.c.dtype,
             f"{total}[block][first_block + j]",
             ("2 * half + 0", "2 * half + 1"),
@@ -295,7 +308,7 @@ def _compute(plan: KernelPlan, work: Finish) -> list[str]:
             f"{fold.known}[block][{_slot(fold.slots[0], fold.slots[2])}]"
             for fold in work.epilogue.known
         ]
-        arguments += [f"{p.name}_out[{e}]" for p in work.results]
+        arguments += [f"{name}_out[{e}]" for name in written]
         arguments += [f"{name}_out[{e}]" for name in terms]
         lines.append(f"compute({', '.join(arguments)});")
     for panel in work.results:
@@ -308,7 +321,18 @@ def _compute(plan: KernelPlan, work: Finish) -> list[str]:
             lines.append(f"two_write({_pair_at(panel)}, {both});")
         else:
             lines.append(f"pair_write({_pair_at(panel)}, {out}[0], {out}[1]);")
+    lines += [_row_stored(plan, work, write) for write in work.beside]
     return [*lines, *(_folded(plan, work) if work.epilogue.folds else [])]
+
+
+def _row_stored(plan: KernelPlan, work: Finish, write: Write) -> str:
+    """A result of rows leaves the lane that has the first column, with the first panel."""
+    half, extents = plan.atom.c.half_rows, extent_names(plan)
+    row = f"first_row + half * {half}"
+    place, value = position(write, f"({row})", "0"), f"{write.name}_out[0]"
+    here = f"first_block + j == 0 && first_column == 0 && {row} < {extents['m']}"
+    stored = if_stored(write, f"({row})", "0")
+    return f"if ({here}) {stored}*({place}) = to_{epilogue_type(write.tensor)}({value});"
 
 
 def _element(read: Read, operands: dict[str, Panel], e: int) -> str:
