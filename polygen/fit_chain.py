@@ -37,6 +37,7 @@ from polygen.poly.mapping import ScheduleTree
 from polygen.poly.scop import Scop
 from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import tiling
+from polygen.schedule.idle import idle
 from polygen.schedule.load import load_schedule
 from polygen.schedule.model import (
     LONGEST,
@@ -349,11 +350,17 @@ def _shape(found: ChainMatch, atom: Atom, schedule: Schedule) -> ChainShape:
             schedule.raster.order != PAIRS or not schedule.tile.part,
             f'"{LONGEST}", or tile.part = 0: a persistent block visits all keys of its rows',
         ),
+        "raster.group beside parts": (
+            schedule.raster.group == 1 or not schedule.tile.part,
+            "raster.group = 1: a tile of rows is beside its own parts",
+        ),
         "raster.order beside bounds": (
             schedule.raster.order != PAIRS or not (found.chain.range and found.chain.range.arrays),
             f'"{LONGEST}": what arrays hold of bounds is found once, for one tile of rows',
         ),
     }
+    for field in idle(schedule, chain=True):
+        wanted[field] = False, "the default: it decides nothing there"
     for field, (fits, nearest) in wanted.items():
         if not fits:
             raise ScheduleError(
