@@ -50,15 +50,14 @@ def with_short_tile(candidate: Schedule, matched: Match, instruction: Atom) -> S
 def _with_steps(candidate: Schedule, k: int, instruction: Atom) -> Schedule:
     """The schedule with other k tiles, and no more fragments ahead than these have steps."""
     pipeline = candidate.pipeline
-    steps = max(k // instruction.k, 1)
-    fragments = math.gcd(steps, pipeline.fragments)
-    return replace(
-        candidate,
-        tile=replace(candidate.tile, cta=replace(candidate.tile.cta, k=k)),
-        pipeline=replace(
-            pipeline, fragments=fragments, lookahead=min(pipeline.lookahead, fragments - 1)
-        ),
-    )
+    fragments = math.gcd(max(k // instruction.k, 1), pipeline.fragments)
+    if candidate.from_registers:
+        pipeline = replace(pipeline, fragments=fragments)
+    elif not candidate.specialised:
+        lookahead = min(pipeline.lookahead, fragments - 1)
+        pipeline = replace(pipeline, fragments=fragments, lookahead=lookahead)
+    tile = replace(candidate.tile, cta=replace(candidate.tile.cta, k=k))
+    return replace(candidate, tile=tile, pipeline=pipeline)
 
 
 def with_fewer_stages(schedule: Schedule) -> Schedule | None:
@@ -66,7 +65,8 @@ def with_fewer_stages(schedule: Schedule) -> Schedule | None:
     pipeline, stages = schedule.pipeline, schedule.pipeline.stages - 1
     if stages < _FEWEST_STAGES:
         return None
-    distance = pipeline.distance if schedule.specialised else min(pipeline.distance, stages - 1)
+    idle = schedule.specialised or schedule.by_lanes
+    distance = pipeline.distance if idle else min(pipeline.distance, stages - 1)
     return replace(schedule, pipeline=replace(pipeline, stages=stages, distance=distance))
 
 

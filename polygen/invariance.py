@@ -162,6 +162,8 @@ def in_k_tiles(schedule: Schedule, matched: Match) -> tuple[Schedule, ...]:
             continue
         behind = pipeline.stages - pipeline.distance
         timed = replace(pipeline, stages=stages, distance=max(1, stages - behind))
+        if schedule.by_lanes:  # without a ring
+            timed = pipeline
         tile = replace(schedule.tile, cta=replace(cta, k=k))
         found.append(replace(schedule, name=f"{schedule.name}_k{k}", tile=tile, pipeline=timed))
     return tuple(found)

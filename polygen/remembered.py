@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -17,6 +18,9 @@ from polygen.isl import Map, Schedule, Set, dim_type, points
 _KEPT = 2048
 _FEW_TABLES = 64  # of instructions, kept as points; orders of vectors; trees of places
 _FEW_PIECES = 2  # of a lexicographic order: no two of them are one
+# The text of one set or relation between named tuples. Leaves of one shape differ by names alone.
+_TUPLE = r"(\w+)(\[[^][]*\])"
+_SAID = re.compile(rf"([^{{}}]*\{{ ?){_TUPLE}( -> ?)?(?:{_TUPLE}|(\[[^][]*\]))?([^][;{{}}]*\}})")
 _forgetting: list[Callable[[], None]] = []
 _same_first: dict[tuple[str, int], Map] = {}  # by space: isl's spaces have no hash of content
 
@@ -96,12 +100,33 @@ def _named(relation: Map) -> tuple[str | None, str | None]:
 @lru_cache(maxsize=_KEPT)
 def read_set(text: str) -> Set:
     """The set that a text says; reading is slow, and programs say the same again and again."""
-    return Set(text)
+    said = _SAID.fullmatch(text)
+    if said is None or said[4] is not None:
+        return Set(text)
+    before, name, own, *_, rest = said.groups()
+    return _nameless_set(f"{before}{own}{rest}").set_tuple_name(name)
 
 
 @lru_cache(maxsize=_KEPT)
 def read_map(text: str) -> Map:
     """The relation that a text says."""
+    said = _SAID.fullmatch(text)
+    if said is None or said[4] is None:
+        return Map(text)
+    before, name, own, _, onto, its, bare, rest = said.groups()
+    found = _nameless_map(f"{before}{own} -> {its or bare}{rest}").set_tuple_name(
+        dim_type.in_, name
+    )
+    return found.set_tuple_name(dim_type.out, onto) if onto else found
+
+
+@lru_cache(maxsize=_KEPT)
+def _nameless_set(text: str) -> Set:
+    return Set(text)
+
+
+@lru_cache(maxsize=_KEPT)
+def _nameless_map(text: str) -> Map:
     return Map(text)
 
 
@@ -198,8 +223,9 @@ def same_first(relation: Map, count: int) -> Map:
 
 def forget() -> None:
     """Forget all results that are kept: what comes next is computed as in a new process."""
-    reading = (read_set.cache_clear, read_map.cache_clear, read_schedule.cache_clear)
-    for clear in (*_forgetting, *reading, _same_first.clear, _contents.clear):
+    reading = (read_set, read_map, read_schedule, _nameless_set, _nameless_map)
+    clearing = [kept.cache_clear for kept in reading]
+    for clear in (*_forgetting, *clearing, _same_first.clear, _contents.clear):
         clear()
 
 

@@ -7,7 +7,8 @@
    written last, so that whatever interrupts a save leaves files that are refused.
 3. Reading checks, in this order: the manifest is there and is one, its format, its digest, the
    files' digests, the records' fields, the target.
-4. A file name belongs to one program for one target: another kernel never takes its place unasked.
+4. A file name belongs to one program for one target and one alignment class: another kernel never
+   takes its place unasked.
 """
 
 from __future__ import annotations
@@ -258,19 +259,27 @@ def _folder(folder: object) -> Path:
 
 
 def _refuse_to_replace(folder: Path, name: str, manifest: dict[str, Any]) -> None:
-    """Refuse a folder with a kernel of this name that is another program's or target's."""
+    """Refuse a folder with a kernel of this name that is another program's, target's or class's."""
     path, code = folder / f"{name}{_MANIFEST}", folder / f"{name}.cu"
     if not path.is_file() and not code.is_file():
         return
     try:
         there = json.loads(path.read_text(encoding="utf-8"))
         known = {field: there[field] for field in ("expression", "target")}
+        aligned = _classes(there)
     except (OSError, ValueError, KeyError, TypeError):
-        known, there = {}, {}
+        known, there, aligned = {}, {}, {}
     same = all(manifest[field] == value for field, value in known.items())
-    if known and same and there.get("identity", manifest["identity"]) == manifest["identity"]:
+    same = same and there.get("identity", manifest["identity"]) == manifest["identity"]
+    asked = _classes(manifest)
+    if known and same and aligned == asked:
         return
-    if known:
+    if known and same:
+        array = next(one for one in aligned | asked if aligned.get(one) != asked.get(one))
+        before, after = aligned.get(array), asked.get(array)
+        what = f"it holds {name} for other rows: those of {array} are {before}"
+        why = f"this {name} is for rows of {array} that are {after}, and is another kernel"
+    elif known:
         what = f"it holds {name} of {known['expression']} for {known['target']}"
         why = (
             f"this {name} is of {manifest['expression']} for {manifest['target']}, with other "
@@ -285,6 +294,16 @@ def _refuse_to_replace(folder: Path, name: str, manifest: dict[str, Any]) -> Non
         nearest="Give the kernel another name, use another folder, or force it: force=True in "
         "Python, --force on the command line",
     )
+
+
+def _classes(manifest: dict[str, Any]) -> dict[str, str]:
+    """How the rows of each array lie that a manifest's kernel is for: its alignment class."""
+    tensors = (*manifest["program"]["inputs"], *manifest["program"]["outputs"])
+    return {
+        one["name"]: f"aligned to {one['alignment']} bytes"
+        + (", but for their last elements" if one["ragged"] else "")
+        for one in tensors
+    }
 
 
 def read(path: Path | str) -> Saved:

@@ -185,7 +185,7 @@ def _run(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(_MODULE, path)
     assert spec is not None and spec.loader is not None  # the name ends in .py
     module = importlib.util.module_from_spec(spec)
-    folder = str(path.resolve().parent)
+    folder, paths = str(path.resolve().parent), tuple(sys.path)
     sys.path.insert(0, folder)
     sys.modules[_MODULE] = module
     streams = sys.stdout, sys.stderr
@@ -204,6 +204,7 @@ def _run(path: Path) -> ModuleType:
         sys.stdout, sys.stderr = streams  # what polygen says is not the file's to lose
         with contextlib.suppress(ValueError):  # the file has removed it
             sys.path.remove(folder)
+        sys.path += [one for one in paths if one not in sys.path]  # nor where its modules are
     return module
 
 

@@ -84,6 +84,7 @@ def pattern_bytes() -> int:
     return int(read(FILE)["descriptor"]["pattern_bytes"])
 
 
+@functools.cache
 def spans() -> tuple[int, ...]:
     """The rows of the copy engine's swizzles in bytes, widest first."""
     codes = take(read(FILE)["descriptor"], "swizzle_codes", FILE)
@@ -95,6 +96,7 @@ def swizzle_bytes(span: int) -> int:
     return span if span in spans() else 0
 
 
+@functools.lru_cache(maxsize=64)
 def span_of(part_bytes: int, *, plain: bool = False) -> int | None:
     """The widest row of a swizzle that divides `part_bytes`; None if none does.
 

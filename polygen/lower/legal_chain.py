@@ -16,6 +16,7 @@ from polygen.poly.by_chain import NO_PANELS, ChainShape
 from polygen.poly.chain_match import ChainMatch, in_background
 from polygen.poly.results import panels
 from polygen.poly.tiling import tiling
+from polygen.schedule.idle import idle
 from polygen.schedule.model import LONGEST, MATRIX, PAIRS, Loops, Schedule
 
 REGISTERS, PANELS = "registers", "tma"  # how results leave
@@ -72,7 +73,7 @@ def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule, device: Devic
         "tile.joined": (not schedule.tile.joined, "false"),
         "pipeline.in_flight": (schedule.pipeline.in_flight == 1, "1"),
         "pipeline.copies": (schedule.pipeline.copies == "whole", '"whole"'),
-        "loops": (schedule.loops == Loops(), "the usual ones: leave them out"),
+        "loops": (roles or schedule.loops == Loops(), "the usual ones: leave them out"),
         "epilogue.through": (
             schedule.epilogue.through in (ways := (REGISTERS, PANELS) if roles else (REGISTERS,)),
             " or ".join(f'"{way}"' for way in ways),
@@ -94,6 +95,10 @@ def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule, device: Devic
             schedule.raster.order != PAIRS or not schedule.tile.part,
             f'"{LONGEST}", or tile.part = 0: a persistent block visits all keys of its rows',
         ),
+        "raster.group beside parts": (
+            schedule.raster.group == 1 or not schedule.tile.part,
+            "raster.group = 1: a tile of rows is beside its own parts",
+        ),
         "raster.order beside bounds": (
             schedule.raster.order != PAIRS or not (found.chain.range and found.chain.range.arrays),
             f'"{LONGEST}": what arrays hold of bounds is found once, for one tile of rows',
@@ -106,6 +111,8 @@ def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule, device: Devic
                 f'"{LONGEST}": a block has one tile of rows',
             ),
         }
+    for field in idle(schedule, chain=True):
+        wanted[field] = False, "the default: it decides nothing there"
     for field, (fits, nearest) in wanted.items():
         if not fits:
             raise ScheduleError(

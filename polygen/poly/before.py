@@ -26,7 +26,8 @@ def earlier_of_agent(first: isl.Map, second: isl.Map, agents: int) -> isl.Map:
     """`earlier`, of one agent.
 
     Where leaves were put into a tree, or it was written and read again, the coordinates that are
-    compared are the same as before, and the pairs are known.
+    compared are the same as before, and the pairs are known. So are those of leaves of one shape in
+    the same loops: what they are called is said of the pairs alone.
 
     Args:
         first: instance -> time vector.
@@ -35,7 +36,9 @@ def earlier_of_agent(first: isl.Map, second: isl.Map, agents: int) -> isl.Map:
     """
     compared, ordered = _compared(first, second)
     kept = _of_agent(first, compared, agents), _of_agent(second, compared, agents)
-    return remembered.smaller(*kept, agents, ordered)
+    found = remembered.smaller(*kept, agents, ordered)
+    found = found.set_tuple_name(_IN, first.get_tuple_name(_IN))
+    return found.set_tuple_name(_OUT, second.get_tuple_name(_IN))
 
 
 def _compared(first: isl.Map, second: isl.Map) -> tuple[list[int], bool]:
@@ -105,11 +108,15 @@ def _kept(times: isl.Map, compared: list[int]) -> isl.Map:
 
 
 def _of_agent(times: isl.Map, compared: list[int], agents: int) -> isl.Map:
-    """Whose an instance is, and its times without the coordinates that are not compared."""
+    """Whose an instance is, and its times without the coordinates that are not compared.
+
+    Nothing has a name here.
+    """
     known, key = _of(times).of_agent, (agents, tuple(compared))
     found = known.get(key)
     if found is None:
-        found = known[key] = by_agent(_kept(times, compared), agents)
+        nameless = _kept(times, compared).reset_tuple_id(_IN)
+        found = known[key] = by_agent(nameless, agents)
     return found
 
 

@@ -189,13 +189,10 @@ class Order(AgentOrder):
         used: frozenset[str] = frozenset()
         paths = self._beginnings(search)
         for hop in range(_HOPS):
-            chains = {}
-            for path in paths:
-                if self._leads_to(path.last, search.target, _HOPS - hop - 1):
-                    chain = self._chain(search, path)
-                    if chain is not None:
-                        chains[path] = chain
-            for path, covers in self._covers(search, chains):
+            chains: dict[Path, isl.Map] = {}
+            open_ = _HOPS - hop - 1
+            ready = (p for p in paths if self._leads_to(p.last, search.target, open_))
+            for path, covers in self._covers(search, ready, chains):
                 rest = search.subtract(need, covers)
                 if rest.is_empty():
                     return rest, used | path.names
@@ -205,12 +202,21 @@ class Order(AgentOrder):
         return need, used
 
     def _covers(
-        self, search: _Search, chains: dict[Path, isl.Map]
+        self, search: _Search, paths: Iterator[Path], chains: dict[Path, isl.Map]
     ) -> Iterator[tuple[Path, isl.Map]]:
-        """What paths keep: over the last wait before each target first, then over any."""
+        """What paths keep: over the last wait before each target first, then over any.
+
+        Args:
+            search: from where to where.
+            paths: to follow. The first ones often keep all there is: the others wait until asked.
+            chains: gets where they lead.
+        """
         target = search.target
-        for path, chain in chains.items():
-            wait = path.last.wait
+        for path in paths:
+            chain, wait = self._chain(search, path), path.last.wait
+            if chain is None:
+                continue
+            chains[path] = chain
             if wait != target and self.after(wait, target) is not None:
                 yield path, search.compose(chain, self.last_of(wait, target))
         for path, chain in chains.items():

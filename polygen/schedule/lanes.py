@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from polygen.schedule.model import Loops, Schedule, SharedMemory
+from polygen.schedule.idle import idle
+from polygen.schedule.model import Schedule
 
 
 def lane_problems(schedule: Schedule) -> list[str]:
@@ -21,19 +22,7 @@ def lane_problems(schedule: Schedule) -> list[str]:
             'lie in lanes. Nearest legal: "registers"'
         )
     problems += [
-        f'{name} with atom = "{schedule.atom}": only the default is meant for it. Leave it out'
-        for name in meant_for_warps(schedule)
+        f'{name} with atom = "{schedule.atom}": it decides nothing there. Leave it out'
+        for name in idle(schedule)
     ]
     return problems
-
-
-def meant_for_warps(schedule: Schedule) -> list[str]:
-    """The fields that are no default, of those that only kernels whose warps do everything read."""
-    loops, usual = schedule.loops, Loops()
-    changed = {
-        "loops.mma": loops.mma != usual.mma,
-        "loops.k": loops.k != usual.k,
-        "loops.phases": loops.phases != usual.phases,
-        "smem.swizzle": schedule.smem != SharedMemory(),
-    }
-    return [name for name, is_changed in changed.items() if is_changed]

@@ -29,7 +29,7 @@ def _candidates(schedule: Schedule) -> Iterator[Schedule]:
         launch = replace(schedule.launch, realign=True)
         yield replace(schedule, launch=launch)
         yield from _panels(schedule)
-    else:
+    elif not schedule.by_lanes:
         yield from _pipelines(schedule)
     yield from _warps(schedule)
 

@@ -7,7 +7,8 @@ import math
 from polygen.errors import ScheduleFileError
 from polygen.hardware import device as targets
 from polygen.hardware.atom import Atom
-from polygen.schedule.lanes import lane_problems, meant_for_warps
+from polygen.schedule.idle import idle
+from polygen.schedule.lanes import lane_problems
 from polygen.schedule.load import value_problems
 from polygen.schedule.model import MATRIX, Schedule, leaves
 
@@ -91,10 +92,10 @@ def _role_problems(schedule: Schedule, most: int) -> list[str]:
             'epilogue.through = "smem" with roles: consumers hand panels to the copy engine. '
             'Nearest legal: "tma" or "lines" or "registers"'
         )
-    if schedule.specialised:
+    if not schedule.by_lanes:
+        how = "with" if schedule.specialised else "without"
         problems += [
-            f"{name} with roles: only the default is meant for them. Leave it out"
-            for name in meant_for_warps(schedule)
+            f"{name} {how} roles: it decides nothing there. Leave it out" for name in idle(schedule)
         ]
     if schedule.epilogue.columns and through not in ("tma", "lines"):
         problems.append(

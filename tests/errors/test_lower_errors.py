@@ -20,7 +20,7 @@ from polygen.lower.lanes import closed_form
 from polygen.lower.verify import verify
 from polygen.lower.verify_memory import check_apart
 from polygen.poly.ast import Block, Call, Const
-from polygen.schedule.model import Epilogue, Loops, Raster, Roles, SharedMemory
+from polygen.schedule.model import Epilogue, Loops, Pipeline, Raster, Roles, SharedMemory
 
 ROLES = "sm_90a"
 
@@ -250,7 +250,7 @@ def test_a_fragment_without_a_closed_form():
 def beside(blocks, own, width=64, stages=2):
     """One consumer, `blocks` of them on a multiprocessor."""
     return dataclasses.replace(
-        tiled((64, width, 64), (64, width), pipeline=pipeline(stages, 1)),
+        tiled((64, width, 64), (64, width), pipeline=Pipeline(stages)),
         device="sm_90a",
         roles=Roles("cooperative", 24, own),
         epilogue=Epilogue("tma"),

@@ -332,7 +332,7 @@ def test_mistakes_in_a_file(text, message):
         ),
         (
             dataclasses.replace(roles(), loops=Loops(k="backward")),
-            "loops.k with roles: only the default is meant for them. Leave it out",
+            "loops.k with roles: it decides nothing there. Leave it out",
         ),
     ],
 )

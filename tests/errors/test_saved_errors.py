@@ -153,6 +153,23 @@ def test_a_name_that_another_kernel_has(folder, what):
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
 
+def test_a_name_that_a_kernel_for_other_rows_has(folder):
+    """Sizes of another alignment class make another kernel of the same program."""
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    other = pg.fuse(lambda x, w: pg.relu(x @ w.T), name="up").compile(
+        *XW, arch="sm_80", sizes={"M": 64, "N": 64, "K": 165}
+    )
+    with pytest.raises(
+        SavedKernelError,
+        match=r"holds pg_up for other rows: those of x are aligned to 16 bytes.*"
+        r"for rows of x that are aligned to 2 bytes.*another folder.*force=True.*--force",
+    ):
+        other.save(folder)
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+    other.save(folder, force=True)
+    assert Kernel.load(folder / "pg_up.cu").source == other.source
+
+
 @pytest.mark.parametrize("manifest", [None, "{", "{}", "[]"])
 def test_a_name_whose_owner_is_unknown(kernel, folder, manifest):
     path = folder / "pg_up.json"

@@ -143,7 +143,7 @@ def test_the_order_of_the_sum_is_the_one_that_is_documented():
         ),
         (
             dots((1, 16, 256), (1, 2), 1, loops=Loops(k="backward")),
-            'loops.k with atom = "dot": only the default is meant for it',
+            'loops.k with atom = "dot": it decides nothing there',
         ),
         (dots((1, 16, 200), (1, 2), 1), "tile.cta.k = 200 is not a multiple of 256"),
         (dots((1, 16, 256), (1, 2), 1, cluster=Cluster(2, 1)), "cluster 2 x 1 without roles"),

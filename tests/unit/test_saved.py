@@ -254,7 +254,7 @@ def test_the_version_covers_every_file_of_the_package(tmp_path, monkeypatch):
 
 # --- names belong to kernels ----------------------------------------------------------------------
 @pytest.mark.parametrize(
-    "options", [{"sizes": {"M": 500, "N": 300, "K": 250}}, {"schedule": small()}], ids=str
+    "options", [{"sizes": {"M": 4096, "N": 4096, "K": 1024}}, {"schedule": small()}], ids=str
 )
 def test_the_same_program_may_be_saved_again(kernel, folder, options):
     other = up.compile(*SIGNATURE, arch="sm_80", **options)

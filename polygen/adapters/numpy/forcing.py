@@ -236,13 +236,7 @@ def _run(graph: _Graph, unkept: Node | None = None) -> None:
     if only is not None:
         counts.forced += 1
         counts.steps += 1
-        operands = [values[slot] for slot in only.reads]
-        try:
-            found = only.run(*operands)
-        except Exception as error:
-            _blame(error, only, operands, order, first, backend)
-            raise
-        order[kept[0]].settle(found)
+        order[kept[0]].settle(_made(only, values, order, first, backend))
         return
     values.extend([None] * len(order))
     if planned.trial is None:
@@ -283,12 +277,7 @@ def _execute(
     counts.forced += 1
     counts.steps += len(steps)
     for step in steps:
-        operands = [values[slot] for slot in step.reads]
-        try:
-            found = step.run(*operands)
-        except Exception as error:
-            _blame(error, step, operands, order, first, backend)
-            raise
+        found = _made(step, values, order, first, backend)
         if len(step.writes) == 1:
             values[step.writes[0]] = found
         elif step.writes:
@@ -298,12 +287,16 @@ def _execute(
             values[slot] = None
 
 
-def _blame(
-    error: Exception, step: Step, operands: list[Any], order: list[Node], first: int, backend: Any
-) -> None:
-    guilty = _guilty(step, operands, backend)
-    place = nodes.described(order[guilty.slot - first].place)
-    error.add_note(f"recorded at {place}: {guilty.operation.name}")
+def _made(step: Step, values: list[Any], order: list[Node], first: int, backend: Any) -> Any:
+    """What a step gives; an error says where the operation that fails was recorded."""
+    operands = [values[slot] for slot in step.reads]
+    try:
+        return step.run(*operands)
+    except Exception as error:
+        guilty = _guilty(step, operands, backend)
+        place = nodes.described(order[guilty.slot - first].place)
+        error.add_note(f"recorded at {place}: {guilty.operation.name}")
+        raise
 
 
 def _guilty(step: Step, operands: list[Any], backend: Any) -> Member:

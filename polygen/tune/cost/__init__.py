@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from polygen.hardware.cost_parameters import CostParameters, cost_parameters
 from polygen.hardware.device import Device
 from polygen.schedule.problem import Fitted, Problem
-from polygen.tune.cost.counts import Counts, counts
+from polygen.tune.cost.counts import Counts, all_counts, counts
 from polygen.tune.cost.model import BEFORE, PARTS, Columns, times
 
 __all__ = [
@@ -89,7 +89,7 @@ def following(device: Device, read: int, written: int) -> float:
 
 
 def predict_all(device: Device, fitted: Sequence[Fitted], problem: Problem) -> list[float]:
-    """Predicted microseconds of many schedules, in their order; some 20 us each.
+    """Predicted microseconds of many schedules, in their order; some 10 us each.
 
     Args:
         device: the target.
@@ -98,5 +98,5 @@ def predict_all(device: Device, fitted: Sequence[Fitted], problem: Problem) -> l
     """
     if not fitted:
         return []
-    rows = Columns([counts(device, one, problem) for one in fitted])
+    rows = Columns(list(all_counts(device, fitted, problem)))
     return [float(value) for value in times(cost_parameters(device), rows)["total"]]

@@ -14,11 +14,14 @@ of every kind of kernel and finds the same numbers.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from polygen.hardware.device import Device
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.poly.last_round import LastRound
+from polygen.schedule.model import Schedule
 from polygen.schedule.problem import Fitted, Problem
 from polygen.tune.cost.tile_counts import (
     box_rows,
@@ -38,9 +41,11 @@ _SUM_BYTES = 4  # of sums that blocks share
 _READ_TOGETHER = 2 * chunk_bytes()  # of computed operands, by a thread that multiplies as well
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(NamedTuple):
     """What one kernel does. "Block" is a thread block; sizes in bytes.
+
+    One is made for every schedule that is compared, and with so many numbers a tuple is made in a
+    third of the time of a record of another kind.
 
     Attributes:
         roles: 1 with roles, 0 without.
@@ -201,6 +206,36 @@ class Counts:
         return self.rounds + self.last_rounds / self.last_split
 
 
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """A problem as schedules of one kind see it: what of the counts is the same for all of them.
+
+    Attributes:
+        asked: the problem, behind what is made first.
+        problem: the same in the terms of the schedules.
+        first: what is made first takes.
+        operand_bytes: of one matrix of results, in these terms.
+        read_bytes: of all operands, once.
+    """
+
+    asked: Problem
+    problem: Problem
+    first: dict[str, int]
+    operand_bytes: tuple[int, int]
+    read_bytes: int
+
+
+def _terms(problem: Problem, schedule: Schedule) -> _Terms:
+    first = _made_first(problem) if schedule.makes_first else {}
+    asked = problem.behind_making if schedule.makes_first else problem
+    left, right = asked.operand_bytes
+    # What all matrices of results share is read once.
+    every, (own_left, own_right) = asked.batches, asked.own
+    read = (left * every if own_left else left) + (right * every if own_right else right)
+    seen = asked.under(schedule)
+    return _Terms(asked, seen, first, seen.operand_bytes, read)
+
+
 def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
     """Count what a schedule makes of a problem.
 
@@ -209,13 +244,35 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         fitted: the schedule as it fits the program, and its blocks per multiprocessor.
         problem: sizes, and the weight of the epilogue.
     """
-    schedule = fitted.schedule
-    first = _made_first(problem) if schedule.makes_first else {}
-    problem = problem.behind_making if schedule.makes_first else problem
-    asked, problem = problem, problem.under(schedule)
+    return _counts(device, fitted, _terms(problem, fitted.schedule))
+
+
+def all_counts(device: Device, fitted: Sequence[Fitted], problem: Problem) -> Iterator[Counts]:
+    """`counts` of many schedules; what only the problem says is worked out once.
+
+    Args:
+        device: the target.
+        fitted: schedules as they fit the program.
+        problem: sizes, and the weight of the epilogue.
+    """
+    known: dict[tuple[object, ...], _Terms] = {}
+    for one in fitted:
+        schedule = one.schedule
+        tile, roles = schedule.tile, schedule.roles
+        # What `Problem.under` and `_made_first` read of a schedule.
+        kind = (roles.form, roles.computes, schedule.exchange, tile.pixels, tile.joined)
+        terms = known.get(kind)
+        if terms is None:
+            terms = known[kind] = _terms(problem, schedule)
+        yield _counts(device, one, terms)
+
+
+def _counts(device: Device, fitted: Fitted, terms: _Terms) -> Counts:
+    schedule, asked, problem = fitted.schedule, terms.asked, terms.problem
     cta, warp, cluster = schedule.tile.cta, schedule.tile.warp, schedule.cluster
     size = problem.element_bytes
     roles, pingpong = schedule.specialised, schedule.roles.form == "pingpong"
+    by_lanes = schedule.by_lanes
     blocks, split, last_split = cluster.blocks, cluster.k, 1
     if cluster.last:  # blocks have tiles for themselves
         blocks, split, last_split = cluster.tiles, 1, cluster.k
@@ -258,8 +315,8 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
     own_elements = workers * warp.m * cta.k if makes else 0
     if makes:
         tile = (0, tile[1])
-    made = sum(count * own for count, own in zip(problem.computed, tile, strict=True)) * size
-    threaded = sum(count * own for count, own in zip(by_hand, tile, strict=True)) * size
+    made = (problem.computed[0] * tile[0] + problem.computed[1] * tile[1]) * size
+    threaded = (by_hand[0] * tile[0] + by_hand[1] * tile[1]) * size
     by_roles = made if roles else 0
     threaded -= by_roles
     if roles:
@@ -284,23 +341,18 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
             for inner, extent in zip(problem.k_inner, (cta.m, cta.n), strict=True)
         ]
         loaded = lefts * warp.m * ways[0] + rights * warp.n * ways[1]
-        operand_reads = 0 if schedule.by_lanes else workers * loaded * cta.k * size
+        operand_reads = 0 if by_lanes else workers * loaded * cta.k * size
         panels, waits = 1, 0
     if schedule.raster.along == "m":
-        groups, across = -(-tall // schedule.raster.group), problem.operand_bytes[1]
+        groups, across = -(-tall // schedule.raster.group), terms.operand_bytes[1]
         share = lefts * min(problem.m, schedule.raster.group * cluster.m * cta.m)
         side = 0
     else:
-        groups, across = -(-wide // schedule.raster.group), problem.operand_bytes[0]
+        groups, across = -(-wide // schedule.raster.group), terms.operand_bytes[0]
         share = rights * min(problem.n, schedule.raster.group * cluster.n * cta.n)
         side = 1
     # Tiles of pixels may go on outside of the result, where nothing is read or written.
     results = asked.m * asked.n * asked.batches
-    # What all matrices of results share is read once.
-    once = (1 if own else asked.batches for own in asked.own)
-    read = sum(
-        part * asked.batches // count for part, count in zip(asked.operand_bytes, once, strict=True)
-    )
     return Counts(
         roles=roles,
         pingpong=pingpong,
@@ -327,8 +379,8 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         box_rows=box_rows(schedule, problem, moved) if roles else 0,
         threaded=threaded,
         made=made,
-        made_functions=sum(
-            count * own for count, own in zip(problem.operand_functions, tile, strict=True)
+        made_functions=(
+            problem.operand_functions[0] * tile[0] + problem.operand_functions[1] * tile[1]
         ),
         made_waits=0 if roles else -(-made // (workers * device.warp_size * _READ_TOGETHER)),
         thread_rounds=fill_rounds(schedule, by_hand, size, problem.held),
@@ -346,7 +398,7 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         functions=cta.m * cta.n * problem.functions,
         from_registers=schedule.epilogue.through == "registers",
         in_lines=schedule.epilogue.through == "lines",
-        read_bytes=read + results * problem.matrix_bytes,
+        read_bytes=terms.read_bytes + results * problem.matrix_bytes,
         written_bytes=results * problem.result_bytes,
         along_bytes=problem.once(side, share * problem.k * size),
         batches=problem.batches,
@@ -354,14 +406,14 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         groups=groups,
         astride=problem.astride and not all_copied,
         copied=problem.copied_bytes if copied else 0,
-        **first,
+        **terms.first,
         exchanged=schedule.exchange,
-        lanes=schedule.by_lanes,
+        lanes=by_lanes,
         converted=problem.computed[0] * own_elements,
         converted_functions=problem.operand_functions[0] * own_elements,
         making_steps=making,
         making_vectors=problem.vectors[0] * making // max(problem.computed[0], 1),
-        loaded=workers * (lefts * warp.m + rights * warp.n) * cta.k if schedule.by_lanes else 0,
+        loaded=workers * (lefts * warp.m + rights * warp.n) * cta.k if by_lanes else 0,
         folded=cta.m * cta.n * problem.folds[0],
         indexed=cta.m * cta.n * problem.folds[1],
         exponentials=cta.m * cta.n * problem.folds[2],

@@ -24,7 +24,6 @@ All of it is arithmetic on columns, one row per schedule: one call prices thousa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -49,8 +48,6 @@ PARTS = (
 
 BEFORE = "launch before"  # a part of those kernels alone that have one
 
-_NAMES = tuple(Counts.__slots__)
-_VALUES = attrgetter(*_NAMES)
 _PANEL = 64 * 64  # results: the unit in which the way out is counted
 _WORD = 2  # bytes of the elements for which rates of products are given
 _DOUBLE = 8  # bytes of elements that have a rate of their own
@@ -60,8 +57,8 @@ class Columns:
     """Counts of many schedules: every attribute of `Counts`, as a column."""
 
     def __init__(self, rows: Sequence[Counts]) -> None:
-        table = np.array([_VALUES(row) for row in rows], np.float64).reshape(-1, len(_NAMES)).T
-        self._columns: dict[str, Column] = dict(zip(_NAMES, table, strict=True))
+        table = np.array(rows, np.float64).reshape(-1, len(Counts._fields)).T
+        self._columns: dict[str, Column] = dict(zip(Counts._fields, table, strict=True))
 
     def __getattr__(self, name: str) -> Any:
         try:

@@ -32,6 +32,8 @@ def box_rows(schedule: Schedule, problem: Problem, moved: tuple[int, int]) -> in
     for count, inner, extent, part, shared in zip(
         moved, problem.k_inner, extents, parts, (cluster.n, cluster.m), strict=True
     ):
+        if not count:
+            continue
         if inner:
             rows = extent * -(-cta.k * size // wide)
         else:
@@ -84,13 +86,13 @@ def fill_rounds(
     schedule: Schedule, by_hand: tuple[int, int], size: int, of: tuple[int, int]
 ) -> int:
     """Rounds in which threads fill a k tile; 0 where the copy engine does."""
+    if not any(by_hand):
+        return 0
     cta, each = schedule.tile.cta, piece_bytes()
     pieces = sum(
         count * -(-extent * cta.k * size // each)
         for count, extent in zip(by_hand, (cta.m, cta.n), strict=True)
     )
-    if not pieces:
-        return 0
     threads = Held(*of) if any(of) else shifted()
     return rounds(pieces, schedule.roles.producer_registers, threads)[0]
 

@@ -339,9 +339,168 @@ def test_the_producer_has_no_more_registers_than_consumers():
     assert "roles.producer_registers = 32" in caught.value.nearest
 
 
-def test_with_roles_the_ring_decides_alone():
-    pipeline = Pipeline(3, 9, ("copy", "mma"), 9, 9, "spread", False)
-    assert accepted(replace(ROLES, pipeline=pipeline))
+# --- fields that decide nothing
+DOTS = Schedule(
+    device="sm_90a",
+    atom="dot",
+    tile=Tile(CtaTile(4, 8, 512), WarpTile(4, 1)),
+    epilogue=Epilogue("registers"),
+)
+MADE = changed(ROLES, roles__computes="consumer", epilogue__through="registers")
+PLAIN = (lambda x, w, r: pg.relu(x @ w.T + r), ("bf16[M,K]", "bf16[N,K]", "bf16[M,N]"), SIZES)
+WIDENED = (
+    lambda q, s, x: (q.astype("bf16") * s[:, None]) @ x.T,
+    ("s8[M,K]", "bf16[M]", "bf16[N,K]"),
+    SIZES,
+)
+CHAIN = (
+    lambda q, k, v: pg.softmax(q @ k.mT, axis=-1) @ v,
+    ("bf16[H,S,64]", "bf16[H,L,64]", "bf16[H,L,64]"),
+    None,
+)
+OF_CHAINS = Schedule(
+    device="sm_90a",
+    tile=Tile(CtaTile(128, 64, 128), WarpTile(64, 64)),
+    pipeline=Pipeline(stages=2),
+    roles=Roles("cooperative", 24, 240),
+    epilogue=Epilogue("registers"),
+)
+OF_WARPS = Schedule(
+    device="sm_80",
+    tile=Tile(CtaTile(64, 64, 64), WarpTile(16, 64)),
+    pipeline=Pipeline(stages=3, distance=2, fragments=2, lookahead=1),
+    epilogue=Epilogue("registers"),
+)
+FAMILIES = {
+    "warps": (WARPS, PLAIN),
+    "warps, from registers": (changed(WARPS, epilogue__through="registers"), PLAIN),
+    "lanes": (DOTS, PLAIN),
+    "roles": (ROLES, PLAIN),
+    "roles, from registers": (changed(ROLES, epilogue__through="registers"), PLAIN),
+    "roles, in turns": (
+        changed(
+            ROLES,
+            tile=Tile(CtaTile(64, 64, 64), WarpTile(64, 64)),
+            roles=Roles("pingpong", 40, 152),
+        ),
+        PLAIN,
+    ),
+    "roles, made fragments": (MADE, WIDENED),
+    "a chain": (OF_CHAINS, CHAIN),
+    "a chain, in panels": (changed(OF_CHAINS, epilogue__through="tma"), CHAIN),
+    "a chain, by warps": (OF_WARPS, CHAIN),
+}
+# Another value of every field that is neither a name nor a size.
+OTHERS: dict[str, Any] = {
+    "pipeline.stages": 4,
+    "pipeline.distance": 1,
+    "pipeline.order": ("copy", "mma"),
+    "pipeline.fragments": 1,
+    "pipeline.lookahead": 0,
+    "pipeline.copies": "spread",
+    "pipeline.across": False,
+    "pipeline.in_flight": 0,
+    "loops.mma": ("m", "n", "k"),
+    "loops.k": "backward",
+    "loops.grid": ("n", "m"),
+    "loops.phases": ("epilogue", "main"),
+    "roles.computes": "before",
+    "roles.producer_registers": 32,
+    "roles.consumer_registers": 144,
+    "cluster.m": 2,
+    "cluster.n": 2,
+    "cluster.k": 2,
+    "cluster.share": "last",
+    "cluster.columns": 8,
+    "raster.along": "n",
+    "raster.group": 4,
+    "raster.run": 2,
+    "raster.order": "pairs",
+    "smem.swizzle": "none",
+    "epilogue.slots": 1,
+    "epilogue.prefetch": 1,
+    "epilogue.columns": 16,
+    "epilogue.rows": "tile",
+    "epilogue.row_warps": 4,
+    "epilogue.row_words": 2,
+    "min_blocks": 2,
+    "exchange": True,
+    "functions": "short",
+    "tile.part": 256,
+    "tile.pixels": (128,),
+    "tile.joined": True,
+    "launch.realign": True,
+    "launch.dependent": True,
+}
+SIZED = {"name", "device", "atom", "roles.form", "epilogue.through"} | {
+    f"tile.{tile}.{dim}"
+    for tile in ("cta", "warp")
+    for dim in "mnk"
+    if (tile, dim) != ("warp", "k")
+}
+# What the document says to decide nothing there, for lack of panels, of rows that need anything, or
+# of ranges.
+_NO_PANELS = {"epilogue.slots", "epilogue.prefetch"}
+SAID = {
+    name: {"loops.grid", "epilogue.row_warps", "epilogue.row_words"}
+    | ({"launch.realign"} if name.startswith("roles") else set())
+    for name in FAMILIES
+}
+SAID["roles"] |= {"tile.pixels"}
+for name in ("warps", "warps, from registers", "lanes", "roles, from registers"):
+    SAID[name] |= _NO_PANELS
+SAID["roles, made fragments"] |= _NO_PANELS
+SAID["a chain"] |= {"epilogue.slots", "raster.along", "functions"}
+SAID["a chain, in panels"] |= {"raster.along", "functions"}
+SAID["a chain, by warps"] = {"epilogue.row_warps", "epilogue.row_words", "functions"} | _NO_PANELS
+
+
+def test_every_field_has_another_value():
+    fields = set(leaves(Schedule()))
+    assert set(OTHERS) | SIZED == fields and not set(OTHERS) & SIZED
+
+
+def code(schedule: Schedule, function: Any, signature: tuple[str, ...], sizes: Any) -> str:
+    """The kernel's text, without comments, which say the schedule."""
+    program = pg.fuse(function, name="f")
+    made = program.compile(*signature, arch=schedule.device, sizes=sizes, schedule=schedule)
+    lines = (line.partition("//")[0].rstrip() for line in made.source.splitlines())
+    return "\n".join(filter(None, lines))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_field_is_ignored_in_silence(family):
+    """Every field changes the kernel, is refused, or the document says that it decides nothing."""
+    base, program = FAMILIES[family]
+    usual, ignored = code(base, *program), set()
+    for path, value in OTHERS.items():
+        other = changed(base, **{path.replace(".", "__"): value})
+        assert other != base, path
+        try:
+            if code(other, *program) == usual:
+                ignored.add(path)
+        except PolygenError as error:
+            assert error.nearest or "Leave it out" in str(error) or "Nearest" in str(error), path
+    assert ignored == SAID[family]
+
+
+@pytest.mark.parametrize(
+    ("family", "fields"),
+    [
+        ("warps", {"pipeline.in_flight", "roles.producer_registers", "roles.consumer_registers"}),
+        ("lanes", {"pipeline.stages", "pipeline.distance", "pipeline.copies", "smem.swizzle"}),
+        ("roles", {"pipeline.distance", "pipeline.fragments", "pipeline.lookahead"}),
+        ("roles, made fragments", {"pipeline.distance", "pipeline.lookahead", "pipeline.across"}),
+        ("a chain", {"pipeline.distance", "pipeline.fragments", "loops.k", "epilogue.columns"}),
+        ("a chain", {"exchange", "cluster.share", "raster.run", "launch.dependent"}),
+    ],
+)
+def test_what_decides_nothing_is_refused_by_name(family, fields):
+    base, (function, signature, sizes) = FAMILIES[family]
+    for field in fields:
+        other = changed(base, **{field.replace(".", "__"): OTHERS[field]})
+        with pytest.raises(PolygenError, match=f"{re.escape(field)} .*it decides nothing there"):
+            code(other, function, signature, sizes)
 
 
 # --- the document

@@ -327,3 +327,10 @@ def test_the_explanation_says_what_limits_what():
     assert "bound: start" in few and "filled with zeros" in few
     text = explained("pingpong_128x192x64_c2x1", Problem(3072, 3072, 3072))
     assert "of 66 clusters of 2 multiprocessors idle" in text
+
+
+@pytest.mark.parametrize("number", range(len(PROBLEMS)))
+def test_a_schedule_is_priced_among_others_as_alone(number):
+    problem, some = PROBLEMS[number], ALL[number % 5 :: 5]
+    among = dict(zip(ALL, predict_all(H200, ALL, problem), strict=True))
+    assert [among[one] for one in some] == [predict(H200, one, problem) for one in some]

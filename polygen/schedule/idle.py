@@ -1,0 +1,44 @@
+"""Fields that decide nothing in a kernel: a value that is asked for there is refused, not ignored.
+
+Which fields a kernel reads follows from who multiplies in it: warps that do everything, consumers
+of a producer, or lanes. Fields that only some programs give a meaning are documented as such in
+schedules/README.md, with the others.
+"""
+
+from __future__ import annotations
+
+from polygen.schedule.model import Schedule, leaves
+
+# Of kernels whose warps multiply what they have copied themselves.
+_LOOPS = ("loops.mma", "loops.k", "loops.phases", "smem.swizzle")
+_COPIES = ("pipeline.distance", "pipeline.order", "pipeline.copies", "pipeline.across")
+_FRAGMENTS = ("pipeline.fragments", "pipeline.lookahead")
+_ROLES = (
+    "pipeline.in_flight", "roles.producer_registers", "roles.consumer_registers", "roles.computes",
+)  # fmt: skip
+# Of programs of one product; a chain's kernel is of tiles of rows, whose operands are arguments.
+_NO_CHAINS = (
+    "pipeline.across", "exchange", "roles.computes", "cluster.share", "cluster.columns", "raster.run",
+    "epilogue.rows", "launch.realign", "launch.dependent",
+)  # fmt: skip
+_USUAL = dict(leaves(Schedule()))
+
+
+def idle(schedule: Schedule, *, chain: bool = False) -> list[str]:
+    """The fields that are no default and decide nothing in the schedule's kernels.
+
+    Args:
+        schedule: the record.
+        chain: whether they are of chains of products.
+    """
+    fields: tuple[str, ...] = _ROLES
+    if schedule.specialised:  # the ring is kept full, by barriers that follow from it
+        fields = _LOOPS + _COPIES
+        fields += _FRAGMENTS[1:] if schedule.from_registers else _FRAGMENTS
+    elif schedule.by_lanes:  # there is no ring
+        fields += (*_LOOPS, *_COPIES, "pipeline.stages")
+    if chain:
+        fields += _NO_CHAINS
+        fields += () if schedule.epilogue.through == "tma" else ("epilogue.columns",)
+    asked = dict(leaves(schedule))
+    return [name for name in fields if asked[name] != _USUAL[name]]
