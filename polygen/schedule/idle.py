@@ -18,8 +18,8 @@ _ROLES = (
 )  # fmt: skip
 # Of programs of one product; a chain's kernel is of tiles of rows, whose operands are arguments.
 _NO_CHAINS = (
-    "pipeline.across", "exchange", "roles.computes", "cluster.share", "cluster.columns", "raster.run",
-    "epilogue.rows", "launch.realign", "launch.dependent",
+    "pipeline.across", "exchange", "roles.computes", "cluster.share", "cluster.columns",
+    "raster.run", "epilogue.rows", "launch.realign", "launch.dependent",
 )  # fmt: skip
 _USUAL = dict(leaves(Schedule()))
 
