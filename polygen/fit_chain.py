@@ -248,12 +248,11 @@ def _all_fitting(
         if columns > one["columns_most"] or ranges != (found.chain.range is not None):
             continue
         make = _for_roles if atom.scope == "warpgroup" else _for_warps
-        schedule = make(found, atom, device, columns, one)
-        name = schedule.name
-        if _tile_of(name) in map(_tile_of, skip):
-            continue
-        if not leaves_in_panels(found, schedule):
+        schedule, skipped = make(found, atom, device, columns, one), set(map(_tile_of, skip))
+        if not leaves_in_panels(found, schedule) or _tile_of(schedule.name) in skipped:
             schedule = _from_registers(schedule)
+        if _tile_of(_from_registers(schedule).name) in skipped:
+            continue
         shape = chain_shape(found, atom, schedule, device)
         try:
             check_chain(found, shape, atom, schedule, device)
