@@ -43,6 +43,7 @@ class CostParameters:
         thread_passes: through the pipe of shared memory, of what a producer's threads shift into
             place.
         thread_latency: cycles from such a thread's read to its arrival.
+        chain_alone: times as long for a tile of keys of a chain whose block shares with none.
         thread_start: microseconds, besides start, until threads have filled a ring's first slot.
         producer_rate: bytes per cycle of computed operands that threads of a producer write.
         compute_rate: bytes per cycle of operands that threads compute and write to shared memory.
@@ -120,6 +121,7 @@ class CostParameters:
     thread_passes: float
     thread_latency: float
     thread_start: float
+    chain_alone: float
     producer_rate: float
     compute_rate: float
     fragment_rate: float

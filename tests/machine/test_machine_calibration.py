@@ -126,14 +126,13 @@ CHOSEN = [
         ),
     ),
     (images, ("layers", "sizes_are_asked")),
-]  # fmt: skip
-
-# What no GPU has been asked yet. Once it is recorded, it belongs to those above.
-NEXT: list[tuple[object, tuple[str, ...]]] = [
     (map_changes, ("maps_that_change_load_what_they_say",)),
     (warp_operations, ("parts_of_a_warp_with_masks_of_their_own",)),
     (instructions, ("arithmetic_gives_one_nan",)),
-]
+]  # fmt: skip
+
+# What no GPU has been asked yet. Once it is recorded, it belongs to those above.
+NEXT: list[tuple[object, tuple[str, ...]]] = []
 
 
 def cases(chosen):

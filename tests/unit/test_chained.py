@@ -237,7 +237,6 @@ def test_of_the_tiles_that_were_timed_the_fastest_is_taken() -> None:
         return decided.schedule.name
 
     assert chosen(softmax, 128, 512) == "chain_128x128x128_r2_t_tma"
-    assert chosen(softmax, 128, 1120) == "chain_128x128x160_r1_tma"  # 7 tiles of keys, or 9
     assert chosen(softmax, 128, 16384) == "chain_128x128x128_r2_t_tma"
     assert chosen(causal, 64, 1024) == "chain_64x64x64_r1_tma_pairs"  # blocks begin beside others
     assert chosen(causal, 64, 8192) == "chain_192x64x128_r2_t_tma_pairs"

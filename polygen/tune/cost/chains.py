@@ -145,7 +145,8 @@ def _step_of_warps(
     waited = p.warp_latency * (1 + p.warp_crowding) / max(1, schedule.pipeline.distance)
     parts = (products, exponentials, loads, copied)
     together = sum(one**p.warp_sharpness for one in parts) ** (1 / p.warp_sharpness)
-    return float(max(together, waited) + p.barrier)
+    alone = p.chain_alone if sharing == 1 else 1.0  # while a block waits nobody multiplies
+    return float(alone * max(together, waited) + p.barrier)
 
 
 def timed(
