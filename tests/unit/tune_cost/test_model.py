@@ -92,7 +92,7 @@ def test_more_of_a_cost_is_never_faster(name):
 
 def test_every_parameter_is_a_rate_a_cost_or_an_exponent():
     exponents = {"memory_sharpness", "warp_sharpness"}
-    behind = {"rows_share"}  # of the launch that follows
+    behind = {"rows_share", "chain_alone"}  # of the launch that follows, and of chains
     assert {f.name for f in fields(P)} == {*BETTER, *WORSE, *exponents, *behind}
 
 
