@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from polygen.hardware.cost_parameters import CostParameters, cost_parameters
 from polygen.hardware.device import Device
 from polygen.schedule.problem import Fitted, Problem
-from polygen.tune.cost.counts import Counts, all_counts, counts
+from polygen.tune.cost.counted import Counts
+from polygen.tune.cost.counts import all_counts, counts
 from polygen.tune.cost.model import BEFORE, PARTS, Columns, times
 
 __all__ = [

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from polygen.hardware.device import Device
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.poly.last_round import LastRound
 from polygen.schedule.model import Schedule
 from polygen.schedule.problem import Fitted, Problem
+from polygen.tune.cost.counted import Counts
 from polygen.tune.cost.tile_counts import (
     box_rows,
     cluster_count,
@@ -39,171 +39,6 @@ from polygen.tune.cost.tile_counts import (
 _BYTE = 8  # bits
 _SUM_BYTES = 4  # of sums that blocks share
 _READ_TOGETHER = 2 * chunk_bytes()  # of computed operands, by a thread that multiplies as well
-
-
-class Counts(NamedTuple):
-    """What one kernel does. "Block" is a thread block; sizes in bytes.
-
-    One is made for every schedule that is compared, and with so many numbers a tuple is made in a
-    third of the time of a record of another kind.
-
-    Attributes:
-        roles: 1 with roles, 0 without.
-        pingpong: 1 if consumers take turns at whole tiles.
-        blocks: of a cluster.
-        split: of these, blocks that share the sums of a tile.
-        clusters: of output tiles, the last ones perhaps partly outside the result; those that have
-            products.
-        slots: clusters that run at once; without roles, multiprocessors.
-        rounds: clusters that the busiest slot works through.
-        resident: blocks of a multiprocessor.
-        k_tiles: of the sums; of those that blocks share, one block's.
-        element_bytes: of the operands.
-        ahead: k tiles by which copies run ahead.
-        workers: warps of a block that multiply; with roles, warpgroups.
-        own: sums of one worker's tile.
-        products: multiply-adds of a block per k tile.
-        instructions: warpgroup instructions of a block per k tile; 0 without roles.
-        filled: bytes copied into a block's shared memory per k tile.
-        fetched: of these, bytes that the block itself asks the L2 cache for.
-        box_rows: rows of the boxes in which it asks.
-        threaded: bytes of tiles that threads shift into place per k tile, those outside the
-            operands included.
-        made: bytes of tiles that threads compute per k tile, likewise.
-        made_functions: evaluated for them per k tile.
-        made_waits: for what they are computed from, per k tile, without roles.
-        thread_rounds: of them per k tile: what is on its way at once is written before the next.
-        access_bytes: the widest access that the rows of all operands allow, a whole chunk at most.
-        outside: bytes outside the operands that the copy engine has filled with zeros.
-        in_flight: k tiles whose products may still run when the next are issued.
-        operand_reads: bytes that products or fragment loads read from shared memory per k tile,
-            times the wavefronts that bank conflicts make of one.
-        passes: over the sums of a tile before its results, where blocks of a cluster cover rows.
-        reading: of these, those that read matrices.
-        sent: bytes of sums that a block sends to those that share them, per tile.
-        panels: steps in which one worker finishes its share of a tile.
-        waits: that one worker passes per tile.
-        matrix_bytes: of the epilogue's matrices, read per tile.
-        result_bytes: written per tile.
-        functions: evaluated per tile.
-        from_registers: 1 if results are stored straight from the registers.
-        in_lines: 1 if threads move the panels of the epilogue.
-        read_bytes: read from device memory at least: operands and matrices once.
-        written_bytes: written there.
-        along_bytes: of the operands that tiles of a group share while the group advances, per
-            group.
-        batches: matrices of results.
-        across_bytes: of the other operands, of one matrix of results.
-        groups: of the raster: how often the other operands are swept.
-        astride: 1 if rows of an operand lie astride the lines of the cache.
-        copied: of the operands that are copied first, to rows that start at lines.
-        made_from: read where computed operands are made first.
-        made_first: of these operands, written.
-        first_functions: evaluated for them.
-        others: clusters of output tiles without products.
-        exchanged: 1 if operands are exchanged.
-        lanes: 1 if lanes multiply, without tensor cores.
-        loaded: elements that they read into registers, per k tile.
-        folded: terms that are folded into sums and the like, per tile.
-        indexed: into the place of the largest or the smallest.
-        exponentials: into sums of exponentials.
-        unstored: 1 if nothing but folds leaves.
-        converted: elements of fragments that consumers compute, per k tile.
-        converted_functions: functions beyond arithmetic in them.
-        making_steps: fragments that one consumer computes after each other, per k tile.
-        meetings: times that blocks send each other sums of a tile.
-        last_split: blocks that share the sums of a tile of the last round; 1: none do. The other
-            counts are of tiles that a block has for itself.
-        last_rounds: of these tiles, how many the busiest block has a part of.
-        last_tiles: how many there are.
-        promoted: sums of blocks that are added to whole ones, per k tile.
-        terms: products of tensor cores for one of the program's, of operands that warps split.
-        making_vectors: vectors along k that it reads numbers of for them, over all of them.
-    """
-
-    roles: int
-    pingpong: int
-    blocks: int
-    split: int
-    clusters: int
-    slots: int
-    rounds: int
-    resident: int
-    k_tiles: int
-    element_bytes: int
-    ahead: int
-    workers: int
-    own: int
-    products: int
-    instructions: int
-    filled: int
-    fetched: int
-    box_rows: int
-    threaded: int
-    made: int
-    made_functions: int
-    made_waits: int
-    thread_rounds: int
-    access_bytes: int
-    outside: int
-    in_flight: int
-    operand_reads: int
-    passes: int
-    reading: int
-    sent: int
-    panels: int
-    waits: int
-    matrix_bytes: int
-    result_bytes: int
-    functions: int
-    from_registers: int
-    in_lines: int
-    read_bytes: int
-    written_bytes: int
-    along_bytes: int
-    batches: int
-    across_bytes: int
-    groups: int
-    astride: int
-    copied: int
-    made_from: int = 0
-    made_first: int = 0
-    first_functions: int = 0
-    others: int = 0
-    exchanged: int = 0
-    lanes: int = 0
-    loaded: int = 0
-    folded: int = 0
-    indexed: int = 0
-    exponentials: int = 0
-    unstored: int = 0
-    converted: int = 0
-    converted_functions: int = 0
-    making_steps: int = 0
-    meetings: int = 1
-    last_split: int = 1
-    last_rounds: int = 0
-    last_tiles: int = 0
-    promoted: int = 0
-    terms: int = 1
-    making_vectors: int = 0
-
-    @property
-    def tiles(self) -> int:
-        """Output tiles, those of partly filled clusters included."""
-        return self.clusters * self.blocks // self.split
-
-    @property
-    def idle(self) -> int:
-        """Slots without a cluster in the last round, or without a part of its tiles."""
-        if self.last_rounds:
-            return -self.last_tiles % (self.slots // self.last_split) * self.last_split
-        return -self.clusters % self.slots
-
-    @property
-    def busiest(self) -> float:
-        """Tiles that the busiest slot works through, parts of the last ones counted as such."""
-        return self.rounds + self.last_rounds / self.last_split
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from polygen.hardware.device import Device
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.schedule.problem import Problem
 from polygen.tune.cost import Cost
-from polygen.tune.cost.counts import Counts
+from polygen.tune.cost.counted import Counts
 from polygen.tune.cost.model import BEFORE
 
 _MEANINGS = {

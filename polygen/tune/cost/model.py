@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from polygen.hardware.cost_parameters import CostParameters
 from polygen.hardware.swizzle import chunk_bytes
-from polygen.tune.cost.counts import Counts
+from polygen.tune.cost.counted import Counts
 
 Column = npt.NDArray[np.float64]
 
