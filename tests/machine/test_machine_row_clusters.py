@@ -124,8 +124,8 @@ def test_norms_are_within_their_bound(n):
 def test_a_block_that_is_sent_nothing_waits_for_ever(monkeypatch):
     plain = row_exchange._sent
 
-    def fewer(work, lanes, numbers):
-        return [line.replace("there < 2", "there < 1") for line in plain(work, lanes, numbers)]
+    def fewer(work, numbers):
+        return [line.replace("there < 2", "there < 1") for line in plain(work, numbers)]
 
     monkeypatch.setattr(row_exchange, "_sent", fewer)
     kernel = two_levels.compile(*X_W, arch="sm_90a", schedule=beside("one", (1, 2)))

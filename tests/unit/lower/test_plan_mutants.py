@@ -38,6 +38,7 @@ EQUIVALENT = {
     ("Write", "width"): "the same elements, in narrower accesses",
     ("Line", "width"): "the same elements, in narrower accesses",
     ("Fetch", "width"): "the same elements, in narrower accesses",
+    ("Line", "together"): "the same portions, more or fewer of them on their way at once",
     ("Source", "alignment"): "rows are taken to begin at more places than they do",
     ("Rows", "swizzle"): "another permutation of the chunks of whole rows, for who writes and who "
     "reads them: banks may conflict",
