@@ -261,6 +261,15 @@ class ToolchainMissing(PolygenError):
     """A library that the requested step needs is not installed, or there is no GPU to run on."""
 
 
+def package_missing(reason: ImportError) -> ToolchainMissing:
+    """The error of a package that polygen cannot do without, and that is not installed."""
+    return ToolchainMissing(
+        "a package that polygen needs is missing",
+        why=str(reason),
+        nearest="`polygen doctor` says which, and what mends it",
+    )
+
+
 class ToolchainBroken(PolygenError):
     """A library that the requested step needs is installed, but cannot be loaded or used."""
 

@@ -20,8 +20,8 @@ from polygen.cli.output import error_json, print_json
 from polygen.errors import (
     OutputError,
     PolygenError,
-    ToolchainMissing,
     TraceError,
+    package_missing,
     readable,
     told,
 )
@@ -86,11 +86,7 @@ def _options(words: list[str]) -> argparse.Namespace:
 
         found = doctor.alone(words)
         if found is None:
-            raise ToolchainMissing(
-                "a package that polygen needs is missing",
-                why=str(reason),
-                nearest="`polygen doctor` says which, and what mends it",
-            ) from reason
+            raise package_missing(reason) from reason
         return found
     return parser().parse_args(words)
 

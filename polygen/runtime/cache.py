@@ -28,6 +28,7 @@ import platformdirs
 
 from polygen import knobs
 from polygen.emit.source import KernelSource
+from polygen.errors import package_missing
 from polygen.runtime import nvrtc
 from polygen.runtime.artifact import Artifact, Resources
 from polygen.runtime.files import replace_with, unwritable
@@ -198,7 +199,10 @@ def put(path: Path, entry: bytes) -> None:
 def _shard_lock(shard: Path) -> Iterator[bool]:
     """Hold the shard's lock; yields False, with a warning, when the folder cannot be used."""
     # Imported where it is used: it audits what runs, which the NumPy adapter's look at frames is.
-    from filelock import FileLock  # noqa: PLC0415
+    try:
+        from filelock import FileLock  # noqa: PLC0415
+    except ImportError as missing:
+        raise package_missing(missing) from missing
 
     # One for a path: what is made under the lock may ask for entries of the same shard.
     lock = FileLock(shard / "lock", timeout=_LOCK_SECONDS, is_singleton=True)

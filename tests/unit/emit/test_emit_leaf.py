@@ -183,7 +183,7 @@ def plans():
     found |= {"rest": rest_plan(), "paged": paged_plan()}
     found |= {name: covering_plan(*given) for name, given in COVERING.items()}
     found |= {"near": near_plan(), "in pairs": sample("chain in pairs")}
-    found |= {name: sample(name) for name in ("chain in panels", "carried chain")}
+    found |= {"chain in panels": sample("chain in panels")}
     return found | {name: folding(schedule) for name, schedule in FOLDS.items()}
 
 
@@ -197,7 +197,7 @@ def test_no_leaf_is_in_the_table_for_nothing(plans):
     [
         *KERNELS, *COMPUTED, *COVERING, *FOLDS,
         "staged", "chain", "parts", "beside", "rows", "scaled", "rest", "paged",
-        "near", "in pairs", "chain in panels", "carried chain",
+        "near", "in pairs", "chain in panels",
     ],
 )  # fmt: skip
 def test_a_leaf_names_the_iterators_that_it_reads(plans, name):

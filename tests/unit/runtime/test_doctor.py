@@ -329,7 +329,7 @@ import sys
 sys.modules[{module!r}] = None
 from polygen.cli import main
 print("code", main(["doctor"]))
-print("code", main(["show", "x @ w", "x:f16[M,K]", "w:f16[K,N]"]))
+print("code", main(["show", "x @ w", "x:f16[M,K]", "w:f16[K,N]", "--arch", "sm_80"]))
 """
     environment = os.environ | {"PYTHONPATH": str(ROOT), "POLYGEN_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(
