@@ -116,7 +116,8 @@ FEW = ("turns", "log-sum-exp", "columns that fill no panel")
 
 
 def _through(schedule: Schedule, way: str) -> Schedule:
-    return replace(schedule, epilogue=replace(schedule.epilogue, through=way))
+    columns = schedule.epilogue.columns if way == "tma" else 0  # there are no panels to have some
+    return replace(schedule, epilogue=replace(schedule.epilogue, through=way, columns=columns))
 
 
 @functools.cache
