@@ -13,7 +13,6 @@ the same.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import os
 import time
@@ -21,6 +20,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+
+from filelock import FileLock, Timeout
 
 from polygen.bench import record as records
 from polygen.bench import worker
@@ -150,30 +151,21 @@ def run(request: Request, progress: Progress, now: Callable[[], float] = time.mo
 
 @contextlib.contextmanager
 def _alone(out: Path) -> Iterator[None]:
-    """Nobody else writes the record; the lock ends with the process, however that ends.
-
-    Its file goes where the run ends by itself. Who opened the file before holds a lock of nothing,
-    and asks again.
-    """
+    """Nobody else writes the record; the lock ends with the process, however that ends."""
     out.parent.mkdir(parents=True, exist_ok=True)
     path = out.with_name(f".{out.name}.lock")
-    while True:
-        with path.open("a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise BenchError(
-                    "another run writes this record",
-                    where=str(out),
-                    nearest="Wait, or name another --out",
-                ) from None
-            if not os.fstat(file.fileno()).st_nlink:
-                continue
-            try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)
-            return
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise BenchError(
+            "another run writes this record", where=str(out), nearest="Wait, or name another --out"
+        ) from None
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)  # while it is held: who has opened it holds a lock of nothing
+        lock.release()
 
 
 def _run(

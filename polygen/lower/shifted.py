@@ -168,8 +168,10 @@ def check_stored(of: Shifted) -> None:
         place = np.where(inside[:, :, 0, slot], end[:, :, 0, slot], 0)
         np.add.at(count, (*np.indices(place.shape), place), inside[:, :, 0, slot])
     wanted = np.arange(columns + size) < left[:, :, :, 0]
+    if (end < 0).any():
+        raise VerifyError("an element before the panel's is stored", where=of.end)
     wrong = np.argwhere((count != wanted).any(axis=2))
-    if len(wrong) or (end < 0).any():
+    if len(wrong):
         raise VerifyError(
             f"not every element is stored once where a chunk begins after {wrong[0][0]} elements "
             f"and the row ends after {wrong[0][1]}",

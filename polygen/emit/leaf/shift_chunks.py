@@ -47,7 +47,7 @@ def _(plan: KernelPlan, one: Leaf, work: RowCopy) -> Text:
         "    }",
         "  }",
     ]
-    shifts = [*shift_words(work.shifts, "from[u]", "shift")]
+    shifts = shift_words(work.shifts, "from[u]", "shift")
     made = ", ".join(f"words[{at}]" for at in range(words))
     stores = [
         "#pragma unroll",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import random
@@ -175,23 +174,6 @@ def test_without_a_card_there_is_no_run(tmp_path, monkeypatch):
     with pytest.raises(ToolchainMissing, match=r"no GPU to measure on.*--replay"):
         run.run(request(tmp_path / "out.json", replayed=None), Quiet())
     assert list(tmp_path.iterdir()) == []  # nor is there a lock
-
-
-def test_a_lock_that_its_owner_has_removed_is_none(tmp_path, monkeypatch):
-    """Who opens the file of a run that ends meanwhile takes a lock of its own."""
-    path, lock = tmp_path / ".out.json.lock", fcntl.flock
-    path.touch()
-
-    def late(file, how):
-        monkeypatch.setattr(fcntl, "flock", lock)
-        path.unlink()
-        lock(file, how)
-
-    monkeypatch.setattr(fcntl, "flock", late)
-    out = tmp_path / "out.json"
-    with run._alone(out), pytest.raises(BenchError, match="another run"), run._alone(out):
-        pass
-    assert not path.exists()
 
 
 # --- children that hang or die
