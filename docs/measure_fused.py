@@ -42,6 +42,7 @@ PROTOCOL = (
     "microseconds of CUDA events; operands bf16 where nothing else is said"
 )
 WIDTH = 3  # of windows
+GROUP = 128  # weights of a row that share a scale
 EPSILON = 1e-6
 
 
@@ -188,6 +189,22 @@ def _cases() -> dict[str, Case]:
         ("bf16[K]",),
         [(4096, 4096, 4096)],
     )
+    rows(
+        "(x * g) @ w.T",
+        lambda x, w, g: (x * g) @ w.T,
+        lambda x, w, g: (x * g) @ w.T,
+        ("bf16[K]",),
+        [(4096, 4096, 4096)],
+    )
+    rows(
+        "silu(x) @ w.T",
+        lambda x, w: pg.silu(x) @ w.T,
+        lambda x, w: _torch().nn.functional.silu(x) @ w.T,
+        (),
+        [(4096, 4096, 4096)],
+    )
+    rows("x @ w.T", lambda x, w: x @ w.T, lambda x, w: x @ w.T, (), [(4096, 4096, 4096)])
+    found |= _stored_in_bytes()
     for size in (4096, 8192):
         sizes = {"M": size, "K": size}
         found[f"x @ x.T {size}"] = Case(
@@ -230,6 +247,39 @@ def _cases() -> dict[str, Case]:
     return found
 
 
+def _stored_in_bytes() -> dict[str, Case]:
+    """Weights of 8 and 4 bits; PyTorch's of 4 bits are unpacked from bytes."""
+    found = {}
+    n = k = 8192
+    groups = k // GROUP
+    for m in (1, 16, 64, 4096):
+        found[f"int8 weights {m}x{n}x{k}"] = Case(
+            lambda x, q, s: x @ (q.astype("bf16") * s[:, None]).T,
+            lambda x, q, s: x @ (q.to(x.dtype) * s[:, None].to(x.dtype)).T,
+            (f"bf16[M,{k}]", f"s8[N,{k}]", "f32[N]"), {"M": m, "N": n}, 2 * m * n * k, (2,),
+        )  # fmt: skip
+        found[f"int8 weights in groups of {GROUP}, {m}x{n}x{k}"] = Case(
+            lambda x, q, s: x @ (q.astype("bf16") * pg.repeat(s, GROUP, axis=1)).T,
+            lambda x, q, s: x @ (q.to(x.dtype) * s.repeat_interleave(GROUP, 1)).T,
+            (f"bf16[M,{k}]", f"s8[N,{k}]", f"bf16[N,{groups}]"), {"M": m, "N": n},
+            2 * m * n * k, (2,),
+        )  # fmt: skip
+        found[f"int4 weights in groups of {GROUP}, {m}x{n}x{k}"] = Case(
+            lambda x, q, s: x
+            @ (pg.unpack(q, "i4").astype("bf16") * pg.repeat(s, GROUP, axis=1)).T,
+            lambda x, q, s: x @ (_nibbles(q).to(x.dtype) * s.repeat_interleave(GROUP, 1)).T,
+            (f"bf16[M,{k}]", f"u8[N,{k // 2}]", f"bf16[N,{groups}]"), {"M": m, "N": n},
+            2 * m * n * k, (2,),
+        )  # fmt: skip
+    return found
+
+
+def _nibbles(packed: Any) -> Any:
+    torch = _torch()
+    both = torch.stack((packed & 15, packed >> 4), -1).flatten(-2).to(torch.int8)
+    return both - 16 * (both > 7)
+
+
 def _with_mean(v: Any) -> Any:
     if isinstance(v, _torch().Tensor):
         return v, (_wide(v) * _wide(v)).mean(1)
@@ -244,6 +294,7 @@ def _permuted(total: int, count: int) -> Any:
 def _operands(case: Case) -> list[Any]:
     torch = _torch()
     kinds = {"bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
+    whole = {"s8": (torch.int8, -127, 128), "u8": (torch.uint8, 0, 256)}
     depth = case.sizes.get("K", 1)
     found = []
     for number, text in enumerate(case.signature):
@@ -252,6 +303,10 @@ def _operands(case: Case) -> list[Any]:
             continue
         kind, dims = re.fullmatch(r"(\w+)\[(.*)\]", text).groups()  # type: ignore[union-attr]
         shape = [int(d) if d.isdigit() else case.sizes[d] for d in dims.split(",")]
+        if kind in whole:
+            dtype, least, end = whole[kind]
+            found.append(torch.randint(least, end, shape, device="cuda", dtype=dtype))
+            continue
         one = torch.randn(*shape, device="cuda", dtype=kinds[kind])
         found.append(one * depth**-0.5 if number in case.scaled else one)
     return found
