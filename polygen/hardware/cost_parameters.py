@@ -52,6 +52,7 @@ class CostParameters:
         fragment_latency: cycles from shared memory to the product of a fragment that one computes.
         vector_latency: cycles more for each vector along k of which one reads numbers for it.
         promote_rate: sums of blocks per cycle that consumers add to whole ones.
+        promote_turn: cycles between two blocks' products of a consumer whose turn it is.
         outside_rate: bytes per cycle that the copy engine fills with zeros outside an array.
         l2_rate: bytes per cycle that the L2 cache gives all multiprocessors together.
         latency: cycles from a copy's issue to its arrival.
@@ -129,6 +130,7 @@ class CostParameters:
     vector_latency: float
     compute_function_rate: float
     promote_rate: float
+    promote_turn: float
     outside_rate: float
     l2_rate: float
     latency: float

@@ -136,6 +136,8 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     convert = c.resident * _converting(p, c)
     product = np.maximum.reduce([multiply, shared, convert]) + c.instructions * p.instruction
     product = product + c.resident * c.promoted / p.promote_rate
+    # Whose turn it is multiplies alone, and nobody does while sums of blocks are promoted.
+    product = product + np.where((c.pingpong > 0) & (c.promoted > 0), p.promote_turn, 0.0)
     in_step = np.where(c.blocks > 2, p.wide_cluster_loss, p.cluster_loss)
     product = product * (1 + np.where(c.blocks > c.split, in_step, 0.0))
     # What tiles of a group share is fetched again, if the cache does not hold it beside the rest.

@@ -71,7 +71,7 @@ WORSE = (
     "wide_cluster_loss", "group_loss", "block_step", "tile", "panel", "panel_turn", "registers",
     "line", "across", "thread_latency", "thread_passes", "thread_start", "warp_start",
     "warp_latency", "warp_crowding", "full_rate_warps", "barrier", "round", "exchange",
-    "copy_start", "fragment_latency", "vector_latency",
+    "copy_start", "fragment_latency", "vector_latency", "promote_turn",
     "unstored", "fold", "fold_index", "fold_exponential",
 )  # fmt: skip
 
