@@ -132,7 +132,11 @@ CHOSEN = [
 ]  # fmt: skip
 
 # What no GPU has been asked yet. Once it is recorded, it belongs to those above.
-NEXT: list[tuple[object, tuple[str, ...]]] = []
+NEXT: list[tuple[object, tuple[str, ...]]] = [
+    (mma, ("matrix_instructions_give_one_nan", "quad_pairs_give_one_nan")),
+    (wgmma, ("products_of_warpgroups_give_one_nan",)),
+    (wmma, ("fragments_of_products_give_one_nan",)),
+]
 
 
 def cases(chosen):
