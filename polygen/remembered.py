@@ -128,11 +128,11 @@ def _nameless_map(text: str) -> Map:
     said = _VECTOR.fullmatch(text)
     items = [] if said is None else [one.strip() for one in said[2].split(",")]
     numbers = {n: int(one) for n, one in enumerate(items) if one.isdigit()}
-    if said is None or not numbers:
+    if not numbers or any(one.count("(") != one.count(")") for one in items):
         return Map(text)
     # Reading takes isl longer than to put numbers in, and vectors differ by their numbers.
     others = [one for n, one in enumerate(items) if n not in numbers]
-    found = _nameless_map(f"{said[1]}[{','.join(others)}] }}")
+    found = _nameless_map(f"{text[: text.rindex('[')]}[{','.join(others)}] }}")
     for n, value in numbers.items():
         found = found.insert_dims(dim_type.out, n, 1).fix_val(dim_type.out, n, _number(value))
     return found
