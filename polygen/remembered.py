@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from polygen.isl import Map, Schedule, Set, dim_type, points
+from polygen.isl import Map, Schedule, Set, Val, dim_type, points
 
 # How many results of the operations below are kept; those of one kernel are some hundreds. Two
 # relations are one key only if they are equal: what is read back from emitted text finds what was
@@ -21,6 +21,8 @@ _FEW_PIECES = 2  # of a lexicographic order: no two of them are one
 # The text of one set or relation between named tuples. Leaves of one shape differ by names alone.
 _TUPLE = r"(\w+)(\[[^][]*\])"
 _SAID = re.compile(rf"([^{{}}]*\{{ ?){_TUPLE}( -> ?)?(?:{_TUPLE}|(\[[^][]*\]))?([^][;{{}}]*\}})")
+# A time vector: numbers between coordinates, and nothing is said about either.
+_VECTOR = re.compile(r"([^{}]*\{ \[[^][]*\] -> )\[([^][]*)\] \}")
 _forgetting: list[Callable[[], None]] = []
 _same_first: dict[tuple[str, int], Map] = {}  # by space: isl's spaces have no hash of content
 
@@ -89,12 +91,8 @@ def by_content(compute: Callable[..., Map]) -> Callable[..., Map]:
 
 
 def _named(relation: Map) -> tuple[str | None, str | None]:
-    """The names of a relation's tuples."""
-    inner, outer = dim_type.in_, dim_type.out
-    return (
-        relation.get_tuple_name(inner) if relation.has_tuple_name(inner) else None,
-        relation.get_tuple_name(outer) if relation.has_tuple_name(outer) else None,
-    )
+    """The names of a relation's tuples; None where a tuple has none."""
+    return relation.get_tuple_name(dim_type.in_), relation.get_tuple_name(dim_type.out)
 
 
 @lru_cache(maxsize=_KEPT)
@@ -127,7 +125,22 @@ def _nameless_set(text: str) -> Set:
 
 @lru_cache(maxsize=_KEPT)
 def _nameless_map(text: str) -> Map:
-    return Map(text)
+    said = _VECTOR.fullmatch(text)
+    items = [] if said is None else [one.strip() for one in said[2].split(",")]
+    numbers = {n: int(one) for n, one in enumerate(items) if one.isdigit()}
+    if not numbers or any(one.count("(") != one.count(")") for one in items):
+        return Map(text)
+    # Reading takes isl longer than to put numbers in, and vectors differ by their numbers.
+    others = [one for n, one in enumerate(items) if n not in numbers]
+    found = _nameless_map(f"{text[: text.rindex('[')]}[{','.join(others)}] }}")
+    for n, value in numbers.items():
+        found = found.insert_dims(dim_type.out, n, 1).fix_val(dim_type.out, n, _number(value))
+    return found
+
+
+@lru_cache(maxsize=_FEW_TABLES)
+def _number(value: int) -> Val:
+    return Val(value)
 
 
 @lru_cache(maxsize=_FEW_TABLES)

@@ -185,7 +185,6 @@ def _run(
             if arch is None:
                 raise ToolchainMissing(
                     "there is no GPU to measure on",
-                    where="polygen bench",
                     nearest="Run it where there is one, or --replay a record",
                 )
             made["target"] = arch

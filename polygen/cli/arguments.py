@@ -43,6 +43,7 @@ ranks=4 microbatches=8; in the place of 1f1b any relation, docs/parallel.md says
 _GOES_ON = re.compile(r"[A-Za-z_][\w.-]*(=[^=\s]*)?")
 
 _OPTION = re.compile(r"--?[A-Za-z][\w-]*(=|$)")
+_CHOICES = re.compile(r"argument [^:]+: invalid choice: '([^']*)' \(choose from (.*)\)")
 
 
 class Parser(argparse.ArgumentParser):
@@ -58,13 +59,16 @@ class Parser(argparse.ArgumentParser):
             UsageError: always.
         """
         command = self.prog.removeprefix("polygen").strip()
-        raise UsageError(message, where=command, nearest=f"See `{self.prog} --help`")
+        wrong = _CHOICES.fullmatch(message)
+        known = wrong and difflib.get_close_matches(wrong[1], re.findall(r"[\w-]+", wrong[2]), n=1)
+        hint = f"Did you mean {known[0]}? " if known else ""
+        raise UsageError(message, where=command, nearest=f"{hint}See `{self.prog} --help`")
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse with the options in front, whatever their places, and refuse unknown ones here."""
-        words = list(args or ())
+        words = self._command_first(list(args or ()))
         if any(action.dest == "program" for action in self._actions):
             words = self._options_first(words)
         found, extras = super().parse_known_args(words, namespace)
@@ -74,6 +78,15 @@ class Parser(argparse.ArgumentParser):
             hint = f" (did you mean {known[0]}?)" if known else ""
             self.error(f"unrecognized arguments: {' '.join(extras)}{hint}")
         return found, extras
+
+    def _command_first(self, words: list[str]) -> list[str]:
+        """Put the command before options of its own that stand in front of it."""
+        commands = [one.choices for one in self._actions if one.nargs == argparse.PARSER]
+        own = not words or words[0] in self._option_string_actions
+        if own or not commands or not self._is_option(words[0]):
+            return words
+        at = next((n for n, word in enumerate(words) if word in (commands[0] or ())), 0)
+        return [words[at], *words[:at], *words[at + 1 :]]
 
     def _options_first(self, words: list[str]) -> list[str]:
         """Put options with their values before the program and its operands.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+from typing import Any
 
 import numpy as np
 
@@ -91,6 +92,13 @@ def closest(name: str, *, method: bool = False) -> str:
     # What NumPy has is no misspelling of something else.
     near = [] if is_numpy(name) else difflib.get_close_matches(name, known, n=3, cutoff=0.7)
     return f"Did you mean {' or '.join(near)}?" if near else f"Known: {', '.join(known)}"
+
+
+def full_name(function: Any) -> str:
+    """What a function of NumPy is called in a program: ``np.flip``, ``np.linalg.inv``."""
+    name, part = function.__name__, str(function.__module__).partition("numpy.")[2]
+    within = getattr(vars(np).get(part), name, None) is function
+    return f"np.{part}.{name}" if within else f"np.{name}"
 
 
 def is_numpy(name: str) -> bool:

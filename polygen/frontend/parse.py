@@ -293,10 +293,20 @@ class _Reader:
                 return self._function(called.attr, ast.copy_location(reduced, node))
             if called.attr in ("swapaxes", "transpose"):
                 return self._permuted(called.attr, called.value, node)
+            if isinstance(called.value, ast.Attribute) and self._is_module(called.value.value):
+                self._of_a_part(called)
             self.fail(called, f"unknown method .{called.attr}", nearest=as_function(called, node))
         if not isinstance(called, ast.Name):
             self.fail(called, "this cannot be called", nearest="Call a function by its name")
         return self._function(called.id, node)
+
+    def _of_a_part(self, called: ast.Attribute) -> NoReturn:
+        """Refuse a function of a module in a module, as ``np.linalg.inv``."""
+        name = ast.unparse(called)
+        if name.split(".")[0] in ("pg", "polygen"):
+            nearest = "Write it in a function, and give that: FILE.py:FUNCTION"
+            self.fail(called, f"expressions have no `{name}`", nearest=nearest)
+        self.fail(called, f"polygen has no `{name}`", nearest=closest(called.attr))
 
     def _function(self, name: str, node: ast.Call) -> Evaluate:
         function = FUNCTIONS.get(name)

@@ -19,7 +19,7 @@ from polygen.frontend.dtypes import ALWAYS_STORED, BOOL, DType
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.folding import METHODS, folded, reduction
 from polygen.frontend.gathering import index_array
-from polygen.frontend.names import closest
+from polygen.frontend.names import closest, full_name
 from polygen.frontend.nodes import Node
 from polygen.frontend.numpy_functions import ARRAY_FUNCTIONS, BITWISE, REDUCED, UFUNCS
 from polygen.frontend.shapes import shape_text
@@ -246,7 +246,7 @@ class Traced(Symbolic):
         name = function.__name__
         handler = ARRAY_FUNCTIONS.get(name)
         if handler is None:
-            raise TraceError(f"polygen has no `np.{name}`", nearest=closest(name))
+            raise TraceError(f"polygen has no `{full_name(function)}`", nearest=closest(name))
         try:
             return handler(*args, **keywords)
         except TypeError as error:

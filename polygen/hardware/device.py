@@ -5,6 +5,7 @@ Code asks ``device.has("tma")``; it never compares architecture numbers.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import re
 from collections.abc import Mapping
@@ -90,6 +91,7 @@ class Device:
 _HEAD = ("name", "display", "examples", "features", "compile_target", "schedule_families")
 _FACTS = tuple(f.name for f in fields(Device) if f.name not in (*_HEAD, "sources"))
 _MAY_BE_ZERO = ("shared_reserved_per_block",)
+_ALIKE = 0.7  # of what is written otherwise: the share of a name that agrees
 
 
 def devices() -> tuple[Device, ...]:
@@ -132,7 +134,14 @@ def _normalise(name: str) -> str:
 
 
 def _nearest(name: str) -> str:
-    """The newest target that is not newer than `name`, else the oldest; "" without a number."""
+    """What is written much like `name`, where that is no target's form; of one that is, the newest
+    target that is not newer, else the oldest. "" without either.
+    """
+    if not re.fullmatch(r"sm_\d\d+[a-z]?", name):
+        alike = {one: difflib.SequenceMatcher(None, name, one).ratio() for one in _names()}
+        best = max(alike, key=alike.__getitem__)
+        if alike[best] >= _ALIKE:
+            return best
     digits = re.search(r"\d+", name)
     if not digits:
         return ""

@@ -204,7 +204,9 @@ def greater(a: Array, b: Array, nan: bool) -> Array:
 
 
 def one_nan(a: Array) -> Array:
-    """float32 with the NaN that arithmetic gives, in the place of every NaN."""
+    """float32 with the NaN that arithmetic gives, for every NaN; other types as they are."""
+    if a.dtype != np.float32:
+        return a
     missing = a != a
     return np.where(missing, _NAN, a) if np.count_nonzero(missing) else a
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polygen.machine.arithmetic import EIGHT_TO_SINGLE, from_bf16
+from polygen.machine.arithmetic import EIGHT_TO_SINGLE, from_bf16, one_nan
 from polygen.machine.data import spread
 from polygen.machine.lanes import Lanes, Vector, full
 from polygen.machine.memory import locate_shared
@@ -123,9 +123,9 @@ def pack_accumulator(machine: Machine, lanes: Lanes, *registers: Any) -> Vector:
 
 
 def unpack_accumulator(matrix: Vector) -> Vector:
-    """(warps, 16, 8) -> (4, lanes); (warps, 8, 8) -> (2, lanes)."""
+    """(warps, 16, 8) -> (4, lanes); (warps, 8, 8) -> (2, lanes); floats with their one NaN."""
     warps, count = len(matrix), matrix.shape[1] // 4
-    flat = matrix.reshape(warps, count * 32)
+    flat = one_nan(matrix).reshape(warps, count * 32)
     lanes = flat.take(accumulator_table(count), axis=1).reshape(warps, count, 32)
     return np.ascontiguousarray(lanes.transpose(1, 0, 2)).reshape(count, warps * 32)
 
@@ -176,13 +176,13 @@ def quad_pair(machine: Machine, lanes: Lanes, *rest: Any) -> tuple[Vector, ...]:
         for e in range(8):
             row, column = (lane & 1) + (e & 2) + 4 * h, (e & 4) + (lane & 2) + (e & 1)
             part = product[:, quad, row, column].reshape(-1)
-            result.append(full(lanes, c[e]) + part)
+            result.append(one_nan(full(lanes, c[e]) + part))
         return tuple(result)
     halves = np.stack([full(lanes, word) for word in c], 1).view("f2").astype("f4")
     total = halves.reshape(warps, 32, 8)
     for e in range(8):
         total[:, :, e] += product[:, quad, u + 4 * h, e]
-    words = total.astype("f2").view("u4").reshape(-1, 4)
+    words = one_nan(total).astype("f2").view("u4").reshape(-1, 4)
     return tuple(np.ascontiguousarray(words.T))
 
 

@@ -29,6 +29,7 @@ import numpy as np
 
 from polygen.machine import accumulators
 from polygen.machine.accumulators import Access, Operands
+from polygen.machine.arithmetic import one_nan
 from polygen.machine.lanes import Lanes, Vector, full
 from polygen.machine.mma import BITS, operand_table, widen, words_of
 from polygen.machine.report import Stop
@@ -205,9 +206,9 @@ def pack(machine: Machine, lanes: Lanes, *registers: Any) -> Vector:
 
 
 def unpack(matrix: Vector) -> Vector:
-    """(warpgroups, 64, n) -> (n / 2, lanes)."""
+    """(warpgroups, 64, n) -> (n / 2, lanes); floats with their one NaN."""
     groups, _, n = matrix.shape
-    split = matrix.reshape(groups, 4, 2, 8, n // 8, 4, 2).transpose(4, 2, 6, 0, 1, 3, 5)
+    split = one_nan(matrix).reshape(groups, 4, 2, 8, n // 8, 4, 2).transpose(4, 2, 6, 0, 1, 3, 5)
     return np.ascontiguousarray(split).reshape(n // 2, groups * 128)
 
 
@@ -249,13 +250,12 @@ def multiply(machine: Machine, lanes: Lanes, *rest: Any) -> Vector:
         product = -product
     if d_kind == "s32":
         product = product.astype("i4")
-    if old is None:
-        return product
-    keep = full(lanes, scale)[::128].astype(bool)
-    if not keep.all():
-        old = np.where(keep[:, None, None], old, old.dtype.type(0))
-    total = old + product
-    return total.astype("f2").astype("f4") if d_kind == "f16" else total
+    if old is not None:
+        keep = full(lanes, scale)[::128].astype(bool)
+        if not keep.all():
+            old = np.where(keep[:, None, None], old, old.dtype.type(0))
+        product = old + product
+    return product.astype("f2").astype("f4") if d_kind == "f16" else product
 
 
 def _track(

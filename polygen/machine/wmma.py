@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from polygen.machine.arithmetic import one_nan
 from polygen.machine.lanes import Lanes, Vector, full
 from polygen.machine.memory import load, load_generic, store, store_generic
 from polygen.machine.mma import multiply as product
@@ -183,7 +184,7 @@ def multiply(machine: Machine, lanes: Lanes, *rest: Any) -> tuple[Vector, ...]:
     a = _elements(lanes, registers[:first], m, k, kinds[1])
     b = _elements(lanes, registers[first:second], k, n, kinds[2])
     c = _elements(lanes, registers[second:], m, n, kinds[3])
-    total = product(a, b, c)
+    total = one_nan(product(a, b, c))
     kind = kinds[0]
     stored = total.astype({"f16": "f2", "f32": "f4", "s32": "i4", "f64": "f8"}[kind])
     by_place = stored.reshape(len(stored), -1, 32).transpose(0, 2, 1)

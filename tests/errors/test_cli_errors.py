@@ -31,6 +31,8 @@ def refused(capsys, *words):
     [
         ([], ["required: COMMAND", "polygen --help"]),
         (["draw"], ["invalid choice: 'draw'", "generate"]),
+        (["generat", *GOOD], ["invalid choice: 'generat'", "Did you mean generate? See"]),
+        (["--josn", "env"], ["env: unrecognized arguments: --josn", "did you mean --json?"]),
         (["show"], ["PROGRAM"]),
         (["show", "x @ w.T"], ["OPERAND"]),
         (["show", *GOOD, "--stage", "llvm"], ["'llvm'", "sass"]),

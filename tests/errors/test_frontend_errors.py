@@ -107,6 +107,8 @@ def test_what_needs_a_number(function, fragments):
         (lambda x, w: (x @ w).var(), (".var", "There are sum, prod, max", "var outside")),
         (lambda x, w: np.isnan(x @ w), ("np.isnan", "`a != a`")),
         (lambda x, w: np.cumsum(x @ w), ("np.cumsum",)),
+        (lambda x, w: np.linalg.inv(x @ w), ("polygen has no `np.linalg.inv`", "Known: ")),
+        (lambda x, w: np.fft.fft(x @ w), ("polygen has no `np.fft.fft`", "Known: ")),
         (lambda x, w: np.median(x @ w), ("np.median",)),
         (lambda x, w: np.add.accumulate(x @ w), ("np.add.accumulate", "reduction")),
         (lambda x, w: (x @ w).cumsum(), ("polygen has no `.cumsum` of x @ w",)),
@@ -471,6 +473,8 @@ def test_tensors_that_do_not_fit_the_function(function, tensors, error, fragment
     ("text", "column", "fragments"),
     [
         ("gelo(x @ w)", 0, ("unknown function 'gelo'", "Did you mean gelu")),
+        ("1 + np.linalg.inv(x @ w)", 4, ("polygen has no `np.linalg.inv`", "Known: ")),
+        ("pg.random.uniform(x @ w)", 0, ("expressions have no `pg.random.uniform`", ":FUNCTION")),
         ("x @ w + np.sinc(x)", 8, ("polygen has no `sinc`",)),
         ("x @ ww", 4, ("unknown name 'ww'", "Did you mean w?")),
         ("x @ relu", 4, ("unknown name 'relu'", "relu is a function")),

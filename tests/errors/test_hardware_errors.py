@@ -14,7 +14,8 @@ HALF = "m16n8k16_f32_f16"
 
 
 @pytest.mark.parametrize(
-    ("name", "nearest"), [("sm_88", "sm_87"), ("sm_61", "sm_70"), ("compute_999", "sm_120")]
+    ("name", "nearest"),
+    [("sm_88", "sm_87"), ("sm_61", "sm_70"), ("compute_999", "sm_120"), ("sm_8O", "sm_80")],
 )
 def test_unknown_target_names_the_nearest_and_all(name, nearest):
     with pytest.raises(UnknownTarget, match=f"{name}.*Nearest: {nearest}. Known: sm_70, sm_75"):

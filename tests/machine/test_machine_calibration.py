@@ -129,6 +129,9 @@ CHOSEN = [
     (map_changes, ("maps_that_change_load_what_they_say",)),
     (warp_operations, ("parts_of_a_warp_with_masks_of_their_own",)),
     (instructions, ("arithmetic_gives_one_nan",)),
+    (mma, ("matrix_instructions_give_one_nan", "quad_pairs_give_one_nan")),
+    (wgmma, ("products_of_warpgroups_give_one_nan",)),
+    (wmma, ("fragments_of_products_give_one_nan",)),
 ]  # fmt: skip
 
 # What no GPU has been asked yet. Once it is recorded, it belongs to those above.

@@ -46,8 +46,8 @@ def leaves_too(x, w, r):
     return v - np.max(v, axis=1, keepdims=True), v
 
 
-def two_products(x, w, r):
-    v = pg.relu(x @ w.T) + (x @ (w * 2).T) + r
+def two_products(x, w, r, u):
+    v = pg.relu(x @ w.T) + x @ u.T + r
     return v - np.min(v, axis=1, keepdims=True)
 
 
@@ -142,7 +142,8 @@ def test_a_matrix_of_any_type_is_read_in_words(kind):
     ("form", "cluster", "n"), [("two", (1, 2), 127), ("pingpong", (1, 4), 250)]
 )
 def test_by_clusters(function, form, cluster, n):
-    kernel = pg.fuse(function).compile(*X_W_R, arch="sm_90a", schedule=with_roles(form, cluster))
+    operands = (*X_W_R, X_W_R[1])[: function.__code__.co_argcount]
+    kernel = pg.fuse(function).compile(*operands, arch="sm_90a", schedule=with_roles(form, cluster))
     report = kernel.check({"M": 200, "N": n, "K": 64})
     assert report.ok, str(report)
 

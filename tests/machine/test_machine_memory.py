@@ -273,6 +273,9 @@ def test_launches_that_do_not_fit(compile_ptx):
         once(ptx, a, a)
     with pytest.raises(LaunchError, match="shared memory"):
         once(ptx, a, a, 1, shared=300_000)
+    with pytest.raises(LaunchError, match="200000 bytes of dynamic"):  # of sm_80
+        once(ptx, a, a, 1, shared=200_000)
+    once(compile_ptx(COPY % {"type": "int"}, "sm_90"), a, a, 1, shared=200_000)
     with pytest.raises(LaunchError, match="2048 threads"):
         once(ptx, a, a, 1, block=(2048, 1, 1))
     with pytest.raises(LaunchError, match="three positive"):

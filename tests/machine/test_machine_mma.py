@@ -175,7 +175,7 @@ def test_tf32_operands(compile_ptx, side):
     rb = np.concatenate([registers(one, b32, 2) for one in b])
     arguments = (ra, rb, np.zeros((32 * count, 4), np.float32))
     launch = Launch((count, 1, 1), (32, 1, 1), 0, arguments)
-    report = run_within(compile_ptx(text), launch, (None, None, 0.0))
+    report = run(compile_ptx(text), launch)
     assert report.ok, str(report)
     row, column = c32(np.arange(4)[None, :])
     cut = nearest_tf32(values, "truncated").reshape(count, -1)
@@ -184,6 +184,51 @@ def test_tf32_operands(compile_ptx, side):
     known = np.isfinite(wanted)  # NaN with a payload of low bits alone loses it
     np.testing.assert_array_equal(got[known], wanted[known])
     assert not np.isfinite(got[~known]).any()
+
+
+FLOATS = [case for case in CASES if case[2] not in (np.int8, np.uint8)]
+
+
+def without_number(kind: type, shape: tuple[int, int], seed: int) -> np.ndarray:
+    """Small integers; the second row has a NaN with a sign and a payload, others infinities."""
+    values = np.random.default_rng(seed).integers(-4, 5, shape).astype(np.float32).astype(kind)
+    with np.errstate(invalid="ignore"):
+        values[1, 2] = -np.array(np.nan, kind)
+    if kind in (np.float16, np.float32, BF16):
+        width = f"u{values.itemsize}"
+        values.view(width)[1, 2] ^= 1 << (13 if kind == np.float32 else 0)
+    if kind != E4M3:
+        values[3, 0], values[4, 1], values[4, 3] = np.inf, np.inf, -np.inf
+    return values
+
+
+@pytest.mark.parametrize("case", FLOATS, ids=[case[0] for case in FLOATS])
+def test_matrix_instructions_give_one_nan(compile_ptx, case):
+    """Of operands, of sums, of infinity times 0 and of what is left of infinities."""
+    name, k, kind, sum_kind, a_place, b_place, arch = case
+    b_kind = {"e4m3": E4M3, "e5m2": E5M2}.get(name.split(".")[5], kind)
+    a, b = without_number(kind, (16, k), 1), without_number(b_kind, (8, k), 2).T.copy()
+    c = np.random.default_rng(3).integers(-9, 9, (16, 8)).astype(sum_kind)
+    c[6, 1:4] = np.nan, np.inf, -np.inf
+    c.view(f"u{c.itemsize}")[6, 1] ^= 1 | 1 << 8 * c.itemsize - 1
+    per = np.dtype(kind).itemsize
+    text = source(
+        name, 16 * k * per // 128, 8 * k * per // 128, 4 * c.itemsize // 4, sum_kind == np.float32
+    )
+    rc = registers(c, c32, 4).view(sum_kind if sum_kind == np.float32 else np.uint32)
+    ra, rb = registers(a, a_place, 16 * k // 32), registers(b, b_place, 8 * k // 32)
+    launch = Launch((1, 1, 1), (32, 1, 1), 0, (ra, rb, rc))
+    report = run(compile_ptx(text, arch), launch)
+    assert report.ok, str(report)
+    with np.errstate(invalid="ignore"):
+        wanted = c.astype(np.float64) + 2 * (a.astype(np.float64) @ b.astype(np.float64))
+    wanted = wanted[c32(np.arange(4)[None, :])].astype(sum_kind)
+    got = np.ascontiguousarray(report.arrays[2]).view(sum_kind)
+    missing = np.isnan(wanted)
+    assert 20 < missing.sum() < missing.size - 20
+    np.testing.assert_array_equal(got[~missing], wanted[~missing])
+    one = 0x7FFFFFFF if sum_kind == np.float32 else 0x7FFF
+    assert (got.view(f"u{got.itemsize}")[missing] == one).all()
 
 
 @pytest.mark.parametrize("mode, ties", [("rna", "away"), ("rn", "even"), ("rz", "truncated")])
@@ -257,6 +302,23 @@ def test_quad_pairs_of_floats(compile_ptx, layouts):
     report = run_within(compile_ptx(text), launch, (None, None, limit))
     assert report.ok, str(report)
     assert (np.abs(report.arrays[2] - wanted) <= limit).all()
+
+
+@pytest.mark.parametrize("sums", ["f32", "f16"])
+def test_quad_pairs_give_one_nan(compile_ptx, sums):
+    kind, count = (np.float32, 8) if sums == "f32" else (np.float16, 4)
+    a, b = without_number(np.float16, (32, 4), 1), np.ones((32, 4), np.float16)
+    start = np.zeros((32, 8), kind)
+    start[9, 5] = -np.nan
+    text = source(f"m8n8k4.row.col.{sums}.f16.f16.{sums}", 2, 2, count, sums == "f32")
+    pack = [one.view(np.uint32) for one in (a, b)]
+    words = start if sums == "f32" else start.view(np.uint32)
+    report = run(compile_ptx(text), Launch((1, 1, 1), (32, 1, 1), 0, (*pack, words)))
+    assert report.ok, str(report)
+    bits = np.ascontiguousarray(report.arrays[2]).view(kind).view(f"u{start.itemsize}")
+    missing = np.isnan(bits.view(kind))
+    assert missing.sum() == 2 * 8 + 1  # a row of each of two quad pairs, and the sum
+    assert (bits[missing] == (0x7FFFFFFF if sums == "f32" else 0x7FFF)).all()
 
 
 @pytest.mark.parametrize("largest", [5, 128])

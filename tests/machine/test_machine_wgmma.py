@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from float_samples import NARROW, floats, nearest_tf32, patterns, sum_error
 from gpu_twin import run_within
+from test_machine_mma import without_number
 from wgmma_text import wgmma_function
 
 from polygen.errors import PtxError
@@ -204,7 +205,7 @@ def test_tf32_operands(compile_ptx, side):
         one[:, 3], many[:, 3] = 1, values
         report, *_ = execute(
             compile_ptx, 64, "f32.tf32.tf32", registers_a=side == "registers",
-            data=(a, b, np.zeros((64, 64))),
+            data=(a, b, None),
         )  # fmt: skip
         assert report.ok, str(report)
         cut = nearest_tf32(values, "truncated")
@@ -213,6 +214,27 @@ def test_tf32_operands(compile_ptx, side):
         known = np.isfinite(wanted)  # NaN with a payload of low bits alone loses it
         np.testing.assert_array_equal(got[known], wanted[known])
         assert not np.isfinite(got[~known]).any()
+
+
+@pytest.mark.parametrize(
+    "kinds", ["f32.f16.f16", "f16.f16.f16", "f32.bf16.bf16", "f32.tf32.tf32", "f32.e4m3.e4m3", "f32.e5m2.e4m3", "f16.e5m2.e5m2"],
+)  # fmt: skip
+@pytest.mark.parametrize("registers_a", [False, True])
+def test_products_of_warpgroups_give_one_nan(compile_ptx, kinds, registers_a):
+    a_kind, b_kind = (TYPES[kind] for kind in kinds.split(".")[1:])
+    k = 32 // np.dtype(a_kind).itemsize
+    a, b = without_number(a_kind, (64, k), 1), without_number(b_kind, (64, k), 2)
+    report, _, wanted, d_kind = execute(
+        compile_ptx, 64, kinds, registers_a=registers_a, data=(a, b, None)
+    )
+    assert report.ok, str(report)
+    got = report.arrays[1] if d_kind == "f32" else report.arrays[1].view(np.float16)
+    wanted = wanted[accumulator_places(64)].astype(got.dtype)
+    missing = np.isnan(wanted)
+    assert 100 < missing.sum() < missing.size // 2
+    np.testing.assert_array_equal(got[~missing], wanted[~missing])
+    one = 0x7FFFFFFF if d_kind == "f32" else 0x7FFF
+    assert (got.view(f"u{got.itemsize}")[missing] == one).all()
 
 
 @pytest.mark.parametrize("a_major, b_major", [("m", "k"), ("k", "m"), ("m", "m")])

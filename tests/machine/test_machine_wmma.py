@@ -8,6 +8,7 @@ import re
 import ml_dtypes
 import numpy as np
 import pytest
+from test_machine_mma import without_number
 
 from polygen.errors import PtxError
 from polygen.machine import Launch, run
@@ -133,6 +134,28 @@ def test_exact(compile_ptx, kind, shape, layouts, out):
     assert report.ok, str(report)
     wanted = a.astype(np.float64) @ b.astype(np.float64) + c.astype(np.float64)
     np.testing.assert_array_equal(report.arrays[3].astype(np.float64), stored(wanted, layouts[2]))
+
+
+@pytest.mark.parametrize(
+    "kind, shape, layouts, out", [case for case in CASES if case[3] in ("f16", "f32")]
+)
+def test_fragments_of_products_give_one_nan(compile_ptx, kind, shape, layouts, out):
+    m, n, k = (int(side) for side in re.findall(r"\d+", shape))
+    a, b = without_number(DTYPES[kind], (m, k), 1), without_number(DTYPES[kind], (n, k), 2).T
+    c = np.random.default_rng(3).integers(-9, 9, (m, n)).astype(DTYPES[out])
+    c[6, 1:4] = -np.nan, np.inf, -np.inf
+    each = zip((a, b, c, np.zeros_like(c)), (*layouts, layouts[2]), strict=True)
+    launch = Launch((1, 1, 1), (32, 1, 1), 0, tuple(stored(*one) for one in each))
+    report = run(compile_ptx(source(kind, shape, layouts, out), "sm_80"), launch)
+    assert report.ok, str(report)
+    with np.errstate(invalid="ignore"):
+        wanted = a.astype(np.float64) @ b.astype(np.float64) + c.astype(np.float64)
+    wanted, got = stored(wanted.astype(c.dtype), layouts[2]), report.arrays[3]
+    missing = np.isnan(wanted)
+    assert 10 < missing.sum() < missing.size - 10
+    np.testing.assert_array_equal(got[~missing], wanted[~missing])
+    one = 0x7FFFFFFF if out == "f32" else 0x7FFF
+    assert (got.view(f"u{got.itemsize}")[missing] == one).all()
 
 
 def test_the_header_of_the_toolkit(tmp_path):

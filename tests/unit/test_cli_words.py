@@ -47,6 +47,12 @@ def test_options_may_stand_before_the_program(order, before):
     assert parsed("show", *words) == parsed("show", *PROGRAM, *flat(OPTIONS))
 
 
+def test_options_may_stand_before_the_command():
+    wanted = parsed("show", *PROGRAM, "--arch", "sm_80", "--json")
+    assert parsed("--arch", "sm_80", "--json", "show", *PROGRAM) == wanted
+    assert parsed("--json", "show", "--arch", "sm_80", *PROGRAM) == wanted
+
+
 @pytest.mark.parametrize("command", ["show", "tune"])
 def test_options_may_stand_among_the_operands(command):
     words = [PROGRAM[0], "--arch", "sm_80", *PROGRAM[1:3], "--size", "M=64", PROGRAM[3]]
