@@ -77,7 +77,7 @@ def test_tangents_of_scores_have_forms_with_an_absolute_bound() -> None:
     given = _made(
         ("a", "mul", "x", 0.5), ("b", "div", "a", 5.0), ("t", "tanh", "b"), ("s", "mul", "t", 30.0)
     )
-    found = with_short_tangents(with_factors_met(given, ("s",)), "x", "s")
+    found = with_short_tangents(with_factors_met(given, ("s",)), "x", ("s",))
     assert [one.function for one in found] == ["tanh_of_score", "mul"]
     assert found[0].args == ("x", 0.1) and tangent_of(found, "x") == 0.1
     small = within_limits(found)
@@ -91,7 +91,7 @@ def test_tangents_of_scores_have_forms_with_an_absolute_bound() -> None:
 def test_tangents_of_sums_take_powers_of_two() -> None:
     """Which of them are small does not follow from the scores."""
     given = _made(("a", "add", "x", 0.1), ("t", "tanh", "a"), ("s", "mul", "t", 30.0))
-    found = with_short_tangents(given, "x", "s")
+    found = with_short_tangents(given, "x", ("s",))
     assert [one.function for one in found] == ["add", "mul", "tanh_of_power", "mul"]
     assert tangent_of(found, "x") is None and within_limits(found) == found
     for x in (-50.0, -0.3, 0.0, 2.0):
@@ -101,13 +101,13 @@ def test_tangents_of_sums_take_powers_of_two() -> None:
 
 def test_scales_whose_powers_f32_does_not_hold_take_powers_of_two() -> None:
     given = _made(("a", "mul", "x", 1e-7), ("t", "tanh", "a"))
-    found = with_short_tangents(given, "x", "t")
+    found = with_short_tangents(given, "x", ("t",))
     assert [one.function for one in found] == ["mul", "mul", "tanh_of_power"]
 
 
 def test_a_product_that_others_read_stays_in_front_of_its_tangent() -> None:
     given = _made(("a", "mul", "x", 0.1), ("t", "tanh", "a"), ("s", "add", "t", "a"))
-    found = with_short_tangents(given, "x", "s")
+    found = with_short_tangents(given, "x", ("s",))
     assert [one.function for one in found] == ["mul", "mul", "tanh_of_power", "add"]
 
 
@@ -115,7 +115,7 @@ def test_tangents_of_another_use_stay() -> None:
     """Where they are multiplied by each other, or chosen by, small ones have to be precise."""
     for last in (("s", "mul", "t", "t"), ("s", "div", 1.0, "t"), ("s", "where", "t", "x", 0.0)):
         given = _made(("t", "tanh", "x"), last)
-        assert with_short_tangents(given, "x", "s") == given
+        assert with_short_tangents(given, "x", ("s",)) == given
 
 
 def test_what_becomes_an_exponent() -> None:
