@@ -11,6 +11,7 @@ from polygen.emit.exponentials import (
     by_powers_of_two,
     tangent_of,
     with_factors_met,
+    with_scaled_tangents,
     with_short_tangents,
     within_limits,
 )
@@ -124,3 +125,50 @@ def test_what_becomes_an_exponent() -> None:
     assert not become_exponents(_made(*weights), "x", ("e", "c"))
     assert not become_exponents(_made(*weights, ("g", "mul", "e", "x")), "x", ("g",))
     assert not become_exponents(_made(("e", "sigmoid", "x")), "x", ("e",))
+
+
+_WEIGHT = (
+    ("t", "tanh_of_score", "x", 0.1), ("s", "mul", "t", 30.0), ("c", "cast", "s"),
+    ("d", "sub", "c", 30.0), ("e", "exp2", "d"),
+)  # fmt: skip
+
+
+def test_products_and_sums_with_numbers_are_part_of_the_tangent() -> None:
+    given = _made(*_WEIGHT)
+    found = with_scaled_tangents(given)
+    assert [one.function for one in found] == ["scaled_tanh", "exp2"]
+    assert found[0].args == ("x", 0.1, 30.0, -30.0) and tangent_of(found, "x") == 0.1
+    small = within_limits(found)
+    assert [one.function for one in small] == ["scaled_tanh_within", "exp2"]
+    for x in (-50.0, -0.3, 0.0, 2.0):
+        wanted = _value(_made(*_WEIGHT[:2], *_WEIGHT[3:], ("d", "sub", "s", 30.0),
+                              ("e", "exp2", "d")), {"x": x, "c": 0.0}, "e")  # fmt: skip
+        assert math.isclose(_value(found, {"x": x}, "e"), wanted, rel_tol=1e-12)
+
+
+def test_a_mask_stays_behind_the_tangent() -> None:
+    given = _made(
+        ("t", "tanh_of_score", "x", 0.1), ("w", "where", "seen", "t", -math.inf),
+        ("s", "mul", "w", 30.0), ("d", "add", -30.0, "s"), ("e", "exp2", "d"),
+    )  # fmt: skip
+    found = with_scaled_tangents(given)
+    assert [one.function for one in found] == ["scaled_tanh", "where", "exp2"]
+    for seen in (0.0, 1.0):
+        known = {"x": 0.7, "seen": seen}
+        wanted = _value(given, known, "e")
+        assert math.isclose(_value(found, known, "e"), wanted, rel_tol=1e-14)
+
+
+def test_what_others_read_of_a_tangent_stays() -> None:
+    for more in (
+        (("s", "mul", "t", 30.0), ("e", "exp2", "s")),  # a product alone
+        (("s", "mul", "t", 30.0), ("d", "sub", "s", 30.0), ("e", "add", "d", "s")),
+        (("d", "sub", "t", "y"), ("e", "exp2", "d")),
+        (("w", "where", "c", "t", -math.inf), ("s", "mul", "w", -2.0), ("e", "add", "s", 1.0)),
+        (("d", "add", "t", "t"), ("e", "add", "d", 1.0)),
+    ):
+        given = _made(("t", "tanh_of_score", "x", 0.1), *more)
+        found = with_scaled_tangents(given)
+        assert found[-1] == given[-1]
+        known = {"x": 0.7, "y": 0.2, "c": 1.0}
+        assert _value(found, known, "e") == _value(given, known, "e")
