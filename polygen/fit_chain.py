@@ -2,7 +2,8 @@
 
 1. A block's tile has 64 rows for each consumer and all columns; it takes as many keys at a time as
    registers and shared memory hold. A schedule that is given says so by its tile: m rows, n
-   columns, k keys. Without instructions of warpgroups every warp has 16 rows or more of the tile.
+   columns, k keys. Without instructions of warpgroups, and where operands have rows that the copy
+   engine cannot bring, every warp has 16 rows or more of the tile.
 2. Tiles, proofs and plan are made as for any kernel.
 """
 
@@ -33,6 +34,7 @@ from polygen.poly.chain_map import map_chain
 from polygen.poly.chain_match import (
     VALUES,
     ChainMatch,
+    in_rows_alone,
     require_boxes,
     require_numbers,
     require_rows,
@@ -104,7 +106,7 @@ def decide_chain(
     elif schedule != "auto":
         given, origin = load_schedule(Path(schedule)), f"file {schedule}"
     else:
-        atom = _instruction(found, device, roles=all(map(device.has, _WITH_ROLES)))
+        atom = _instruction(found, device, roles=with_roles(program, device))
         require_numbers(found)  # behind the target: no number makes up for that
         return _fitting(found, atom, device, skip, sizes or {})
     atom = _instruction(found, device, roles=given.specialised)
@@ -112,6 +114,16 @@ def decide_chain(
     shape = chain_shape(found, atom, given, device)
     check_chain(found, shape, atom, given, device)
     return Decided(atom, given, shape, origin)
+
+
+def with_roles(program: Program, device: Device) -> bool:
+    """Whether the schedules that are chosen for a chain have roles.
+
+    Args:
+        program: a chain.
+        device: the target.
+    """
+    return all(map(device.has, _WITH_ROLES)) and not in_rows_alone(matched(program))
 
 
 def map_and_lower(
@@ -274,7 +286,8 @@ def _for_roles(
     registers = registers_beside_pages(found, one["registers"], consumers, device)
     name = f"chain_{consumers * rows}x{columns}x{keys}_r{one['rows']}{'_t' * turns}"
     order = _order(found, one.get("order", MATRIX))
-    through = one.get("through", "registers")
+    through, panel = one.get("through", "registers"), one.get("panel", 0)
+    panel = 0 if panel and columns % panel else panel
     name += f"_{through}" if through == PANELS else ""
     name += f"_{order}" if order != MATRIX else ""
     return Schedule(
@@ -284,7 +297,7 @@ def _for_roles(
         pipeline=Pipeline(stages=_STAGES, in_flight=1),
         roles=Roles("pingpong" if turns else "cooperative", *registers),
         raster=Raster("m", 1, order=order),
-        epilogue=Epilogue(through, prefetch=one["rows"]),
+        epilogue=Epilogue(through, prefetch=one["rows"], columns=panel),
         min_blocks=one.get("blocks", 1),
     )
 
@@ -314,7 +327,7 @@ def _for_warps(
 
 def _from_registers(schedule: Schedule) -> Schedule:
     """The schedule, with results that leave the registers for memory."""
-    epilogue = replace(schedule.epilogue, through="registers")
+    epilogue = replace(schedule.epilogue, through="registers", columns=0)
     name = schedule.name.replace(f"_{PANELS}", "")
     return replace(schedule, name=name, epilogue=epilogue)
 

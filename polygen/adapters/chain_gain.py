@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from polygen.adapters.gain import Gain, bare, microseconds
-from polygen.fit_chain import extent, predicted_time
+from polygen.fit_chain import extent, predicted_time, with_roles
 from polygen.frontend.program import Access, Dim, Program, Tensor
 from polygen.hardware.cost_parameters import cost_parameters
 from polygen.hardware.data_file import read, take
@@ -21,7 +21,6 @@ from polygen.hardware.device import Device
 from polygen.rewrite.chain import products_in_chain
 
 _FILE = "chains.toml"
-_MEASURED_WITH = ("wgmma", "tma")  # what the kernels were made of that libraries were beside
 
 
 def predicted_chain(
@@ -48,7 +47,7 @@ def predicted_chain(
         return Gain(fused, _apart(program, device, sizes))
     libraries = take(read(_FILE), "libraries", _FILE)
     found = next((one for one in libraries if one["name"] == library), None)
-    if found is None or not all(map(device.has, _MEASURED_WITH)):
+    if found is None or not with_roles(program, device):
         return f"{library}'s attention was not measured beside polygen's: not predicted"
     if rows < found["rows_least"]:
         return f"fewer rows than the {found['rows_least']} that were measured: not predicted"

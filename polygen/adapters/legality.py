@@ -13,7 +13,7 @@ from polygen.chained import is_chain, matched
 from polygen.errors import PolygenError, UnsupportedProgram
 from polygen.frontend.program import Program
 from polygen.pipeline import check_length
-from polygen.poly.chain_match import require_boxes
+from polygen.poly.chain_match import require_copies
 
 
 @functools.lru_cache(maxsize=1024)
@@ -31,7 +31,7 @@ def refusal(program: Program) -> PolygenError | None:
         check_length(program)
         if is_chain(program):
             with ISL_LOCK:
-                require_boxes(matched(program))
+                require_copies(matched(program))
         else:
             prospect(program)
     except PolygenError as reason:

@@ -7,7 +7,7 @@
    the nearest one first, as every kernel does; where two are as near, kernels differ, and
    delta grows by what the other one would change.
    f32 operands that are split leave out less than 3 * 2^-22 of a product.
-2. Fast functions. Where all outputs have 16 bits or fewer, some functions are written in a short
+2. Fast functions. Of what outputs of 16 bits or fewer alone are made, some are written in a short
    form whose error is recorded beside it (`polygen/emit/functions.py`).
 3. The pointwise part. The program is evaluated in float64 with the sum moved by +delta and -delta,
    then with the result of each fast function moved by its error; the largest change of each is how
@@ -30,7 +30,7 @@ Where that is not finite (a logarithm at its pole), elements are not compared.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,7 +38,7 @@ import numpy as np
 
 from polygen.cli.sum_error import Array, alone, dims_of, least_of, nearest_tf32, shape_of, sum_error
 from polygen.emit.function_errors import fast_error
-from polygen.emit.functions import FAST_BITS, expanded
+from polygen.emit.functions import FAST_BITS, behind, expanded
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import F32, F64, TF32
 from polygen.frontend.evaluate import evaluate
@@ -229,9 +229,12 @@ def _after_the_sum(
 
     Composites are expanded as the emitter expands them.
     """
-    fast = all(tensor.dtype.bits <= FAST_BITS for tensor in program.outputs)
+    wide = [tensor.name for tensor in program.outputs if tensor.dtype.bits > FAST_BITS]
     rest = [s for s in program.statements if not isinstance(s, Contraction)]
-    statements, moves = _moved(rest, sizes, fast=fast)
+    exact = behind(((s.write.name, [a.name for a in s.reads]) for s in rest), wide)
+    if wide and any(isinstance(s, Fold) for s in rest):
+        exact = frozenset(s.write.name for s in rest)
+    statements, moves = _moved(rest, sizes, accurate=exact)
     total = Tensor(contraction.write.name, F32, dims_of(contraction))
     inputs = (*program.inputs, total, *(move.by for move in moves))
     return replace(program, inputs=inputs, statements=statements), moves
@@ -244,7 +247,8 @@ def _operand(
     own = prologues(program)[value]
     kind, extents = multiplied_as(own[-1]), dict(own[-1].domain)
     dims = tuple(extents[i] if isinstance(i, str) else 1 for i in own[-1].write.index)
-    statements, moves = _moved(own, sizes, fast=kind.bits <= FAST_BITS)
+    names = frozenset(s.write.name for s in own) if kind.bits > FAST_BITS else frozenset()
+    statements, moves = _moved(own, sizes, accurate=names)
     alone = replace(
         program,
         inputs=(*program.inputs, *(move.by for move in moves)),
@@ -270,10 +274,10 @@ def _operand(
 
 
 def _moved(
-    given: Sequence[Pointwise | Fold], sizes: Mapping[str, int], *, fast: bool
+    given: Sequence[Pointwise | Fold], sizes: Mapping[str, int], *, accurate: Collection[str]
 ) -> tuple[tuple[Statement, ...], tuple[_Move, ...]]:
     """Statements with something added to the result of each fast function, and to terms of folds
-    that round.
+    that round; `accurate` ones have no fast form.
     """
     statements: list[Statement] = []
     moves: list[_Move] = []
@@ -287,6 +291,7 @@ def _moved(
         for part in parts:
             last = part.args[-1]
             constant = last.value if isinstance(last, Constant) else None
+            fast = statement.write.name not in accurate
             error = fast_error(part.function, constant) if fast else (0.0, 0.0)
             if not any(error):
                 statements.append(part)

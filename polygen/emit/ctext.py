@@ -110,6 +110,7 @@ def pointwise(
     real: str = "float",
     *,
     short: bool = False,
+    exact: Collection[str] = (),
 ) -> tuple[list[str], tuple[str, ...]]:
     """The pointwise statements on element `e`, one temporary per primitive.
 
@@ -121,6 +122,7 @@ def pointwise(
         whole: elements that are the bits of whole numbers.
         real: the C type in which values are computed.
         short: take forms of one instruction, where there are any.
+        exact: results of statements that take accurate forms in any case.
 
     Returns:
         Lines of C, and the helper files they need.
@@ -130,6 +132,7 @@ def pointwise(
     known = dict(elements) | numbers
     writer = PointwiseWriter(known, outputs, fast, bits=bits, real=real, short=short)
     for statement in statements:
+        writer.fast = fast and statement.result not in exact
         writer.statement(statement)
     return writer.lines, tuple(dict.fromkeys(writer.helpers))
 

@@ -29,7 +29,9 @@ from polygen.poly.pointwise import Compute
 
 _LOG2_E = 1.0 / math.log(2.0)
 _EXPONENTIALS = ("exp", "exp2")
-_TANGENT, _OF_SCORE, _WITHIN = "tanh_of_power", "tanh_of_score", "tanh_within"
+_TANGENT = "tanh_of_power"
+_WITHIN = {"tanh_of_score": "tanh_within", "scaled_tanh": "scaled_tanh_within"}
+_OF_SCORE, _SCALED = _WITHIN
 _SCALES = (2.0**-16, 2.0**16)  # of scores: f32 holds seven of them, one after another
 
 
@@ -46,10 +48,13 @@ def by_powers_of_two(statements: Sequence[Compute]) -> tuple[Compute, ...]:
             found.append(one)
             continue
         replaced.add(inner.result)
-        sides = []
+        sides: list[str | float] = []
         for side, operand in zip("ab", inner.args, strict=True):
             name = f"{inner.result}_{side}"
-            scaled = made.get(operand) if isinstance(operand, str) else None
+            if isinstance(operand, float):
+                sides.append(operand * _LOG2_E)
+                continue
+            scaled = made.get(operand)
             factor = _LOG2_E
             if scaled is not None and scaled.function == "mul" and uses[scaled.result] == 1:
                 other, number = scaled.args
@@ -105,21 +110,29 @@ def _normal(number: float) -> bool:
 
 
 def with_short_tangents(
-    statements: Sequence[Compute], score: str, result: str
+    statements: Sequence[Compute], score: str, results: Sequence[str], *, added: bool = True
 ) -> tuple[Compute, ...]:
     """The statements, with the tangents that become exponents in forms with an absolute bound.
 
     Args:
-        statements: in order, of which the result becomes part of exponents alone.
+        statements: in order.
         score: what is given to them.
-        result: of them.
+        results: of them.
+        added: whether the first result becomes part of exponents alone, elsewhere. Otherwise the
+            exponentials are among the statements.
     """
+
+    def is_exponent(value: str) -> bool:
+        if added:
+            return _only_added(statements, value, results[0])
+        return become_exponents(statements, value, results)
+
     made = {s.result: s for s in statements}
     uses = Counter(arg for s in statements for arg in s.args if isinstance(arg, str))
     found: list[Compute] = []
     gone: set[str] = set()
     for one in statements:
-        if one.function != "tanh" or not _only_added(statements, one.result, result):
+        if one.function != "tanh" or not is_exponent(one.result):
             found.append(one)
             continue
         (value,) = one.args
@@ -137,9 +150,76 @@ def with_short_tangents(
     return tuple(one for one in found if one.result not in gone)
 
 
+def with_scaled_tangents(statements: Sequence[Compute]) -> tuple[Compute, ...]:
+    """The statements, with products and sums with numbers behind tangents of scores in these.
+
+    A choice whose other side is -inf may lie between: that side stays what it is.
+    """
+    found = list(statements)
+    for one in statements:
+        if one.function == _OF_SCORE:
+            found = _with_scaled(found, one)
+    return tuple(found)
+
+
+def _with_scaled(statements: list[Compute], tangent: Compute) -> list[Compute]:
+    """The statements with as much behind one tangent as can be in it."""
+    value, factor, offset, choice = tangent.result, 1.0, 0.0, None
+    gone: list[Compute] = []
+    while True:
+        readers = [s for s in statements if value in s.args]
+        if len(readers) != 1 or readers[0].args.count(value) != 1 or readers[0].dtype != F32:
+            break
+        (reader,) = readers
+        scaled, added = _factor(reader), _added(reader)
+        if scaled is not None and (choice is None or scaled[1] > 0.0):
+            factor, offset = factor * scaled[1], offset * scaled[1]
+        elif added is not None:
+            offset += added
+        elif choice is None and _hides(reader, value):
+            choice = reader
+        elif reader.function != "cast":
+            break
+        gone.append(reader)
+        value = reader.result
+    if offset == 0.0 or not _normal(factor):
+        return statements
+    last = gone[-1]
+    name = f"{last.result}_open" if choice is not None else last.result
+    made = [replace(tangent, result=name, function=_SCALED, args=(*tangent.args, factor, offset))]
+    if choice is not None:
+        args = tuple(name if arg in (tangent.result, *(s.result for s in gone)) else arg
+                     for arg in choice.args)  # fmt: skip
+        made.append(replace(choice, result=last.result, args=args))
+    kept: list[Compute] = []
+    for one in statements:
+        if one is last:
+            kept += made
+        elif one is not tangent and one not in gone:
+            kept.append(one)
+    return kept
+
+
+def _added(one: Compute) -> float | None:
+    """The number that a statement adds to a value."""
+    if one.function not in ("add", "sub") or len(one.args) != 2:
+        return None
+    value, number = one.args
+    if one.function == "add" and isinstance(value, float):
+        value, number = number, value
+    if not isinstance(value, str) or not isinstance(number, float) or not math.isfinite(number):
+        return None
+    return number if one.function == "add" else -number
+
+
+def _hides(one: Compute, value: str) -> bool:
+    """Whether a statement is a choice of a value and -inf."""
+    return one.function == "where" and set(one.args[1:]) == {value, -math.inf}
+
+
 def tangent_of(statements: Sequence[Compute], score: str) -> float | None:
     """By what a score is multiplied, whose tangent is taken; None if there is none, or several."""
-    found = {one.args for one in statements if one.function == _OF_SCORE}
+    found = {one.args[:2] for one in statements if one.function in _WITHIN}
     ((value, scale),) = found if len(found) == 1 else {("", None)}
     return scale if value == score and isinstance(scale, float) else None
 
@@ -147,7 +227,7 @@ def tangent_of(statements: Sequence[Compute], score: str) -> float | None:
 def within_limits(statements: Sequence[Compute]) -> tuple[Compute, ...]:
     """The statements where scores are small: tangents are polynomials."""
     return tuple(
-        replace(one, function=_WITHIN) if one.function == _OF_SCORE else one for one in statements
+        replace(one, function=_WITHIN.get(one.function, one.function)) for one in statements
     )
 
 

@@ -162,6 +162,17 @@ PRIMITIVES: dict[str, Emitted] = {
     "tanh_within": Emitted(
         "tanh_within({0}, {1})", helpers=("tanh_within",), error=(2.0**-22, 2.0**-24)
     ),
+    # Of what is multiplied by: less than the tangent is off by, and the rounding of the result.
+    "scaled_tanh": Emitted(
+        "scaled_tanh({0}, {1}, {2}, {3})",
+        helpers=(EXP2, "tanh_of_power", "scaled_tanh_within", "scaled_tanh"),
+        error=(2.0**-21, 2.0**-23),
+    ),
+    "scaled_tanh_within": Emitted(
+        "scaled_tanh_within({0}, {1}, {2}, {3})",
+        helpers=("scaled_tanh_within",),
+        error=(2.0**-22, 2.0**-23),
+    ),
     "erf": Emitted(
         "erff({0})",
         "fast_erf({0})",

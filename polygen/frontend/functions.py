@@ -228,7 +228,18 @@ for _tangent in ("tanh_of_score", "tanh_within"):
     TABLE[_tangent] = Function(
         _tangent, (2, 2), lambda x, scale: np.tanh(x * scale), None, ("x", "scale")
     )
-LATER = frozenset({"nearest_tf32", "tanh_of_power", "tanh_of_score", "tanh_within"})
+for _tangent in ("scaled_tanh", "scaled_tanh_within"):
+    TABLE[_tangent] = Function(
+        _tangent,
+        (4, 4),
+        lambda x, scale, factor, offset: np.tanh(x * scale) * factor + offset,
+        None,
+        ("x", "scale", "factor", "offset"),
+    )
+LATER = frozenset(
+    {"nearest_tf32", "tanh_of_power", "tanh_of_score", "tanh_within"}
+    | {"scaled_tanh", "scaled_tanh_within"}
+)
 """What rewrites and the emission put in the place of others: no traced program has them."""
 INTERNAL = LATER | {"cast", "random_uniform", "nibble_i4", "nibble_u4"}
 """Functions with which others are made; nobody writes them by name."""

@@ -225,8 +225,28 @@ def require_boxes(found: ChainMatch) -> None:
                 where=found.chain.values.name,
                 why=f"operands of chains come in boxes, of rows that start at multiples of {row} "
                 f"bytes; these start at multiples of {operand.alignment}",
-                nearest="Pass an array with aligned rows, without steps backwards",
+                nearest="Pass an array with aligned rows, without steps backwards; without roles "
+                "rows may begin anywhere",
             )
+
+
+def in_rows_alone(found: ChainMatch) -> bool:
+    """Whether threads copy what the copy engine cannot bring: rows that begin anywhere."""
+    row = common_facts()["tensor_map_row_bytes"]
+    operands = [operand for _, operand in found.operands]
+    boxes = all(one.in_boxes and one.alignment >= row for one in operands)
+    paged = any(index.places for one in operands for index in one.index)
+    return not boxes and not paged and all(one.in_rows for one in operands)
+
+
+def require_copies(found: ChainMatch) -> None:
+    """Refuse operands that neither the copy engine nor threads bring.
+
+    Raises:
+        UnsupportedProgram: with the operand.
+    """
+    if not in_rows_alone(found):
+        require_boxes(found)
 
 
 def require_rows(found: ChainMatch) -> None:

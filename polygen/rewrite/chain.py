@@ -25,7 +25,7 @@ stores.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import F16, F32, S32
@@ -34,16 +34,22 @@ from polygen.frontend.program import (
     Argument,
     Contraction,
     Fold,
-    Pointwise,
     Program,
     Statement,
     Tensor,
 )
+from polygen.rewrite.bounded_reference import without_bounded_reference
 from polygen.rewrite.factors import factors_out
 from polygen.rewrite.key_range import KeyRange, key_range
 from polygen.rewrite.positive_factors import factors_behind_folds
 from polygen.rewrite.separation import Factor, correction, separated
-from polygen.rewrite.simplify import Fresh, each_once, log_sums_in_parts, needed
+from polygen.rewrite.simplify import (
+    Fresh,
+    each_once,
+    log_sums_in_parts,
+    needed,
+    sums_as_values,
+)  # fmt: skip
 from polygen.rewrite.two_programs import TwoPrograms
 from polygen.rewrite.values import Values
 
@@ -209,7 +215,7 @@ class _Rewriting(TwoPrograms):
             self.steps.append("logsumexp(x) = m + log(sum of exp(x - m)), for any m: m = max of x")
         statements, steps = factors_behind_folds(each_once(statements, self.outputs), self.fresh)
         self.steps += steps
-        statements = self._sums_as_values(statements)
+        statements = sums_as_values(statements, self.first, self.operand.name, self.fresh)
         self.second = next(
             s for s in statements if isinstance(s, Contraction) and s.name == self.second.name
         )
@@ -231,46 +237,25 @@ class _Rewriting(TwoPrograms):
                 f"{one.value.name} is the same for all keys of a row: {second.write.name} is "
                 f"{how} it behind the sum"
             )
-        statements = needed(statements, self.outputs)
-        self.statements = statements
-        self.values = Values(tuple(statements))
-        self.operand = next(a for a in second.reads if a.name not in self.program.tensors)
-        self.folds = [s for s in statements if isinstance(s, Fold)]
+        self._hold(statements, second)
         self._require_folds()
+        kind = self.operand_type()
+        bounded = without_bounded_reference(
+            self.statements, second, self.operand, kind, self.outputs
+        )
+        self.masked = self.operand.name
+        if bounded is not None:
+            self.steps.append(bounded.step)
+            self.masked = bounded.term
+            self._hold(bounded.statements, second)
         return self._split(self._reference())
 
-    def _sums_as_values(self, statements: list[Statement]) -> list[Statement]:
-        """The program with a copy of the first product's sums, where they are folded themselves."""
-        name = self.first.write.name
-        readers = [s for s in statements if isinstance(s, Fold) and s.args[0] == self._sum_in(s)]
-        if not readers and self.operand.name != name:
-            return statements
-        first = next(s for s in statements if s.write.name == name)
-        own = first.write.iterators
-        at = tuple(item for item in first.domain if item[0] in own)
-        copy = Pointwise(
-            self.fresh("R"), at, Access(self.fresh("w"), own), "cast", (first.write,), F32
-        )
-
-        def argument(arg: Argument) -> Argument:
-            if isinstance(arg, Access) and arg.name == name:
-                return replace(arg, name=copy.write.name)
-            return arg
-
-        found: list[Statement] = []
-        for one in statements:
-            if isinstance(one, Contraction):
-                lhs, rhs = (replace(a, name=argument(a).name) for a in one.reads)  # type: ignore[union-attr]
-                found.append(replace(one, lhs=lhs, rhs=rhs))
-            else:
-                found.append(replace(one, args=tuple(map(argument, one.args))))
-            if one.write.name == name:
-                found.append(copy)
-        return found
-
-    def _sum_in(self, fold: Fold) -> Access | None:
-        """How a fold reads the first product's sums; None if it does not."""
-        return next((a for a in fold.reads if a.name == self.first.write.name), None)
+    def _hold(self, statements: Sequence[Statement], second: Contraction) -> None:
+        """Go on with these statements, as far as what is returned needs them."""
+        self.statements = needed(statements, self.outputs)
+        self.values = Values(tuple(self.statements))
+        self.operand = next(a for a in second.reads if a.name not in self.program.tensors)
+        self.folds = [s for s in self.statements if isinstance(s, Fold)]
 
     def _is_row(self, values: Values, arg: Argument) -> bool:
         """Whether an argument has one value a row."""
@@ -342,7 +327,7 @@ class _Rewriting(TwoPrograms):
             "becomes a scan" + (", rescaled by c" if factors else "")
         )
         self.steps.append("a scan steps by blocks of keys: combining is associative")
-        (masked,) = (s.term for s in states[:1]) if reference else (self.operand.name,)
+        masked = states[0].term if reference else self.masked
         folded = [(s.term, s.monoid) for s in states]
         whole = [t.name for t in self.program.inputs if t.dtype == S32 and t.dims]
         inside = key_range(self.values, masked, folded, self.operand.name, whole)

@@ -107,3 +107,35 @@ def needed(statements: Sequence[Statement], outputs: Sequence[str]) -> list[Stat
             wanted.update(access.name for access in one.reads)
             found.append(one)
     return found[::-1]
+
+
+def sums_as_values(
+    statements: list[Statement], product: Contraction, operand: str, fresh: Fresh
+) -> list[Statement]:
+    """The program with a copy of a product's sums, where they are folded or multiplied themselves.
+
+    Args:
+        statements: of a chain.
+        product: its first product.
+        operand: what the second one reads.
+        fresh: names.
+    """
+    name = product.write.name
+    folded = [s for s in statements if isinstance(s, Fold) and _reads(s.args[0], name)]
+    if not folded and operand != name:
+        return statements
+    first = next(s for s in statements if s.write.name == name)
+    own = first.write.iterators
+    at = tuple(item for item in first.domain if item[0] in own)
+    copy = Pointwise(fresh("R"), at, Access(fresh("w"), own), "cast", (first.write,), F32)
+    renamed = {name: copy.write.name}
+    found: list[Statement] = []
+    for one in statements:
+        found.append(_reading(one, renamed))
+        if one.write.name == name:
+            found.append(copy)
+    return found
+
+
+def _reads(arg: Argument, name: str) -> bool:
+    return isinstance(arg, Access) and arg.name == name

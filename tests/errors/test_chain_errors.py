@@ -206,7 +206,16 @@ def test_what_is_multiplied_and_folded() -> None:
 
 
 def test_rows_that_no_tensor_map_takes() -> None:
-    text = _refused(softmax, "bf16[S,64]@2", "bf16[T,64]", "bf16[T,64]")
+    given = ("bf16[S,64]@2", "bf16[T,64]", "bf16[T,64]")
+    text = _refused(softmax, *given, schedule=_schedule())
+    assert "cannot move it" in text and "without roles" in text
+    assert not pg.fuse(softmax).compile(*given, arch="sm_90a").schedule.specialised
+
+
+def test_neither_in_boxes_nor_in_rows() -> None:
+    """Threads copy adjacent elements, and the copy engine aligned rows."""
+    text = _refused(lambda q, k, v: softmax(q[:, ::2], k, v),
+                    "bf16[S,128]", "bf16[T,64]", "bf16[T,64]")  # fmt: skip
     assert "cannot move it" in text
 
 

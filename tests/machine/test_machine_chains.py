@@ -130,20 +130,25 @@ def test_equal_large_and_absent_scores() -> None:
 
 
 @pytest.mark.parametrize("size", [0.3, 4.0])
-def test_soft_caps_below_and_far_beyond(size: float) -> None:
-    """Tangents that become exponents: as precise as the weights, wherever scores are."""
+@pytest.mark.parametrize("cap", [5.0, 30.0, 50.0])
+def test_soft_caps_below_and_far_beyond(size: float, cap: float) -> None:
+    """Tangents that become exponents: as precise as the weights, wherever scores are. Beyond a cap
+    of 30.5 weights under it could be less than 2^-88, and the maximum is folded.
+    """
 
     def capped(q, k, v):
-        s = pg.tanh((q @ k.mT) * 0.125 / 5.0) * 5.0
+        s = pg.tanh((q @ k.mT) * 0.125 / cap) * cap
         return pg.softmax(s) @ v, pg.logsumexp(s, axis=-1)
 
     q, k, v = arrays = _arrays(11, (1, 70, 64), (1, 200, 64), (1, 200, 64))
     arrays = [(q * bf16(size)).astype(bf16), (k * bf16(size)).astype(bf16), v]
     signature = ("bf16[B,S,64]", "bf16[B,T,64]", "bf16[B,T,64]")
     kernel = pg.fuse(capped).compile(*signature, arch="sm_90a")
-    assert "tanh_of_score(score, 0.025f)" in kernel.source
+    name = "tanh_of_score" if cap == 50.0 else "scaled_tanh"
+    assert f"= {name}(score, 0.0" in kernel.source
+    assert ("rescale" in kernel.source) == (cap == 50.0)
     found, wanted = _run(capped, signature, arrays)
-    assert np.abs(found[1] - wanted[1]).max() < 5 * 2.0**-20
+    assert np.abs(found[1] - wanted[1]).max() < cap * 2.0**-20
 
 
 def test_under_a_soft_cap_rows_do_not_depend_on_others() -> None:

@@ -207,6 +207,22 @@ def test_shipped_tiles_of_warps_spill_nothing(columns: int) -> None:
     assert len(skip) > 2
 
 
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("lead", ["", "B,", "B,H,"])
+@pytest.mark.parametrize("columns", [192, 256])
+def test_results_of_wide_tiles_leave_in_panels(columns: int, lead: str) -> None:
+    """Whatever the batch dims: what they take of registers is left beside 256 columns of sums."""
+
+    def plain(q, k, v):
+        return pg.softmax((q @ k.mT) * 0.0625) @ v
+
+    given = tuple(f"bf16[{lead}{side},{columns}]" for side in "STT")
+    kernel = pg.fuse(plain).compile(*given, arch="sm_90a")
+    assert kernel.resources.spill_store_bytes == 0
+    epilogue = kernel.schedule.epilogue
+    assert (epilogue.through, epilogue.columns) == ("tma", 32 if columns == 256 else 0)
+
+
 def test_parts_that_are_not_those_that_are_combined_are_refused() -> None:
     from chain_samples import few_rows
 

@@ -12,7 +12,7 @@ from typing import Any
 from polygen.emit.ctext import pointwise
 from polygen.emit.element_types import name_of, type_records
 from polygen.emit.folds import appended, extent_text, short_beside_folds
-from polygen.emit.functions import FAST_BITS, literal
+from polygen.emit.functions import FAST_BITS, behind, literal
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import coordinate, element_of, if_stored, position, real_type
 from polygen.emit.names import c_name
@@ -99,10 +99,14 @@ def statements(plan: KernelPlan, e: Epilogue) -> tuple[list[str], tuple[str, ...
     read, written = _values(e)
     whole = [name for name, _ in e.sums] if plan.atom.c.dtype == S32 else []
     alone = not (e.folds or e.known)
-    narrow = all(w.tensor.dtype.bits <= FAST_BITS for w in e.writes)
-    fast = narrow and (alone or short_beside_folds(plan, e.statements, bool(e.folds)))
+    wide = [w.name for w in e.writes if w.tensor.dtype.bits > FAST_BITS]
+    fast = alone or (not wide and short_beside_folds(plan, e.statements, bool(e.folds)))
+    held = [e.holds[0]] if wide and e.holds else []
+    reads = ((s.result, [a for a in s.args if isinstance(a, str)]) for s in e.statements)
+    exact = behind(reads, [*wide, *held])
     read |= {name: f"(float)({extent_text(dims)})" for name, dims in e.sizes}
-    return pointwise(e.statements, read, written, fast, whole, real_type(plan.atom.c.dtype))
+    real = real_type(plan.atom.c.dtype)
+    return pointwise(e.statements, read, written, fast, whole, real, exact=exact)
 
 
 @leaf("compute", "threads", Epilogue)

@@ -17,6 +17,7 @@ from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.sync_work import Nothing
 from polygen.lower.work import Product
 
+_MANY = 192  # columns of sums beside which registers are few
 REGISTERS = "registers"  # where the left operand lies, beside the ways of lying in shared memory
 
 
@@ -41,9 +42,11 @@ def _(plan: KernelPlan, one: Leaf, work: Product) -> Text:
         start = f"{counter}.slot * {ring.slot_bytes} + {_step(ring.matrix)}"
         rows = f" + m * {ring.matrix.block}" if number == 0 else ""
         lows.append(f"low_{name}{own} = {_low(ring, work.parts[number])}")
-        addresses.append(
-            f"const unsigned address_{name} = low_{name}{own} + (unsigned)({start}{rows}) / 16;"
-        )
+        low = f"low_{name}{own}"
+        if _kept(plan, ring):
+            addresses += [f"unsigned own_{name} = {low};", f'asm volatile("" : "+r"(own_{name}));']
+            low = f"own_{name}"
+        addresses.append(f"const unsigned address_{name} = {low} + (unsigned)({start}{rows}) / 16;")
         high = f"0x{ring.matrix.descriptor >> 32:x}u"
         words[name] = f"(unsigned long long){high} << 32 | address_{name}"
     left = work.fragment or work.buffers[0]
@@ -56,6 +59,14 @@ def _(plan: KernelPlan, one: Leaf, work: Product) -> Text:
         "proved to read what the copies wrote",
         (f"const unsigned {', '.join(lows)};",),
     )
+
+
+def _kept(plan: KernelPlan, ring: Buffer) -> bool:
+    """Whether the compiler would keep the addresses of all steps in registers, and they are few.
+
+    Those of a ring of one slot are the same in every iteration of the loops around.
+    """
+    return plan.chained is not None and ring.slots == 1 and plan.tiles.warp[1] > _MANY
 
 
 def _added(work: Product) -> str:

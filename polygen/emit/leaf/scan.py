@@ -35,8 +35,9 @@ def scan_helpers(plan: KernelPlan) -> list[str]:
     for scan in plan.of(Scan):
         for terms in (scan.advance, scan.weigh):
             if terms is not None:
-                found += terms_lines(scan, terms)[1]
-                found += terms_lines(scan, terms, masked=False, small=bool(near(scan, terms)))[1]
+                small = bool(near(scan, terms))
+                for masked, inside in ((True, False), (False, False), (False, small)):
+                    found += terms_lines(scan, terms, masked=masked, small=inside)[1]
         found += correction_lines(scan)[2]
         found += [name for state in scan.states for name in _combine(state.monoid)[2]]
     return found

@@ -13,6 +13,7 @@ from polygen.emit.exponentials import (
     by_powers_of_two,
     tangent_of,
     with_factors_met,
+    with_scaled_tangents,
     with_short_tangents,
     within_limits,
 )
@@ -45,8 +46,13 @@ def _statements(scan: Scan, terms: Terms, *, masked: bool) -> tuple[Compute, ...
     if not scan.fast:
         return found
     found = with_factors_met(by_powers_of_two(found), terms.results)
-    if terms is scan.advance and not scan.short and _become_exponents(scan.weigh):
-        found = with_short_tangents(found, _given(terms), terms.results[0])
+    if scan.short:
+        return found
+    if scan.advance is None:
+        found = with_short_tangents(found, _given(terms), terms.results, added=False)
+        return with_scaled_tangents(found)
+    if terms is scan.advance and _become_exponents(scan.weigh):
+        found = with_short_tangents(found, _given(terms), terms.results)
     return found
 
 

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 import polygen as pg
+from polygen.adapters.chain_gain import predicted_chain
 from polygen.adapters.gain import is_pointwise_work, predicted, unknown
+from polygen.adapters.legality import refusal
 from polygen.bench.operations import operations
 from polygen.hardware.device import device
 
@@ -69,3 +71,16 @@ def test_what_the_model_does_not_know_is_left(sizes, text):
     program = pg.fuse(lambda x, w: pg.gelu(x @ w.T)).program("bf16[M,K]", "bf16[N,K]")
     found = unknown(program, sizes)
     assert found.startswith(text) and bool(found) == bool(text)
+
+
+# --- chains whose rows begin anywhere
+def test_attention_by_warps_is_legal_and_its_gain_over_libraries_unknown():
+    """Libraries were measured beside kernels with roles, which copy aligned rows."""
+    sizes = {"B": 64, "S": 4096, "T": 4096}
+    found = []
+    for rows in ("64]", "36]@8"):
+        given = tuple(f"bf16[B,{side},{rows}" for side in "STT")
+        program = pg.fuse(lambda q, k, v: pg.softmax((q @ k.mT) * 0.1) @ v).program(*given)
+        assert refusal(program) is None
+        found.append(predicted_chain(program, device("sm_90a"), sizes, "flash"))
+    assert found[0].fused > 0 and "not measured beside" in found[1]

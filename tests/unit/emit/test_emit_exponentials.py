@@ -11,6 +11,7 @@ from polygen.emit.exponentials import (
     by_powers_of_two,
     tangent_of,
     with_factors_met,
+    with_scaled_tangents,
     with_short_tangents,
     within_limits,
 )
@@ -77,7 +78,7 @@ def test_tangents_of_scores_have_forms_with_an_absolute_bound() -> None:
     given = _made(
         ("a", "mul", "x", 0.5), ("b", "div", "a", 5.0), ("t", "tanh", "b"), ("s", "mul", "t", 30.0)
     )
-    found = with_short_tangents(with_factors_met(given, ("s",)), "x", "s")
+    found = with_short_tangents(with_factors_met(given, ("s",)), "x", ("s",))
     assert [one.function for one in found] == ["tanh_of_score", "mul"]
     assert found[0].args == ("x", 0.1) and tangent_of(found, "x") == 0.1
     small = within_limits(found)
@@ -91,7 +92,7 @@ def test_tangents_of_scores_have_forms_with_an_absolute_bound() -> None:
 def test_tangents_of_sums_take_powers_of_two() -> None:
     """Which of them are small does not follow from the scores."""
     given = _made(("a", "add", "x", 0.1), ("t", "tanh", "a"), ("s", "mul", "t", 30.0))
-    found = with_short_tangents(given, "x", "s")
+    found = with_short_tangents(given, "x", ("s",))
     assert [one.function for one in found] == ["add", "mul", "tanh_of_power", "mul"]
     assert tangent_of(found, "x") is None and within_limits(found) == found
     for x in (-50.0, -0.3, 0.0, 2.0):
@@ -101,13 +102,13 @@ def test_tangents_of_sums_take_powers_of_two() -> None:
 
 def test_scales_whose_powers_f32_does_not_hold_take_powers_of_two() -> None:
     given = _made(("a", "mul", "x", 1e-7), ("t", "tanh", "a"))
-    found = with_short_tangents(given, "x", "t")
+    found = with_short_tangents(given, "x", ("t",))
     assert [one.function for one in found] == ["mul", "mul", "tanh_of_power"]
 
 
 def test_a_product_that_others_read_stays_in_front_of_its_tangent() -> None:
     given = _made(("a", "mul", "x", 0.1), ("t", "tanh", "a"), ("s", "add", "t", "a"))
-    found = with_short_tangents(given, "x", "s")
+    found = with_short_tangents(given, "x", ("s",))
     assert [one.function for one in found] == ["mul", "mul", "tanh_of_power", "add"]
 
 
@@ -115,7 +116,7 @@ def test_tangents_of_another_use_stay() -> None:
     """Where they are multiplied by each other, or chosen by, small ones have to be precise."""
     for last in (("s", "mul", "t", "t"), ("s", "div", 1.0, "t"), ("s", "where", "t", "x", 0.0)):
         given = _made(("t", "tanh", "x"), last)
-        assert with_short_tangents(given, "x", "s") == given
+        assert with_short_tangents(given, "x", ("s",)) == given
 
 
 def test_what_becomes_an_exponent() -> None:
@@ -124,3 +125,50 @@ def test_what_becomes_an_exponent() -> None:
     assert not become_exponents(_made(*weights), "x", ("e", "c"))
     assert not become_exponents(_made(*weights, ("g", "mul", "e", "x")), "x", ("g",))
     assert not become_exponents(_made(("e", "sigmoid", "x")), "x", ("e",))
+
+
+_WEIGHT = (
+    ("t", "tanh_of_score", "x", 0.1), ("s", "mul", "t", 30.0), ("c", "cast", "s"),
+    ("d", "sub", "c", 30.0), ("e", "exp2", "d"),
+)  # fmt: skip
+
+
+def test_products_and_sums_with_numbers_are_part_of_the_tangent() -> None:
+    given = _made(*_WEIGHT)
+    found = with_scaled_tangents(given)
+    assert [one.function for one in found] == ["scaled_tanh", "exp2"]
+    assert found[0].args == ("x", 0.1, 30.0, -30.0) and tangent_of(found, "x") == 0.1
+    small = within_limits(found)
+    assert [one.function for one in small] == ["scaled_tanh_within", "exp2"]
+    for x in (-50.0, -0.3, 0.0, 2.0):
+        wanted = _value(_made(*_WEIGHT[:2], *_WEIGHT[3:], ("d", "sub", "s", 30.0),
+                              ("e", "exp2", "d")), {"x": x, "c": 0.0}, "e")  # fmt: skip
+        assert math.isclose(_value(found, {"x": x}, "e"), wanted, rel_tol=1e-12)
+
+
+def test_a_mask_stays_behind_the_tangent() -> None:
+    given = _made(
+        ("t", "tanh_of_score", "x", 0.1), ("w", "where", "seen", "t", -math.inf),
+        ("s", "mul", "w", 30.0), ("d", "add", -30.0, "s"), ("e", "exp2", "d"),
+    )  # fmt: skip
+    found = with_scaled_tangents(given)
+    assert [one.function for one in found] == ["scaled_tanh", "where", "exp2"]
+    for seen in (0.0, 1.0):
+        known = {"x": 0.7, "seen": seen}
+        wanted = _value(given, known, "e")
+        assert math.isclose(_value(found, known, "e"), wanted, rel_tol=1e-14)
+
+
+def test_what_others_read_of_a_tangent_stays() -> None:
+    for more in (
+        (("s", "mul", "t", 30.0), ("e", "exp2", "s")),  # a product alone
+        (("s", "mul", "t", 30.0), ("d", "sub", "s", 30.0), ("e", "add", "d", "s")),
+        (("d", "sub", "t", "y"), ("e", "exp2", "d")),
+        (("w", "where", "c", "t", -math.inf), ("s", "mul", "w", -2.0), ("e", "add", "s", 1.0)),
+        (("d", "add", "t", "t"), ("e", "add", "d", 1.0)),
+    ):
+        given = _made(("t", "tanh_of_score", "x", 0.1), *more)
+        found = with_scaled_tangents(given)
+        assert found[-1] == given[-1]
+        known = {"x": 0.7, "y": 0.2, "c": 1.0}
+        assert _value(found, known, "e") == _value(given, known, "e")

@@ -10,6 +10,7 @@ import pytest
 from matrix import case, small
 from pointwise_kernels import SIGNS, apply, arguments, compiled, every, off_by, reference
 
+import polygen as pg
 from polygen.cli import accuracy
 from polygen.emit.function_errors import fast_error
 from polygen.emit.functions import expression
@@ -243,6 +244,42 @@ def test_wide_outputs_take_the_accurate_forms():
         ).kernel()
         assert ("float fast_gelu(" in kernel.source) == fast
         assert ("float gelu(" in kernel.source) != fast
+
+
+def _both(x, w):
+    """A narrow output of its own function, a wide one, and what both are made of."""
+    total = pg.silu(x @ w)
+    return pg.gelu(total).astype("bf16"), pg.tanh(total).astype("f32")
+
+
+def test_each_statement_takes_the_form_of_what_it_is_made_for():
+    kernel = pg.fuse(_both).compile("bf16[M,K]", "bf16[K,N]", arch="sm_80")
+    source = kernel.source
+    assert "float fast_gelu(" in source and "tanhf(" in source
+    assert "fast_tanh(" not in source and "sum * sigmoid(sum)" in source
+    generator = np.random.default_rng(0)
+    x, w = (
+        generator.standard_normal(shape).astype(ml_dtypes.bfloat16)
+        for shape in ((40, 64), (64, 48))
+    )
+    sizes = {"M": 40, "N": 48, "K": 64}
+    bounds = accuracy.expected(kernel.program, {"x": x, "w": w}, sizes, 16)
+    for bound, found in zip(bounds, kernel.emulate(x, w), strict=True):
+        error, ratio, wrong = bound.compare(found)
+        assert wrong == 0 and 0 < ratio < 1 and error > 0
+    alone = pg.fuse(lambda x, w: _both(x, w)[1]).compile("bf16[M,K]", "bf16[K,N]", arch="sm_80")
+    (bound,) = accuracy.expected(alone.program, {"x": x, "w": w}, sizes, 16)
+    np.testing.assert_array_equal(bound.allowed, bounds[1].allowed)
+
+
+def test_beside_its_log_sum_attention_divides_fast():
+    def function(q, k, v):
+        s = (q @ k.mT) * 0.125
+        return pg.softmax(s) @ v, pg.logsumexp(s, axis=-1)
+
+    given = ("bf16[B,S,64]", "bf16[B,T,64]", "bf16[B,T,64]")
+    source = pg.fuse(function).compile(*given, arch="sm_90a").source
+    assert "= approximate_quotient(sum" in source and "= logf(" in source
 
 
 # --- the bound of `polygen run`

@@ -64,3 +64,35 @@ def test_special_values() -> None:
     found = apply("tanh_of_score", x, constants=(0.25,))
     np.testing.assert_allclose(found, [-1, 1, -1, 1, 0, math.nan], rtol=2.0**-20)
     assert math.isnan(apply("tanh_within", x, constants=(0.25,))[-1])
+
+
+# --- with a product and a sum in them ------------------------------------------------------------
+def _scaled(scale: float, factor: float, offset: float) -> tuple[np.ndarray, float, np.ndarray]:
+    """Arguments, what results may be off by, and what they are."""
+    x = _arguments(scale)
+    x = x[np.isfinite(x)]
+    wanted = reference("scaled_tanh", x, np.float32(scale), np.float32(factor), np.float32(offset))
+    absolute, relative = PRIMITIVES["scaled_tanh"].error
+    return x, abs(factor) * absolute + relative * np.abs(wanted), wanted
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize(("factor", "offset"), [(43.28085, -43.28085), (-7.5, 3.0), (0.5, -90.0)])
+def test_scaled_tangents_have_the_error_of_the_tangent(
+    scale: float, factor: float, offset: float
+) -> None:
+    x, allowed, wanted = _scaled(scale, factor, offset)
+    constants = (scale, factor, offset)
+    for signs in SIGNS:
+        with off_by(signs) as note:
+            found = apply("scaled_tanh", x, constants=constants, note=note)
+        assert (np.abs(found.astype(np.float64) - wanted) <= allowed).all()
+    near = np.abs(x) <= np.float32(0.5) / np.abs(np.float32(scale))
+    small = apply("scaled_tanh_within", x[near], constants=constants)
+    assert np.array_equal(small, found[near])
+
+
+def test_scaled_tangents_of_special_values() -> None:
+    x = np.array([-math.inf, math.inf, 0.0, math.nan], np.float32)
+    found = apply("scaled_tanh", x, constants=(0.25, 2.0, 5.0))
+    np.testing.assert_allclose(found, [3, 7, 5, math.nan], rtol=2.0**-20)
