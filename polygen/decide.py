@@ -46,7 +46,7 @@ from polygen.lower.legal_last_round import check_last_round
 from polygen.lower.pixels import check_pixels
 from polygen.lower.rest_legal import check_rest, check_rest_device, check_rest_layout
 from polygen.poly.match import Match
-from polygen.poly.realign import behind_copy
+from polygen.poly.realign import behind_copy, check_first, check_first_device
 from polygen.problems import problem_of, whole_problem
 from polygen.schedule.load import load_schedule, shipped, shipped_as
 from polygen.schedule.model import Schedule
@@ -85,6 +85,8 @@ def decide(
     matched = prospect.matched
     check_operands([one.matched for one in prospect.each], device)
     check_rest_device(prospect.matched, device)
+    for one in prospect.each:
+        check_first_device(one.matched, device)
     for one in prospect.each:
         check_folded(one.work)
     forced = knobs.current().schedule
@@ -139,6 +141,8 @@ def decide(
         decided = in_blocks(decided, program, device, sizes, skip)
         if matched.in_parts:
             origin += "; f32 is multiplied in parts of tf32, three products for one"
+    for one in prospect.each:
+        check_first(one.matched, decided)
     prospect = in_tiles(program) if decided.covers_rows else behind
     as_run = prospect.under(decided)
     instruction = instruction_for(as_run.matched, device, decided)

@@ -51,7 +51,7 @@ from polygen.poly.match import Match
 from polygen.poly.operand import Operand
 from polygen.poly.orientation import oriented, oriented_work
 from polygen.poly.pointwise import Pointwork
-from polygen.poly.realign import behind_copy
+from polygen.poly.realign import behind_copy, check_first
 from polygen.poly.results import in_runs, panel_columns, panels
 from polygen.poly.tiling import tiling
 from polygen.schedule.model import LANES, Schedule
@@ -219,6 +219,7 @@ def fitting(
             candidate = replace(candidate, epilogue=by_pairs)
         out = oriented_work(work, matched, candidate)
         try:
+            check_first(matched, candidate)
             found = oriented(matched, candidate)
             check_launch(candidate, device)
             check_copies(candidate, device)

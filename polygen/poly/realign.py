@@ -16,14 +16,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from polygen.errors import ScheduleError
+from polygen.errors import ScheduleError, UnsupportedProgram
 from polygen.frontend.alignment import realigned
 from polygen.frontend.program import Program, Tensor
+from polygen.hardware.device import Device
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.poly.fills import by_threads
 from polygen.poly.match import Match
 from polygen.poly.operand import Operand
 from polygen.poly.prologue import operand_of, prologues, without_prologues
+from polygen.poly.row_operands import row_operands, without_row_operands
 from polygen.schedule.model import Schedule
 from polygen.schedule.realign import Realign
 
@@ -86,6 +88,42 @@ def _behind_making(matched: Match, schedule: Schedule) -> Match:
     )
 
 
+def check_first_device(matched: Match, device: Device) -> None:
+    """Refuse operands with folds over their rows where no kernel follows a launch that makes them.
+
+    Raises:
+        UnsupportedProgram: with the operand.
+    """
+    for _, operand in matched.operands:
+        made = operand.computed is not None and operand.computed.passes
+        if made and not (device.has("wgmma") and device.has("tma")):
+            raise UnsupportedProgram(
+                f"the operand {operand.tensor.name}, in which are folds over its rows, on {device}",
+                why="a launch before a kernel with roles makes such operands; without roles the "
+                "kernel reads operands itself, and a tile has parts of rows",
+                nearest="Compute the operand in a call of its own, and pass it as an argument; or "
+                "a target with roles, sm_90a",
+            )
+
+
+def check_first(matched: Match, schedule: Schedule) -> None:
+    """Refuse schedules whose kernels would compute what only a launch before them makes.
+
+    Raises:
+        ScheduleError: with the operand.
+    """
+    for _, operand in matched.operands:
+        if operand.computed is not None and operand.computed.passes and not schedule.makes_first:
+            raise ScheduleError(
+                f"the operand {operand.tensor.name}, in which are folds over its rows, made by the "
+                "kernel that multiplies it",
+                where=f"schedule {schedule.name}",
+                why="a tile has parts of rows, whose folds are known when whole rows are read",
+                nearest='roles.form = "cooperative" with roles.computes = "before", which sm_90a '
+                "has; or compute the operand in a kernel of its own, and pass it as an argument",
+            )
+
+
 def _behind_copy(matched: Match, asked: Match, schedule: Schedule) -> Match:
     """The products on what the copies leave."""
     if not schedule.launch.realign:
@@ -118,7 +156,10 @@ def realign_all(program: Program, sections: Sequence[Match], schedule: Schedule)
     named = {tensor.name: tensor for one in sections for tensor in copied(one, made=first)}
     tensors = tuple(named.values()) if schedule.launch.realign else ()
     made = tuple(_made(program, sections)) if first else ()
-    return Realign(f"pg_{program.name}_realign", tensors, made) if tensors or made else None
+    if not tensors and not made:
+        return None
+    by_rows = tuple(row_operands(program)) if first else ()
+    return Realign(f"pg_{program.name}_realign", tensors, made, by_rows)
 
 
 def _made(program: Program, sections: Sequence[Match]) -> Iterator[Tensor]:
@@ -134,6 +175,7 @@ def _made(program: Program, sections: Sequence[Match]) -> Iterator[Tensor]:
         last = tensor.order[inner[value]]
         order = (*(axis for axis in tensor.order if axis != last), last)
         yield replace(tensor, order=order, alignment=chunk_bytes())
+    yield from (one.tensor for one in row_operands(program).values())
 
 
 def program_behind(program: Program, copy: Realign | None) -> Program:
@@ -141,6 +183,6 @@ def program_behind(program: Program, copy: Realign | None) -> Program:
     if copy is None:
         return program
     if copy.made:  # both launches have one list of arguments
-        behind = without_prologues(program)
+        behind = without_prologues(without_row_operands(program))
         program = replace(behind, inputs=(*program.inputs, *copy.made))
     return realigned(program, dict.fromkeys(copy.names, chunk_bytes()))
