@@ -96,6 +96,7 @@ def all_analysed(program: Program, *, in_tile: bool = False) -> Prospect:
     Raises:
         UnsupportedProgram: no kernel has such sections, or tiles do not cover its rows.
     """
+    program = rewritten(program)
     require_alike(program)
     found = sections(program)
     if len(found) > 1:

@@ -21,10 +21,12 @@ from polygen.lower.plan import Argument, CopyPlan, KernelPlan, MakePlan, MakeRow
 from polygen.lower.realign import plain_shape
 from polygen.lower.realign_work import RowCopy, RowMake
 from polygen.poly.digits import peeled
-from polygen.poly.follow_program import result_of
+from polygen.poly.follow_program import ELEMENT, result_of
 from polygen.poly.realign_program import CHUNKS, FIRST, LAST, ROWS, WARP, RealignShape
 from polygen.poly.realign_rows import RowTexts, of_block, row_texts
 from polygen.schedule.realign import Realign, line_bytes
+
+_VISITS = 2  # of a warp to a row that is made, whose elements are on their way at once
 
 
 def copy(plan: KernelPlan) -> dict[str, Any] | None:
@@ -104,7 +106,7 @@ def _inside(plan: KernelPlan, at: int, own: CopyPlan | MakePlan | MakeRowsPlan) 
 def _rows(plan: KernelPlan, own: MakeRowsPlan) -> list[str]:
     """A block of one operand that is made by rows: its row."""
     head = ["const long long fold_block = block;", f"const long long fold_result = {result_of(1)};"]
-    return [*head, *row_lines(plan, own)]
+    return [*head, *row_lines(plan, own, {ELEMENT: _VISITS})]
 
 
 def _does(found: Realign) -> str:
