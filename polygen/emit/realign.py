@@ -26,7 +26,7 @@ from polygen.poly.realign_program import CHUNKS, FIRST, LAST, ROWS, WARP, Realig
 from polygen.poly.realign_rows import RowTexts, of_block, row_texts
 from polygen.schedule.realign import Realign, line_bytes
 
-_VISITS = 2  # of a warp to a row that is made, whose elements are on their way at once
+_VISITS = 1  # of a warp to a row that is made, whose elements are on their way at once
 
 
 def copy(plan: KernelPlan) -> dict[str, Any] | None:
