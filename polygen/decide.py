@@ -40,13 +40,14 @@ from polygen.lower.legal import (
     check_wide,
 )
 from polygen.lower.legal_blocks import check_blocks, check_promoting
+from polygen.lower.legal_first import check_first, check_first_device
 from polygen.lower.legal_folds import check_folded, check_folds
 from polygen.lower.legal_joined import check_joined
 from polygen.lower.legal_last_round import check_last_round
 from polygen.lower.pixels import check_pixels
 from polygen.lower.rest_legal import check_rest, check_rest_device, check_rest_layout
 from polygen.poly.match import Match
-from polygen.poly.realign import behind_copy, check_first, check_first_device
+from polygen.poly.realign import behind_copy
 from polygen.problems import problem_of, whole_problem
 from polygen.schedule.load import load_schedule, shipped, shipped_as
 from polygen.schedule.model import Schedule
@@ -86,7 +87,7 @@ def decide(
     check_operands([one.matched for one in prospect.each], device)
     check_rest_device(prospect.matched, device)
     for one in prospect.each:
-        check_first_device(one.matched, device)
+        check_first_device(one.matched, one.work, device)
     for one in prospect.each:
         check_folded(one.work)
     forced = knobs.current().schedule

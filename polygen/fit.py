@@ -39,6 +39,7 @@ from polygen.lower.legal import (
     check_sums,
 )
 from polygen.lower.legal_blocks import check_blocks
+from polygen.lower.legal_first import check_first
 from polygen.lower.legal_folds import check_folds
 from polygen.lower.legal_joined import check_joined
 from polygen.lower.legal_last_round import check_last_round
@@ -51,7 +52,7 @@ from polygen.poly.match import Match
 from polygen.poly.operand import Operand
 from polygen.poly.orientation import oriented, oriented_work
 from polygen.poly.pointwise import Pointwork
-from polygen.poly.realign import behind_copy, check_first
+from polygen.poly.realign import behind_copy
 from polygen.poly.results import in_runs, panel_columns, panels
 from polygen.poly.tiling import tiling
 from polygen.schedule.model import LANES, Schedule

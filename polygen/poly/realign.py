@@ -16,10 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from polygen.errors import ScheduleError, UnsupportedProgram
+from polygen.errors import ScheduleError
 from polygen.frontend.alignment import realigned
 from polygen.frontend.program import Program, Tensor
-from polygen.hardware.device import Device
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.poly.fills import by_threads
 from polygen.poly.match import Match
@@ -86,42 +85,6 @@ def _behind_making(matched: Match, schedule: Schedule) -> Match:
             for name, one in matched.operands
         ),
     )
-
-
-def check_first_device(matched: Match, device: Device) -> None:
-    """Refuse operands with folds over their rows where no kernel follows a launch that makes them.
-
-    Raises:
-        UnsupportedProgram: with the operand.
-    """
-    for _, operand in matched.operands:
-        made = operand.computed is not None and operand.computed.passes
-        if made and not (device.has("wgmma") and device.has("tma")):
-            raise UnsupportedProgram(
-                f"the operand {operand.tensor.name}, in which are folds over its rows, on {device}",
-                why="a launch before a kernel with roles makes such operands; without roles the "
-                "kernel reads operands itself, and a tile has parts of rows",
-                nearest="Compute the operand in a call of its own, and pass it as an argument; or "
-                "a target with roles, sm_90a",
-            )
-
-
-def check_first(matched: Match, schedule: Schedule) -> None:
-    """Refuse schedules whose kernels would compute what only a launch before them makes.
-
-    Raises:
-        ScheduleError: with the operand.
-    """
-    for _, operand in matched.operands:
-        if operand.computed is not None and operand.computed.passes and not schedule.makes_first:
-            raise ScheduleError(
-                f"the operand {operand.tensor.name}, in which are folds over its rows, made by the "
-                "kernel that multiplies it",
-                where=f"schedule {schedule.name}",
-                why="a tile has parts of rows, whose folds are known when whole rows are read",
-                nearest='roles.form = "cooperative" with roles.computes = "before", which sm_90a '
-                "has; or compute the operand in a kernel of its own, and pass it as an argument",
-            )
 
 
 def _behind_copy(matched: Match, asked: Match, schedule: Schedule) -> Match:

@@ -212,5 +212,5 @@ def test_kernels_that_would_have_parts_of_rows_are_refused(
 
 def test_folds_behind_the_product_keep_their_launch() -> None:
     found = pg.fuse(lambda x, w: pg.max(pg.softmax(x).astype("bf16") @ w.T, axis=1))
-    with pytest.raises(ScheduleError, match=r'roles.computes = "before" with .*, a fold'):
+    with pytest.raises(UnsupportedProgram, match=r"over its rows, beside v7, a fold of"):
         found.compile(*X_W, arch="sm_90a", schedule=replace(first(), launch=Launches()))
