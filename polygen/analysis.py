@@ -17,11 +17,13 @@ from polygen.poly.orientation import oriented, oriented_work
 from polygen.poly.pointwise import Pointwork, pointwork
 from polygen.poly.prologue import prologues, without_prologues
 from polygen.poly.rest_match import with_rest_of
+from polygen.poly.row_match import with_row_operands
 from polygen.poly.row_passes import split_for
 from polygen.poly.rows import with_rows
 from polygen.poly.scop import Scop, scop
 from polygen.poly.sections import require_alike, sections
 from polygen.poly.whole_rows import RowPasses
+from polygen.rewrite.programs import rewritten
 from polygen.schedule.model import Schedule
 
 # isl has one context per process, and its operation budget with it: one user of it at a time.
@@ -94,6 +96,7 @@ def all_analysed(program: Program, *, in_tile: bool = False) -> Prospect:
     Raises:
         UnsupportedProgram: no kernel has such sections, or tiles do not cover its rows.
     """
+    program = rewritten(program)
     require_alike(program)
     found = sections(program)
     if len(found) > 1:
@@ -114,6 +117,7 @@ def analysed(program: Program, *, in_tile: bool = False) -> Analysed:
     Raises:
         UnsupportedProgram: no kernel can be made of it, or tiles do not cover its rows.
     """
+    program = rewritten(program)
     split = split_for(program, in_tile=in_tile)
     times = dict(split.passes.statements) if split.passes else {}
     computed = prologues(split.main)
@@ -123,6 +127,7 @@ def analysed(program: Program, *, in_tile: bool = False) -> Analysed:
     model = scop(statements, passes=times)
     fusion = fuse(statements, model, times)
     matched = match(statements, fusion, computed, program.inputs, several, split.folds)
+    matched = with_row_operands(matched, program)
     matched = with_rest_of(matched, products)
     more = matched.rest is not None or matched.block  # whose statements run in every tile
     planes = () if more else read_domain(statements, matched, fusion)

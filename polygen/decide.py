@@ -40,6 +40,7 @@ from polygen.lower.legal import (
     check_wide,
 )
 from polygen.lower.legal_blocks import check_blocks, check_promoting
+from polygen.lower.legal_first import check_first, check_first_device
 from polygen.lower.legal_folds import check_folded, check_folds
 from polygen.lower.legal_joined import check_joined
 from polygen.lower.legal_last_round import check_last_round
@@ -85,6 +86,8 @@ def decide(
     matched = prospect.matched
     check_operands([one.matched for one in prospect.each], device)
     check_rest_device(prospect.matched, device)
+    for one in prospect.each:
+        check_first_device(one.matched, one.work, device)
     for one in prospect.each:
         check_folded(one.work)
     forced = knobs.current().schedule
@@ -139,6 +142,8 @@ def decide(
         decided = in_blocks(decided, program, device, sizes, skip)
         if matched.in_parts:
             origin += "; f32 is multiplied in parts of tf32, three products for one"
+    for one in prospect.each:
+        check_first(one.matched, decided)
     prospect = in_tiles(program) if decided.covers_rows else behind
     as_run = prospect.under(decided)
     instruction = instruction_for(as_run.matched, device, decided)

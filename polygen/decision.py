@@ -1,9 +1,14 @@
-"""What an automatic choice is, and which of two programs it runs: products of f32 have two ways.
+"""What an automatic choice is, and which of two programs it runs.
+
+Products of f32 have two ways:
 
 1. Without roles warps split fragments of f32 operands in registers, and run three instructions of
    tf32 for one (`split` in the data of atoms): the program is generated as it is.
 2. Warpgroups read operands from shared memory. With roles the program is the one whose products
    multiply parts (`polygen.rewrite.tf32_parts`), which are operands that are computed.
+
+Norms leave products as factors and terms (`polygen.rewrite.norms`), or a launch before the kernel
+makes whole rows with them (`polygen.rewrite.rows_first`).
 
 So the schedule says which. "auto" decides for both, and takes the one predicted to be faster.
 """
@@ -21,6 +26,7 @@ from polygen.fit_chain import decide_chain
 from polygen.frontend.program import Program
 from polygen.hardware.device import Device
 from polygen.poly.sections import sections
+from polygen.rewrite.programs import made_first, rewritten
 from polygen.rewrite.tf32_parts import in_parts
 from polygen.schedule.load import load_schedule
 from polygen.schedule.model import Schedule
@@ -46,6 +52,7 @@ def decision(
     if is_chain(program):
         chosen = decide_chain(program, device, "auto", sizes=sizes)
         return chosen.schedule, chosen.origin
+    program = placed(program, device, sizes, "auto", sums=sums)
     program = multiplied(program, device, sizes, "auto", sums=sums)
     _, schedule, origin = decide(program, prospect(program), device, sizes, "auto", sums=sums)
     return schedule, origin
@@ -76,11 +83,7 @@ def multiplied(
         parts = in_parts(program) if len(sections(program)) == 1 else None
     if parts is None:
         return program
-    forced = knobs.current().schedule
-    if schedule == "auto" and forced is not None:
-        schedule = forced
-    if isinstance(schedule, str | Path) and schedule != "auto":
-        schedule = load_schedule(Path(schedule))
+    schedule = _given(schedule)
     if schedule != "auto":
         return as_run(program, schedule) if isinstance(schedule, Schedule) else program
     if program.invariant or not device.has("wgmma"):  # one way for all sizes of invariant dims
@@ -90,6 +93,55 @@ def multiplied(
         return as_run(program, measured.schedule)
     whole, in_two = (_predicted(one, device, sizes, skip, sums) for one in (program, parts))
     return parts if in_two is not None and (whole is None or in_two < whole) else program
+
+
+def placed(
+    program: Program,
+    device: Device,
+    sizes: dict[str, int],
+    schedule: Schedule | Path | str,
+    skip: frozenset[str] = frozenset(),
+    sums: str = "",
+) -> Program:
+    """The program with its norms where they are: behind a product, or in a launch before it.
+
+    Args:
+        program: no chain, as it was written.
+        device: the target.
+        sizes: of the symbolic dims.
+        schedule: a record, a file, or "auto".
+        skip: names of shipped schedules not to choose.
+        sums: as for `decision`.
+
+    Raises:
+        ScheduleError: the schedule cannot be read.
+    """
+    with ISL_LOCK:
+        first = made_first(program)
+    if first is None or rewritten(program).first:  # there is one way
+        return program
+    schedule = _given(schedule)
+    if schedule != "auto":
+        makes = isinstance(schedule, Schedule) and schedule.makes_first
+        return first if makes else program
+    if not device.has("wgmma"):
+        return program
+    for one in (program, first):
+        measured = lookup.best(one, device, sizes)
+        if measured is not None:
+            return first if measured.schedule.makes_first else program
+    behind, before = (_predicted(one, device, sizes, skip, sums) for one in (program, first))
+    return first if before is not None and (behind is None or before < behind) else program
+
+
+def _given(schedule: Schedule | Path | str) -> Schedule | Path | str:
+    """A schedule that was asked for, read where it is a file; "auto": none was."""
+    forced = knobs.current().schedule
+    if schedule == "auto" and forced is not None:
+        schedule = forced
+    if isinstance(schedule, str | Path) and schedule != "auto":
+        return load_schedule(Path(schedule))
+    return schedule
 
 
 def as_run(program: Program, schedule: Schedule) -> Program:

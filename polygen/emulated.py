@@ -180,8 +180,9 @@ def _copying(
         arguments += [array, whole, *map(np.int32, numbers)]
     for tensor in source.realign.made:
         copies[tensor.name], wholes[tensor.name] = _room(tensor, sizes)
-        blocks += realign.blocks(tensor, sizes)
-        arguments.append(np.int32(realign.blocks(tensor, sizes)))
+        own = source.realign.blocks(tensor, sizes)
+        blocks += own
+        arguments.append(np.int32(own))
     return blocks, arguments, copies, wholes
 
 

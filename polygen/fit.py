@@ -39,6 +39,7 @@ from polygen.lower.legal import (
     check_sums,
 )
 from polygen.lower.legal_blocks import check_blocks
+from polygen.lower.legal_first import check_first
 from polygen.lower.legal_folds import check_folds
 from polygen.lower.legal_joined import check_joined
 from polygen.lower.legal_last_round import check_last_round
@@ -219,6 +220,7 @@ def fitting(
             candidate = replace(candidate, epilogue=by_pairs)
         out = oriented_work(work, matched, candidate)
         try:
+            check_first(matched, candidate)
             found = oriented(matched, candidate)
             check_launch(candidate, device)
             check_copies(candidate, device)

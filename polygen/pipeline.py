@@ -11,7 +11,7 @@ from polygen.analysis import ISL_LOCK, Analysed, analysed, prospect
 from polygen.brief import Brief
 from polygen.chained import is_chain
 from polygen.decide import decide
-from polygen.decision import multiplied
+from polygen.decision import multiplied, placed
 from polygen.emit.cuda import emit
 from polygen.emit.functions import is_costly
 from polygen.emit.source import KernelSource
@@ -27,7 +27,7 @@ from polygen.invariance import check_class, sums_of
 from polygen.lower.build import lower
 from polygen.lower.follow import follow
 from polygen.lower.memory import memory, needed
-from polygen.lower.plan import CopyPlan, GroupPlan, KernelPlan, MakePlan
+from polygen.lower.plan import CopyPlan, GroupPlan, KernelPlan, MakePlan, MakeRowsPlan
 from polygen.lower.realign import precede
 from polygen.lower.resources import resources
 from polygen.lower.sections import join
@@ -138,7 +138,8 @@ def _generate(
     if is_chain(program):
         return _chain(program, device, sizes, schedule, command, skip)
     require_sizes(program)
-    asked, program = program, rewritten(program)
+    asked = program
+    program = rewritten(placed(program, device, sizes, schedule, skip, sums))
     program = multiplied(program, device, sizes, schedule, skip, sums)
     require_alike(program)
     if len(sections(program)) > 1:
@@ -166,7 +167,10 @@ def _generate(
 
 def _with_others(tree: ScheduleTree, plan: KernelPlan) -> ScheduleTree:
     """The trees of launches beside the kernel's next to its own, for people to look at."""
-    others: tuple[CopyPlan | MakePlan | GroupPlan, ...] = (*plan.copies, *plan.groups)
+    others: tuple[CopyPlan | MakePlan | MakeRowsPlan | GroupPlan, ...] = (
+        *plan.copies,
+        *plan.groups,
+    )
     return replace(tree, beside=tuple((other.title, other.tree) for other in others))
 
 

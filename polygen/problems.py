@@ -93,6 +93,7 @@ def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[st
         depth=size(matched.depths[0]) if matched.sums else 0,
         joinable=joinable(matched),
         stored=(_stored(lefts, counted), _stored(rights, counted)),
+        row_passes=_row_passes((*lefts, *rights), counted),
         beside=0 if matched.rest is None else matched.rest.padded,
         terms=products_of(matched.a.multiplied, matched.b.multiplied),
         domain=() if work.before or work.operands.folds else matched.domain,
@@ -169,6 +170,16 @@ def _source_bytes(operands: tuple[Operand, ...], size: Callable[[Dim], int]) -> 
         if one.tensor.dims
     }
     return sum(reads.values())
+
+
+def _row_passes(operands: tuple[Operand, ...], size: Callable[[Dim], int]) -> int:
+    """How often blocks go through rows that are made before the kernel: for folds, and to write."""
+    return sum(
+        (operand.computed.passes + 1)
+        * math.prod(size(operand.tensor.dims[axis]) for axis in operand.tensor.order[:-1])
+        for operand in operands
+        if operand.computed is not None and operand.computed.passes
+    )
 
 
 def _vectors(operands: tuple[Operand, ...]) -> int:

@@ -29,7 +29,7 @@ from polygen.runtime.artifact import Artifact, Resources
 from polygen.runtime.files import unwritable, write_bytes_atomic
 from polygen.schedule.model import Schedule
 
-FORMAT = 4  # 4: what goes before and after a kernel on its stream, and the order of folds
+FORMAT = 5  # 5: rows that the launch before a kernel makes
 _SUFFIXES = (".cu", ".h", ".cubin", ".ptx", ".tree.yaml")  # all but the manifest
 _MANIFEST = ".json"
 _AROUND = ("realign", "following")  # what goes before and after a kernel

@@ -7,7 +7,7 @@ from polygen.chained import is_chain, matched
 from polygen.decide import candidates
 from polygen.frontend.program import Program
 from polygen.hardware.cost_parameters import cost_parameters
-from polygen.lower.plan import BlockPlan, KernelPlan, Leaf, MakePlan, Place
+from polygen.lower.plan import BlockPlan, KernelPlan, Leaf, MakePlan, MakeRowsPlan, Place
 from polygen.lower.promoting import Promote
 from polygen.lower.result_work import Finish
 from polygen.lower.scan_work import Scan
@@ -37,6 +37,9 @@ def show_rewrite(program: Program) -> str:
         normed = rewritten(program)
         if normed is program:
             return f"{program.source}: nothing is rewritten, no product reads what another sums"
+        if normed.first:
+            made = ", ".join(normed.first)
+            return f"{program}\n\n# {made}: rows are made by a launch that goes before the kernel"
         return f"{program}\n\n# {ASSUMED}\n{normed}"
     found = matched(program)
     return f"{program}\n\n{found.chain}\n\n{found.scores}\n{found.values}"
@@ -182,6 +185,8 @@ def _computed(plan: KernelPlan) -> list[str]:
     """Where an operand is computed that is none in memory, and from what."""
     found = []
     for one in plan.copies:
+        if isinstance(one, MakeRowsPlan):
+            found += _made_by_rows(one)
         made = one.operand.computed if isinstance(one, MakePlan) else None
         if made is not None:
             found.append(
@@ -206,6 +211,16 @@ def _computed(plan: KernelPlan) -> list[str]:
         )
         found += _computed_from(made)
     return found
+
+
+def _made_by_rows(of: MakeRowsPlan) -> list[str]:
+    """An operand with folds over its rows."""
+    folded = ", ".join(f"{fold.write.name} ({fold.function})" for fold in of.made.rows.folds)
+    return [
+        f"{of.tensor.name}, {of.tensor.dtype}, made by the launch that goes before, a row by a "
+        f"block: {folded} in {of.made.passes} pass(es) over the row, then its elements",
+        *(f"  {one}" for one in (*of.made.rows.statements, *of.made.after)),
+    ]
 
 
 def _fragments(name: str, operand: Operand) -> list[str]:

@@ -14,6 +14,7 @@ from polygen.errors import PolygenError, UnsupportedProgram
 from polygen.frontend.program import Program
 from polygen.pipeline import check_length
 from polygen.poly.chain_match import require_copies
+from polygen.rewrite.programs import rewritten
 
 
 @functools.lru_cache(maxsize=1024)
@@ -34,6 +35,19 @@ def refusal(program: Program) -> PolygenError | None:
                 require_copies(matched(program))
         else:
             prospect(program)
+            found = rewritten(program).first
+            if found:
+                return _not_everywhere(program, found)
     except PolygenError as reason:
         return reason
     return None
+
+
+def _not_everywhere(program: Program, values: tuple[str, ...]) -> UnsupportedProgram:
+    return UnsupportedProgram(
+        f"{', '.join(values)}: an operand with folds over its own rows",
+        where=program.name,
+        why="a launch before the kernel makes it, on sm_90a alone, and graphs and operators are "
+        "cut alike for all devices",
+        nearest="Compute the operand beside the operator, or call polygen.fuse's function",
+    )

@@ -59,6 +59,7 @@ from polygen.frontend.program import (
 from polygen.frontend.rounding import round_to
 from polygen.poly.prologue import multiplied as multiplied_as
 from polygen.poly.prologue import prologues, without_prologues
+from polygen.poly.row_operands import row_operands, without_row_operands
 from polygen.rewrite.programs import rewritten
 
 _POINTWISE = 2.0**-18  # relative error of a chain of f32 functions, as `Kernel.check` takes it
@@ -115,8 +116,9 @@ def expected(
     program = rewritten(program)
     rest, program = program.rest, replace(program, rest=None)
     given = {t.name: np.asarray(arrays[t.name]).astype(np.float64) for t in program.operands}
-    made = {value: _operand(program, value, given, sizes) for value in prologues(program)}
-    program = without_prologues(program)
+    operands = (*prologues(program), *row_operands(program))
+    made = {value: _operand(program, value, given, sizes) for value in operands}
+    program = without_prologues(without_row_operands(program))
     contraction = _contraction(program)
     inputs = given | {value: rounded for value, (rounded, _) in made.items()}
     multiplied, ties = dict(inputs), {value: error for value, (_, error) in made.items()}
@@ -244,9 +246,12 @@ def _operand(
     program: Program, value: str, inputs: Mapping[str, Array], sizes: Mapping[str, int]
 ) -> tuple[Array, Array]:
     """A computed operand, rounded, and how far a kernel's element may be from that."""
-    own = prologues(program)[value]
-    kind, extents = multiplied_as(own[-1]), dict(own[-1].domain)
-    dims = tuple(extents[i] if isinstance(i, str) else 1 for i in own[-1].write.index)
+    by_rows = row_operands(program).get(value)
+    own: Sequence[Pointwise | Fold] = prologues(program)[value] if by_rows is None else by_rows.own
+    last = own[-1]
+    assert isinstance(last, Pointwise)
+    kind, extents = multiplied_as(last), dict(last.domain)
+    dims = tuple(extents[i] if isinstance(i, str) else 1 for i in last.write.index)
     names = frozenset(s.write.name for s in own) if kind.bits > FAST_BITS else frozenset()
     statements, moves = _moved(own, sizes, accurate=names)
     alone = replace(
@@ -254,6 +259,7 @@ def _operand(
         inputs=(*program.inputs, *(move.by for move in moves)),
         outputs=(Tensor(value, F32, dims), *(move.exact for move in moves)),
         statements=statements,
+        first=(),
     )
     given = {**inputs, **{move.by.name: np.zeros(shape_of(move.by, sizes)) for move in moves}}
     exact, *results = evaluate(alone, given, sizes, round_outputs=False)

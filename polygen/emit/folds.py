@@ -98,7 +98,10 @@ def result_address(tensor: Tensor, extents: Sequence[Dim]) -> str:
 
 
 def short_beside_folds(
-    plan: KernelPlan, statements: Iterable[Compute | Pointwise], folded: bool
+    plan: KernelPlan,
+    statements: Iterable[Compute | Pointwise],
+    folded: bool,
+    written: Sequence[Tensor] = (),
 ) -> bool:
     """Whether pointwise code of a program with folds takes short forms.
 
@@ -109,8 +112,10 @@ def short_beside_folds(
         plan: the kernel.
         statements: the code.
         folded: whether it makes terms.
+        written: what comes of it; none: the program's results.
     """
-    narrow = all(tensor.dtype.bits <= FAST_BITS for tensor in plan.program.outputs)
+    results = written or plan.program.outputs
+    narrow = all(tensor.dtype.bits <= FAST_BITS for tensor in results)
     if not folded or not narrow:
         return narrow
     return all(is_relative(one.function, list(map(_written, one.args))) for one in statements)

@@ -11,17 +11,22 @@ from typing import Any
 
 from polygen.emit.conditions import given_step
 from polygen.emit.ctext import assigned, loops
+from polygen.emit.following import row_lines
 from polygen.emit.leaf import render
 from polygen.emit.leaves import c_type, parameter, size_name
 from polygen.emit.names import c_name
 from polygen.frontend.program import Tensor
 from polygen.lower.build import arguments
-from polygen.lower.plan import Argument, CopyPlan, KernelPlan, MakePlan
+from polygen.lower.plan import Argument, CopyPlan, KernelPlan, MakePlan, MakeRowsPlan
+from polygen.lower.realign import plain_shape
 from polygen.lower.realign_work import RowCopy, RowMake
 from polygen.poly.digits import peeled
+from polygen.poly.follow_program import ELEMENT, result_of
 from polygen.poly.realign_program import CHUNKS, FIRST, LAST, ROWS, WARP, RealignShape
 from polygen.poly.realign_rows import RowTexts, of_block, row_texts
 from polygen.schedule.realign import Realign, line_bytes
+
+_VISITS = 1  # of a warp to a row that is made, whose elements are on their way at once
 
 
 def copy(plan: KernelPlan) -> dict[str, Any] | None:
@@ -70,7 +75,7 @@ def copying(plan: KernelPlan) -> dict[str, Any] | None:
     lines = [f"const int lane = threadIdx.x % {lanes}, {WARP} = threadIdx.x / {lanes};"]
     lines.append("unsigned block = blockIdx.x;")
     for at, own in enumerate(plan.copies):
-        inside = _lines(plan, at, own) if isinstance(own, CopyPlan) else _making(plan, own)
+        inside = _inside(plan, at, own)
         if own is not plan.copies[-1]:
             inside = [f"if (block < blocks_{at}) {{", *map(_deeper, inside), "  return;", "}"]
             inside.append(f"block -= blocks_{at};")
@@ -89,6 +94,19 @@ def copying(plan: KernelPlan) -> dict[str, Any] | None:
         "parameters": ", ".join(each),
         "lines": lines,
     }
+
+
+def _inside(plan: KernelPlan, at: int, own: CopyPlan | MakePlan | MakeRowsPlan) -> list[str]:
+    """A block of one array."""
+    if isinstance(own, CopyPlan):
+        return _lines(plan, at, own)
+    return _making(plan, own) if isinstance(own, MakePlan) else _rows(plan, own)
+
+
+def _rows(plan: KernelPlan, own: MakeRowsPlan) -> list[str]:
+    """A block of one operand that is made by rows: its row."""
+    head = ["const long long fold_block = block;", f"const long long fold_result = {result_of(1)};"]
+    return [*head, *row_lines(plan, own, {ELEMENT: _VISITS})]
 
 
 def _does(found: Realign) -> str:
@@ -216,15 +234,19 @@ def _made(plan: KernelPlan, at: int, tensor: Tensor) -> dict[str, Any]:
 def _room(plan: KernelPlan, at: int, tensor: Tensor) -> dict[str, Any]:
     """Where an array lies in the workspace."""
     length, size = size_name(tensor.dims[tensor.order[-1]]), tensor.dtype.bytes
-    shape = next(leaf.work.shape for leaf in plan.copies[at].leaves
-                 if isinstance(leaf.work, RowCopy | RowMake))  # fmt: skip
-    of = _texts(shape, size)
+    shape = next(
+        (x.work.shape for x in plan.copies[at].leaves if isinstance(x.work, RowCopy | RowMake)),
+        plain_shape(plan.device.warp_size),
+    )
+    of, by_rows = _texts(shape, size), isinstance(plan.copies[at], MakeRowsPlan)
     rows = " * ".join(["1LL", *(size_name(tensor.dims[axis]) for axis in tensor.order[:-1])])
     return {
         "bytes": size,
         "before": f"end_{at - 1} + " if at else "",
         "step": of.step.format(length=length),
-        "blocks": of.blocks.format(rows=f"rows_{at}", bytes=f"{length} * {size}LL"),
+        "blocks": f"rows_{at}"
+        if by_rows
+        else of.blocks.format(rows=f"rows_{at}", bytes=f"{length} * {size}LL"),
         "rows": rows,
         "room": f"{rows} * ({of.lines.format(length=length)}) * {line_bytes()}",
     }

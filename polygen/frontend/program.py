@@ -306,6 +306,8 @@ class Program(Brief):
         return tuple(found)
 
     rest: Rest | None = None  # what the sums of the only product have besides
+    # Operands of products that a launch before the kernel makes, with folds over their own rows.
+    first: tuple[str, ...] = ()
 
     @property
     def contractions(self) -> tuple[Contraction, ...]:

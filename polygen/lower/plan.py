@@ -80,6 +80,7 @@ from polygen.poly.operand import Operand
 from polygen.poly.place_trees import PlaceTree
 from polygen.poly.pointwise import Pointwork
 from polygen.poly.row_groups import GroupWalk
+from polygen.poly.row_operands import MadeRows
 from polygen.poly.tile_domain import TileDomain
 from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import Tiling
@@ -211,6 +212,19 @@ class MakePlan(BlockPlan):
 
 
 @dataclass(frozen=True, slots=True)
+class MakeRowsPlan(BlockPlan):
+    """What a block of the launch that goes before does for an operand that it makes by rows."""
+
+    tensor: Tensor
+    made: MadeRows  # how a row is computed
+
+    @property
+    def title(self) -> str:
+        """Which operand, in words."""
+        return f"the launch that goes before, which makes rows of {self.tensor.name}"
+
+
+@dataclass(frozen=True, slots=True)
 class GroupPlan(BlockPlan):
     """What a block of the launch that follows does for one group of results."""
 
@@ -273,7 +287,7 @@ class KernelPlan(Brief):
     group_walk: GroupWalk | None = None  # how blocks find groups of rows; None: there are none
     realign: Realign | None = None  # what goes before; `program` is that of what follows
     asked: Program | None = None  # with the statements of operands that are made before
-    copies: tuple[CopyPlan | MakePlan, ...] = ()  # what its blocks do
+    copies: tuple[CopyPlan | MakePlan | MakeRowsPlan, ...] = ()  # what its blocks do
     chained: ChainMatch | None = None  # of a chain, what was matched
     scores: Match | None = None  # of a chain, its first product; `match` is the second's
     scored: Pointwork | None = None  # of a chain, what is computed at every (row, key)

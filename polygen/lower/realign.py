@@ -1,9 +1,9 @@
 """The launch before a kernel, array by array: tile programs, and the leaves of them.
 
-All arrays that are copied have one tile program, and all operands that are made another one. Both
-are synchronised and proved like a kernel's (`polygen.poly.realign_program`,
+All arrays that are copied have one tile program, and all operands that are made in chunks another
+one. Both are synchronised and proved like a kernel's (`polygen.poly.realign_program`,
 `polygen.poly.make_program`); each array has leaves of its own, with its elements and its
-parameters.
+parameters. Operands with folds over their rows are made by rows (`polygen.lower.make_rows`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from polygen.frontend.program import Program, Tensor
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.block_plan import block_parts
 from polygen.lower.computed import computed
-from polygen.lower.plan import CopyPlan, KernelPlan, Leaf, MakePlan
+from polygen.lower.make_rows import make_rows
+from polygen.lower.plan import CopyPlan, KernelPlan, Leaf, MakePlan, MakeRowsPlan
 from polygen.lower.realign_work import RowCopy, RowMake, word_shifts
 from polygen.lower.sync_work import Grids
 from polygen.lower.verify_made import check_preceding
@@ -25,6 +26,7 @@ from polygen.poly.operand import Operand
 from polygen.poly.prologue import prologue, prologues
 from polygen.poly.prologue_proofs import prove_prologues
 from polygen.poly.realign_program import CHUNK, WHERE, RealignShape, check_copy, realign_program
+from polygen.poly.row_operands import row_operands
 from polygen.schedule.realign import ROUNDS, TOGETHER, WARPS, Realign
 
 
@@ -44,22 +46,33 @@ def precede(plan: KernelPlan, copy: Realign | None, derived: Derive, asked: Prog
     """
     if copy is None:
         return plan
-    shape = RealignShape(
-        WARPS, plan.device.warp_size, TOGETHER, ROUNDS, chunk_bytes(), plan.launch.dependent
-    )
-    found: list[CopyPlan | MakePlan] = []
+    shape = plain_shape(plan.device.warp_size, dependent=plan.launch.dependent)
+    found: list[CopyPlan | MakePlan | MakeRowsPlan] = []
     if copy.tensors:
         tree = block_tree(shape, realign_program, check_copy, WHERE, derived)
         found += (_copy(one, shape, tree) for one in copy.tensors)
-    if copy.made:
+    by_rows = row_operands(asked)
+    in_chunks = [one for one in copy.made if one.name not in copy.by_rows]
+    if in_chunks:
         first, tree = len(found), block_tree(shape, make_program, check_making, WHERE, derived)
-        found += (_make(at, one, shape, tree, asked) for at, one in enumerate(copy.made, first))
+        found += (_make(at, one, shape, tree, asked) for at, one in enumerate(in_chunks, first))
+    found += (
+        make_rows(
+            by_rows[name], plan.program, shape.lanes, derived, dependent=plan.launch.dependent
+        )
+        for name in copy.by_rows
+    )
     proofs = [proof for one in dict.fromkeys(x.tree for x in found) for proof in one.proofs]
     proofs += prove_prologues(asked) if copy.made else ()
     plan = replace(plan, realign=copy, copies=tuple(found), proofs=(*plan.proofs, *proofs))
     plan = replace(plan, asked=asked if copy.made else None)
     check_preceding(plan)
     return plan
+
+
+def plain_shape(lanes: int, *, dependent: bool = False) -> RealignShape:
+    """What a block does that copies or makes chunks, and so where rows lie in the workspace."""
+    return RealignShape(WARPS, lanes, TOGETHER, ROUNDS, chunk_bytes(), dependent)
 
 
 def _copy(tensor: Tensor, shape: RealignShape, tree: BlockTree) -> CopyPlan:

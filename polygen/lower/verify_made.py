@@ -15,12 +15,13 @@ from dataclasses import replace
 
 from polygen.errors import VerifyError
 from polygen.lower.computed import Fetch
-from polygen.lower.plan import CopyPlan, KernelPlan, MakePlan
+from polygen.lower.plan import CopyPlan, KernelPlan, MakePlan, MakeRowsPlan
 from polygen.lower.realign_work import RowCopy, RowMake, check_shifts
 from polygen.lower.sync_work import Grids
 from polygen.lower.verify_accesses import check_address_in
 from polygen.lower.verify_blocks import check_block
 from polygen.lower.verify_computed import check_chunks, check_statements
+from polygen.lower.verify_made_rows import check_made_rows
 from polygen.poly.elements import Along
 from polygen.poly.make_program import make_program
 from polygen.poly.realign_program import WHERE, realign_program
@@ -36,6 +37,9 @@ def check_preceding(plan: KernelPlan) -> None:
     if tuple(one.tensor for one in plan.copies) != found:
         raise VerifyError(f"arrays before the kernel are not {found}", where=plan.entry)
     for at, one in enumerate(plan.copies):
+        if isinstance(one, MakeRowsPlan):
+            check_made_rows(plan, one)
+            continue
         works = [leaf.work for leaf in one.leaves if isinstance(leaf.work, RowCopy | RowMake)]
         if not works or any(work != works[0] for work in works):
             raise VerifyError(f"leaves of {one.tensor.name} differ", where=plan.entry)

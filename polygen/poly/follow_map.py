@@ -54,7 +54,7 @@ def check_visits(shape: FollowShape, program: TileProgram) -> tuple[Proof, ...]:
     for walk in shape.walks:
         wanted = model.set(f"row[p] : 0 <= p < {ELEMENTS}")
         check_once(_read(shape, model, walk), wanted, walk, WHERE)
-    for level in range(shape.levels):
+    for level in shape.levels:
         given, warps = f"given_{level}", f"0 <= o < {shape.warps}"
         takers = f"0 <= {WARP} < {shape.warps if shape.rows else 1}"
         wanted = model.set(f"{given}[{WARP},o] : {takers} and {warps}")
@@ -62,11 +62,11 @@ def check_visits(shape: FollowShape, program: TileProgram) -> tuple[Proof, ...]:
         check_once(taken, wanted, f"take_{level}", WHERE, by_warp=True)
         gives = model.writes[given].get(f"give_{level}")
         check_once(gives, model.set(f"{given}[o] : {warps}"), f"give_{level}", WHERE)
+    each = 1 if shape.shared else shape.lanes
+    check_results(each)
     if shape.stored:
-        each = 1 if shape.shared else shape.lanes
         stored = model.set(f"result[l] : 0 <= l < {each}")
         check_once(model.writes["result"].get("store"), stored, "store", WHERE)
-        check_results(each)
     if shape.written:
         wanted = model.set(f"element[p] : 0 <= p < {ELEMENTS}")
         written = _together(shape, model.writes["element"], "elements")

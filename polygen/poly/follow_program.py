@@ -91,7 +91,8 @@ class FollowShape:
     """What a block of a launch that follows does.
 
     Attributes:
-        parts: how many different numbers of parts its results have.
+        parts: how many different numbers of parts its results have; 0: all folds are of elements,
+            and level 0 has none.
         later: levels behind the first.
         warps: of a block.
         lanes: of a warp.
@@ -101,6 +102,7 @@ class FollowShape:
         stored: whether results are.
         wide: elements of a row that a lane has beside each other.
         words: visits of a block to a row, from its beginning on, whose elements lanes hold.
+        dependent: whether the launch may begin while the grids before it still run.
     """
 
     parts: int
@@ -113,6 +115,7 @@ class FollowShape:
     stored: bool = True
     wide: int = 1
     words: int = 0
+    dependent: bool = False
 
     @property
     def visit(self) -> int:
@@ -130,14 +133,14 @@ class FollowShape:
         return self.lanes if self.shared else 1
 
     @property
-    def levels(self) -> int:
-        """Of folds."""
-        return 1 + self.later
+    def levels(self) -> range:
+        """Of folds, by number."""
+        return range(int(not self.parts), 1 + self.later)
 
     @property
     def walks(self) -> tuple[str, ...]:
         """The statements that go through the elements of a row."""
-        own = tuple(f"walk_{number}" for number in range(1, self.levels))
+        own = tuple(f"walk_{number}" for number in range(1, self.levels.stop))
         return (*own, "elements") if self.written else own
 
 
@@ -146,13 +149,13 @@ def follow_program(shape: FollowShape) -> TileProgram:
     written = _Writer(shape)
     if shape.words:
         written.hold()
-    for number in range(shape.levels):
+    for number in shape.levels:
         written.level(number)
     if shape.written:
-        written.walk("elements", written.known(shape.levels), "element")
+        written.walk("elements", written.known(shape.levels.stop), "element")
     if shape.stored:
         cells = f"result[l] : 0 <= l < {1 if shape.shared else shape.lanes}"
-        written.add("store", (), f"{WARP} = 0", written.known(shape.levels), (cells,))
+        written.add("store", (), f"{WARP} = 0", written.known(shape.levels.stop), (cells,))
     parameters = tuple(map(parts_of, range(shape.parts)))
     if shape.walks:
         parameters += (ELEMENTS,)
@@ -164,6 +167,7 @@ def follow_program(shape: FollowShape) -> TileProgram:
         tuple(written.statements),
         order,
         order,
+        dependent=shape.dependent,
     )
 
 
@@ -206,7 +210,7 @@ class _Writer:
 
     def known(self, number: int) -> tuple[str, ...]:
         """What is known of the levels before one, as cells."""
-        return tuple(f"known_{before}[{WARP}]" for before in range(number))
+        return tuple(f"known_{before}[{WARP}]" for before in self.shape.levels if before < number)
 
     def _combine(self, number: int, held: str) -> None:
         """The parts of a result, warp by warp in turns."""

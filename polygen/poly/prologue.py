@@ -54,6 +54,8 @@ class Prologue:
         statements: on one element, in order; the last casts to the type that is multiplied.
         coordinates: variable, and the number that it holds.
         inner: the value's axis whose neighbours are adjacent where the operand is stored.
+        passes: how often its row is gone through before an element is known, for folds over it;
+            then a launch before the kernel makes the operand, and nobody else.
     """
 
     result: str
@@ -61,6 +63,7 @@ class Prologue:
     statements: tuple[Compute, ...]
     coordinates: tuple[tuple[str, Along], ...] = ()
     inner: int = -1
+    passes: int = 0
 
     @property
     def dtype(self) -> DType:

@@ -7,12 +7,15 @@ from polygen.errors import VerifyError
 from polygen.frontend.program import (
     Access,
     Dim,
+    Fold,
     Gathered,
+    Pointwise,
     Program,
     Statement,
 )
 from polygen.poly.legality import Proof
 from polygen.poly.prologue import prologues
+from polygen.poly.row_operands import row_operands
 from polygen.poly.scop import space
 
 
@@ -24,7 +27,9 @@ def prove_prologues(program: Program) -> tuple[Proof, ...]:
     Raises:
         VerifyError: a product reads an element that none computes, with its instance.
     """
-    found = prologues(program)
+    found: dict[str, tuple[Pointwise | Fold, ...]] = dict(prologues(program))
+    by_rows = row_operands(program)
+    found |= {value: one.own for value, one in by_rows.items()}
     prefix = space(tuple(dict.fromkeys(d for d in _extents(program) if isinstance(d, str))))
     proofs = [
         prove_inside(statement.name, access)
@@ -54,6 +59,15 @@ def prove_prologues(program: Program) -> tuple[Proof, ...]:
                         where=program.name,
                     )
         names = ", ".join(s.name for s in statements)
+        if value in by_rows:
+            proofs.append(
+                Proof(
+                    "every element of an operand that is made by rows is one of a row, made of "
+                    "arguments and of its own row alone",
+                    f"{value} by {names}",
+                )
+            )
+            continue
         proofs.append(
             Proof(
                 "every element of a computed operand has one instance that computes it, from "

@@ -24,6 +24,7 @@ from polygen.poly.fills import by_threads
 from polygen.poly.match import Match
 from polygen.poly.operand import Operand
 from polygen.poly.prologue import operand_of, prologues, without_prologues
+from polygen.poly.row_operands import row_operands, without_row_operands
 from polygen.schedule.model import Schedule
 from polygen.schedule.realign import Realign
 
@@ -118,7 +119,10 @@ def realign_all(program: Program, sections: Sequence[Match], schedule: Schedule)
     named = {tensor.name: tensor for one in sections for tensor in copied(one, made=first)}
     tensors = tuple(named.values()) if schedule.launch.realign else ()
     made = tuple(_made(program, sections)) if first else ()
-    return Realign(f"pg_{program.name}_realign", tensors, made) if tensors or made else None
+    if not tensors and not made:
+        return None
+    by_rows = tuple(row_operands(program)) if first else ()
+    return Realign(f"pg_{program.name}_realign", tensors, made, by_rows)
 
 
 def _made(program: Program, sections: Sequence[Match]) -> Iterator[Tensor]:
@@ -134,6 +138,7 @@ def _made(program: Program, sections: Sequence[Match]) -> Iterator[Tensor]:
         last = tensor.order[inner[value]]
         order = (*(axis for axis in tensor.order if axis != last), last)
         yield replace(tensor, order=order, alignment=chunk_bytes())
+    yield from (one.tensor for one in row_operands(program).values())
 
 
 def program_behind(program: Program, copy: Realign | None) -> Program:
@@ -141,6 +146,6 @@ def program_behind(program: Program, copy: Realign | None) -> Program:
     if copy is None:
         return program
     if copy.made:  # both launches have one list of arguments
-        behind = without_prologues(program)
+        behind = without_prologues(without_row_operands(program))
         program = replace(behind, inputs=(*program.inputs, *copy.made))
     return realigned(program, dict.fromkeys(copy.names, chunk_bytes()))

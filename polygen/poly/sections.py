@@ -22,6 +22,7 @@ from polygen import isl
 from polygen.errors import UnsupportedProgram, VerifyError
 from polygen.frontend.program import Contraction, Dim, Program, Statement
 from polygen.poly.legality import Proof
+from polygen.poly.row_operands import without_row_operands
 from polygen.poly.scop import clear_name, scop
 
 _MOST = 256  # programs whose sections are kept
@@ -125,7 +126,7 @@ def require_alike(program: Program) -> None:
     )
     nearest = "Split the function: one output domain per fused function"
     reasons = [
-        (bool(program.folds), "folds of results"),
+        (bool(without_row_operands(program).folds), "folds of results"),
         (bool(program.ends), "rows in groups"),
         (bool(program.gathered), "rows by index"),
         (bool(program.invariant), "invariant dims"),

@@ -111,6 +111,28 @@ class RowPasses:
         return tuple(fold.write.name for one in self.folds for fold in one)
 
 
+def levels(rows: Rows, after: tuple[Pointwise, ...] = ()) -> tuple[tuple[Fold, ...], ...]:
+    """Folds of elements, by how many walks have to be over before their terms are known.
+
+    Args:
+        rows: the row.
+        after: what is computed of results alone.
+    """
+    writers = {one.write.name: one for one in (*rows.statements, *after)}
+    level: dict[str, int] = {}
+
+    def of(value: str) -> int:
+        if value not in level:
+            one = writers.get(value)
+            read = () if one is None else one.reads
+            level[value] = max((of(a.name) for a in read), default=0) + isinstance(one, Fold)
+        return level[value]
+
+    found = {fold.write.name: of(fold.write.name) for fold in rows.folds}
+    numbers = sorted(set(found.values()))
+    return tuple(tuple(f for f in rows.folds if found[f.write.name] == n) for n in numbers)
+
+
 def iterator(axis: int) -> str:
     """What statements of `Rows` call the place along an axis."""
     return f"row_at{axis}"

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import functools
 
+from polygen.errors import UnsupportedProgram
 from polygen.frontend.program import Program
 from polygen.rewrite.batch_sums import batches_in_sums
 from polygen.rewrite.block_factors import factors_behind
 from polygen.rewrite.norms import norms_behind
 from polygen.rewrite.rest import with_rest
+from polygen.rewrite.rows_first import rows_first
 
 ASSUMED = (
     "reals are summed in another order, and factors that are the same for a row, or for a block of "
@@ -25,7 +27,43 @@ def rewritten(program: Program) -> Program:
 
     Raises:
         UnsupportedProgram: a product multiplies what depends on folds in a way that no rewrite
-            knows; or three products of which one reads another's sums are no product and the rest
-            of its sums.
+            knows, and that no launch before it makes; or three products of which one reads
+            another's sums are no product and the rest of its sums.
     """
-    return factors_behind(norms_behind(batches_in_sums(with_rest(program))))
+    found = batches_in_sums(with_rest(program))
+    if found.first:
+        return factors_behind(found)
+    try:
+        return factors_behind(norms_behind(found))
+    except UnsupportedProgram as reason:
+        made = _made_first(found, reason)
+        if made is None:
+            raise
+        return factors_behind(made)
+
+
+@functools.lru_cache(maxsize=_MOST)
+def made_first(program: Program) -> Program | None:
+    """The program whose operands with folds over their own rows a launch before the kernel makes.
+
+    Returns:
+        None if there are none, or none that it makes.
+    """
+    try:
+        found = rows_first(batches_in_sums(with_rest(program)))
+    except UnsupportedProgram:
+        return None
+    return None if found is None else factors_behind(found)
+
+
+def _made_first(program: Program, reason: UnsupportedProgram) -> Program | None:
+    """The same of what leaves no sum; with both reasons where it is refused as well."""
+    try:
+        return rows_first(program)
+    except UnsupportedProgram as other:
+        raise UnsupportedProgram(
+            reason.what,
+            where=reason.where,
+            why=f"{reason.why}; and {other.what}: {other.why}",
+            nearest=reason.nearest,
+        ) from other

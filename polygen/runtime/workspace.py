@@ -92,7 +92,7 @@ class Copies:
             realign.constants(tensors[at], sizes, steps)
             for at, steps in zip(binding.copied, binding.steps, strict=True)
         )
-        self._blocks = tuple(realign.blocks(tensor, sizes) for tensor in copy.made)
+        self._blocks = tuple(copy.blocks(tensor, sizes) for tensor in copy.made)
         # What is made is made of the kernel's arguments, of arrays as the caller has them.
         self._arguments: tuple[tuple[str, int], ...] = ()
         if copy.made:

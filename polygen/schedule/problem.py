@@ -63,6 +63,8 @@ class Problem:
         run: where they do, indices of k of one tap; 0: they do not.
         stored: of operands that carry m, and that carry n, of which windows are read, the elements
             that there are, of all matrices together; 0: each is read once.
+        row_passes: of operands that a launch before the kernel makes row by row, how often a block
+            goes through a row, of all rows together.
     """
 
     m: int
@@ -105,6 +107,7 @@ class Problem:
     joinable: bool = False
     run: int = 0
     stored: tuple[int, int] = (0, 0)
+    row_passes: int = 0
 
     @property
     def copied(self) -> tuple[int, int]:
@@ -143,6 +146,7 @@ class Problem:
             operand_functions=(0, 0),
             stored_bits=(0, 0),
             held=(0, 0),
+            row_passes=0,
         )
 
     def under(self, schedule: Schedule) -> Problem:

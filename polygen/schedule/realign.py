@@ -11,7 +11,8 @@ array with such rows: the same code, the same sums, the same bits.
    program (`polygen.poly.realign_program`), with proofs that every chunk is written once, and that
    nothing outside the row is read.
 3. Operands that are computed may be made there as well, each as an array of its own: a lane
-   computes whole chunks, as threads that fill rings do (`polygen.poly.make_program`).
+   computes whole chunks, as threads that fill rings do (`polygen.poly.make_program`). Those with
+   folds over their own rows are made a row by a block (`polygen.poly.row_operands`).
 4. The last chunk of a row is filled up with zeros; what lies between it and the next row is neither
    written nor read: the product's tensor maps end with the row.
 """
@@ -53,11 +54,13 @@ class Realign:
         entry: the name of its kernel.
         tensors: what it copies, as the caller has it.
         made: operands that it computes: arrays of the kernel's that no caller has.
+        by_rows: the names of those with folds over their own rows, of which a block has one.
     """
 
     entry: str
     tensors: tuple[Tensor, ...]
     made: tuple[Tensor, ...] = ()
+    by_rows: tuple[str, ...] = ()
 
     @property
     def every(self) -> tuple[Tensor, ...]:
@@ -73,6 +76,11 @@ class Realign:
     def threads(self) -> int:
         """Threads of a block."""
         return WARPS * lanes()
+
+    def blocks(self, tensor: Tensor, sizes: Mapping[str, int]) -> int:
+        """Thread blocks that copy or make one of `every`."""
+        each = tensor.name in self.by_rows
+        return rows(tensor, sizes) if each else blocks(tensor, sizes)
 
     def offsets(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Bytes from the start of the workspace to each of `every`, and to its end."""
@@ -126,7 +134,7 @@ def strides(tensor: Tensor, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def blocks(tensor: Tensor, sizes: Mapping[str, int]) -> int:
-    """Thread blocks that copy or make an array."""
+    """Thread blocks that copy or make an array, chunk by chunk."""
     segments = -(-row_bytes(tensor, sizes) // (segment_chunks() * row_multiple()))
     return -(-rows(tensor, sizes) // WARPS) * segments
 

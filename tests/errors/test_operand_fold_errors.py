@@ -64,17 +64,27 @@ def test_exchanged_operands():
 
 def test_what_is_no_factor_and_no_term():
     with pytest.raises(UnsupportedProgram, match=r"exp.* is not moved behind a product") as error:
-        split_folds(program(lambda x, w: pg.softmax(x).astype("bf16") @ w.T))
+        split_folds(program(lambda x, w: pg.softmax(x, axis=0).astype("bf16") @ w.T))
     assert "leave the sum" in str(error.value)
+    assert "over another axis than the one that is summed" in str(error.value)
 
 
 def test_two_products_in_one():
     def both(x, w):
         least = np.min(x, axis=1, keepdims=True)
-        return (abs(x) * least + x).astype("bf16") @ w.T
+        return (abs(x) * least + x).astype("bf16") @ w.T + least
 
-    with pytest.raises(UnsupportedProgram, match="has 2 terms with elements"):
+    with pytest.raises(UnsupportedProgram, match="has 2 terms with elements") as error:
         split_folds(program(both))
+    assert "which is used beside the operand, is not made before the kernel" in str(error.value)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
+def test_rows_that_no_launch_before_makes(arch):
+    found = pg.fuse(lambda x, w: pg.softmax(x).astype("bf16") @ w.T)
+    with pytest.raises(UnsupportedProgram, match="in which are folds over its rows, on") as error:
+        found.compile(*SIGNATURE, arch=arch)
+    assert "Compute the operand in a call of its own" in str(error.value)
 
 
 def test_folds_that_are_folded_of_folds():

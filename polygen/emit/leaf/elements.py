@@ -17,10 +17,11 @@ from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import coordinate, element_of, if_stored, position, real_type
 from polygen.emit.names import c_name
 from polygen.frontend.dtypes import F32, S32
-from polygen.frontend.program import Tensor
-from polygen.lower.plan import KernelPlan, Leaf, MakePlan
+from polygen.frontend.program import Pointwise, Tensor
+from polygen.lower.make_rows import read_by
+from polygen.lower.plan import KernelPlan, Leaf, MakePlan, MakeRowsPlan
 from polygen.lower.result_work import Epilogue, Read, Write
-from polygen.poly.elements import Element
+from polygen.poly.elements import Compute, Element
 
 _WORD_BYTES, _HALF_BYTES = 4, 2
 _PAIR = 2  # adjacent results
@@ -43,7 +44,12 @@ def types(plan: KernelPlan, more: Sequence[Read | Element] = ()) -> dict[str, An
     if plan.match.rest is not None:
         casts += [s.dtype for s in plan.match.rest.statements if s.function == "cast"]
     computed = (one.operand.computed for one in plan.copies if isinstance(one, MakePlan))
-    before = [s for made in computed if made is not None for s in made.statements]
+    before: list[Compute | Pointwise] = [s for c in computed if c is not None for s in c.statements]
+    rows = [one for one in plan.copies if isinstance(one, MakeRowsPlan)]
+    before += [s for one in rows for s in one.made.pointwise]
+    named = (read_by(one.made, plan.program) for one in rows)
+    reads = [plan.program.tensors[access.name] for each in named for access in each]
+    tensors += [*(tensor for tensor in reads if tensor.dims), *(one.tensor for one in rows)]
     casts += [s.dtype for s in before if s.function == "cast"]
     outputs = [tensor.dtype for tensor in plan.program.outputs]
     records = type_records((t.dtype for t in tensors), (*casts, *outputs), plan.device)

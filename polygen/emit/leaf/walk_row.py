@@ -80,7 +80,8 @@ def walk_lines(plan: KernelPlan, work: Walk) -> tuple[list[str], list[str]]:
     wanted = [a.name for one in folds for a in one.reads] if folds else list(rows.outputs)
     statements = _needed(rows, wanted, set(names))
     outputs = {} if folds else {name: result_variable(name) for name in rows.outputs}
-    fast = short_beside_folds(plan, statements, bool(folds))
+    made = [tensor for tensor in plan.program.inputs if tensor.name in rows.outputs]
+    fast = short_beside_folds(plan, statements, bool(folds), made)
     writer = PointwiseWriter(names, outputs, fast=fast, prefix=f"w{work.number}_")
     words, reads = _Words(plan, work), dict[Access, str]()
     lines = [

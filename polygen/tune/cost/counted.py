@@ -64,6 +64,7 @@ class Counts(NamedTuple):
         made_from: read where computed operands are made first.
         made_first: of these operands, written.
         first_functions: evaluated for them.
+        first_passes: of blocks through rows that are made whole.
         others: clusters of output tiles without products.
         exchanged: 1 if operands are exchanged.
         lanes: 1 if lanes multiply, without tensor cores.
@@ -133,6 +134,7 @@ class Counts(NamedTuple):
     made_from: int = 0
     made_first: int = 0
     first_functions: int = 0
+    first_passes: int = 0
     others: int = 0
     exchanged: int = 0
     lanes: int = 0

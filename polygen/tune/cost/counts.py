@@ -264,4 +264,9 @@ def _made_first(problem: Problem) -> dict[str, int]:
     elements = written // problem.element_bytes
     count = max(sum(problem.computed), 1)
     functions = elements * sum(problem.operand_functions) // count
-    return {"made_from": read, "made_first": written, "first_functions": functions}
+    return {
+        "made_from": read,
+        "made_first": written,
+        "first_functions": functions,
+        "first_passes": problem.row_passes,
+    }

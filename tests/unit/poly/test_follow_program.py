@@ -25,6 +25,10 @@ SHARED = FollowShape(2, 0, 8, 32, shared=True)  # one for a block, of two number
 ROWS = FollowShape(1, 1, 8, 32, shared=True, rows=True, written=True)
 WIDE = replace(ROWS, wide=4)  # lanes have words of elements
 HOLDS = replace(WIDE, words=2)  # and hold two of them
+# Rows of arguments, in a launch that goes before: two levels of folds, and no parts.
+MADE = FollowShape(
+    0, 2, 8, 32, shared=True, rows=True, written=True, stored=False, wide=8, dependent=True
+)
 KEYS = KeysShape(4, 32, referenced=True, states=True)  # rows whose keys are in parts
 
 
@@ -105,6 +109,20 @@ BROKEN = {
     "words of the warp before": (WIDE, text("(-128warp + fold_e)", "(128 - 128warp + fold_e)")),
     "elements before their results": (ROWS, moved("elements", "finish_1")),
     "terms before the results that they use": (ROWS, moved("walk_1", "finish_0")),
+    "the last word of a row left out that is made": (
+        MADE,
+        text(
+            "warp <= 7 and 0 <= fold_e < fold_elements; give_1",
+            "warp <= 7 and 8 <= fold_e < fold_elements; give_1",
+        ),
+    ),
+    "no barrier between folds of a row that is made": (MADE, gone("bar_take_1")),
+    "no barrier before its elements": (MADE, gone("bar_take_2")),
+    "a fold of it before the one that it uses": (MADE, moved("walk_2", "finish_1")),
+    "its elements before their results": (MADE, moved("elements", "finish_2")),
+    "a warp of it not taken": (MADE, text("fold_w <= 7", "fold_w <= 6")),
+    "its fold begun once more behind the walk": (MADE, moved("walk_2", "begin_2")),
+    "it is read before the grids before are over": (MADE, gone("wait_grids_warps")),
     "what is held before it is read": (HOLDS, moved("walk_1_held", "hold")),
     "a part of the sums left out": (
         KEYS,
@@ -166,6 +184,9 @@ def reads(statement: str, old: str, new: str) -> Callable[[TileProgram], TilePro
         (OWN, bounds("store", "warp = 0", "warp <= 1"), "store visits something twice"),
         (WIDE, bounds("elements", "mod 1024 = 128", "mod 512 = 128*(warp mod 4) + 0"), "twice"),
         (WIDE, bounds("walk_1", "= 128*warp", "= 128*warp and fold_e > 0"), r"walk_1.*left out"),
+        (MADE, bounds("take_2", "< 8", "< 7"), r"take_2.*left out"),
+        (MADE, bounds("walk_2", "= 256*warp", "= 256*warp and fold_e > 0"), r"walk_2.*left out"),
+        (MADE, bounds("elements", "mod 2048 = 256*warp", "mod 1024 = 256*(warp mod 4)"), "twice"),
         (HOLDS, bounds("walk_1", "2048 <=", "2049 <="), r"walk_1.*left out"),
         (HOLDS, bounds("walk_1", "2048 <=", "1024 <="), "walk_1 visits something twice"),
         (HOLDS, bounds("walk_1_held", "fold_c < 2", "fold_c < 1"), "walk_1_held reads what is h"),
@@ -220,6 +241,18 @@ def test_barriers_say_what_they_are_for() -> None:
     assert first.enforces == ("give_0 -> take_0 (flow through given_0)",)
     assert second.enforces == ("give_1 -> take_1 (flow through given_1)",)
     assert len(tree(SHARED).synchronised.syncs) == 1  # however many folds meet
+
+
+def test_rows_that_are_made_wait_for_the_grids_before() -> None:
+    *others, last = tree(MADE).synchronised.syncs
+    assert last.name == "wait_grids_warps"
+    assert [one.enforces[0] for one in others] == [
+        "give_1 -> take_1 (flow through given_1)",
+        "give_2 -> take_2 (flow through given_2)",
+    ]
+    assert MADE.levels == range(1, 3) and ROWS.levels == range(2)
+    loops = ast.text(tree(MADE).place.loops())
+    assert loops.startswith("wait_grids_warps()\nbegin_1()\n")
 
 
 def test_loops_are_those_of_the_text() -> None:

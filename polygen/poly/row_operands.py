@@ -1,0 +1,146 @@
+"""Operands that a launch before the kernel makes with folds over their own rows.
+
+They are rows like those that a launch behind a kernel finishes (`polygen.poly.whole_rows`): folds
+of elements, level by level, then elements that use the results. But every element comes of
+arguments, and is stored as what products multiply. A block has a row; what it does is a tile
+program (`polygen.poly.follow_program`), whose level 0 has no folds.
+
+1. All of a row's dependences are inside of the row: its statements read arguments, and values at
+   the same row (`polygen.rewrite.rows_first`). So rows are made in any order, by any block.
+2. What is computed of results of folds alone is computed once for a row.
+3. What is left is a program whose products read an array of the operand's name.
+4. That each element which a product reads is one that the rows write is proved for all sizes
+   (`polygen.poly.prologue_proofs`).
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+
+from polygen.frontend.program import (
+    Access,
+    Constant,
+    Extent,
+    Fold,
+    Pointwise,
+    Program,
+    Tensor,
+)
+from polygen.hardware.swizzle import chunk_bytes
+from polygen.poly.elements import Along
+from polygen.poly.operand_folds import terms
+from polygen.poly.prologue import Prologue, prologue
+from polygen.poly.whole_rows import Rows, iterator, levels, placed
+from polygen.rewrite.rows_first import RowOperand, row_operand
+from polygen.rewrite.simplify import needed
+
+_MOST = 64  # programs
+
+
+@dataclass(frozen=True, slots=True)
+class MadeRows:
+    """An operand that is made row by row.
+
+    Attributes:
+        tensor: as which it is stored: rows of whole lines along the axis that is summed.
+        rows: its elements and folds; its only output is the operand.
+        after: what is computed of results of a row's folds alone, in order.
+        own: the statements as the program has them, in order.
+    """
+
+    tensor: Tensor
+    rows: Rows
+    after: tuple[Pointwise, ...]
+    own: tuple[Pointwise | Fold, ...]
+
+    @property
+    def pointwise(self) -> tuple[Pointwise, ...]:
+        """All of its statements that map."""
+        own = tuple(one for one in self.rows.statements if isinstance(one, Pointwise))
+        return (*own, *self.after)
+
+    @property
+    def passes(self) -> int:
+        """How often a row is gone through before its elements are known."""
+        return len(levels(self.rows, self.after))
+
+
+@functools.lru_cache(maxsize=_MOST)
+def row_operands(program: Program) -> dict[str, MadeRows]:
+    """The operands that the program has made row by row, by value."""
+    read = {access.name for product in program.contractions for access in product.reads}
+    return {
+        value: _made(row_operand(program, value), program)
+        for value in program.first
+        if value in read
+    }
+
+
+def _made(of: RowOperand, program: Program) -> MadeRows:
+    own = tuple(at for at in range(len(of.dims)) if at != of.summed)
+    order = (*own, of.summed)
+    tensor = Tensor(of.value, of.dtype, of.dims, order, chunk_bytes())
+    numbers = {name for name, one in program.tensors.items() if not one.dims}
+    known = {one.write.name for one, _ in of.statements if isinstance(one, Fold)}
+    elements: list[Pointwise | Fold] = []
+    after: list[Pointwise] = []
+    for one, along in of.statements:
+        placed_one = placed(one, dict(along))
+        names = {access.name for access in one.reads}
+        plain = all(isinstance(arg, (Access, Constant, Extent)) for arg in one.args)
+        alone = plain and bool(names & known) and names <= known | numbers
+        if isinstance(placed_one, Pointwise) and alone and one.write.name != of.value:
+            known.add(one.write.name)
+            kept = tuple(item for item in placed_one.domain if item[0] != iterator(of.summed))
+            index = tuple(it for it, _ in kept)
+            after.append(replace(placed_one, domain=kept, write=Access(one.write.name, index)))
+        else:
+            elements.append(placed_one)
+    rows = Rows(of.dims, own, tuple(elements), (of.value,), tuple(sorted(known)))
+    return MadeRows(tensor, rows, tuple(after), tuple(one for one, _ in of.statements))
+
+
+def without_row_operands(program: Program) -> Program:
+    """The program whose products read such operands as if they were arguments."""
+    found = row_operands(program)
+    if not found:
+        return replace(program, first=()) if program.first else program
+    behind = replace(
+        program,
+        inputs=(*program.inputs, *(one.tensor for one in found.values())),
+        statements=tuple(s for s in program.statements if s.write.name not in found),
+        first=(),
+    )
+    outputs = [tensor.name for tensor in program.outputs]
+    left = tuple(needed(list(behind.statements), outputs))
+    used = {access.name for s in left for access in s.reads}
+    inside = {a.name for one in found.values() for s in one.own for a in s.reads}
+    inputs = tuple(t for t in behind.inputs if t.name in used or t.name not in inside)
+    return replace(behind, inputs=inputs, statements=left)
+
+
+def row_prologue(program: Program, of: MadeRows, index: tuple[Along, ...]) -> Prologue:
+    """What an operand is made of at the point of a product, and how often its rows are read.
+
+    Args:
+        program: that has it.
+        of: the operand.
+        index: per axis, over the dims of the instruction.
+    """
+    statements: list[Pointwise] = []
+    for one in of.rows.statements:
+        statements += terms(one) if isinstance(one, Fold) else [one]
+    kept = tuple(
+        replace(
+            one,
+            args=tuple(Constant(1.0) if isinstance(a, Extent) else a for a in one.args),
+        )
+        for one in statements
+    )
+    last = replace(kept[-1], domain=tuple(zip(_names(of), of.rows.axes, strict=True)))
+    return replace(prologue(program.tensors, (*kept[:-1], last), index), passes=of.passes)
+
+
+def _names(of: MadeRows) -> tuple[str, ...]:
+    return tuple(map(iterator, range(len(of.rows.axes))))

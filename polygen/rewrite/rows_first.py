@@ -1,0 +1,238 @@
+"""Operands with folds over their own rows: which of them a launch before the kernel can make.
+
+    F0[i]    v0[i] = max over k of x[i,k]
+    P1[i,k]  v1[i,k] = exp(x[i,k] - v0[i])         all of these are statements of the launch
+    F2[i]    v2[i] = sum over k of v1[i,k]         before; v3 is an array of the kernel's
+    P3[i,k]  v3[i,k] = cast(v1[i,k] / v2[i])
+    S4[i,j]  v4[i,j] += v3[i,k] * w[j,k]
+
+1. What computes such an operand reads arguments and values of its own row alone, at their own
+   points: every axis of every value is one of the operand's, which its readers say, from the
+   product backwards. The axis that is folded is the one that the product sums over: a row.
+2. Nobody else reads what folds are in: the values live where the row is made.
+
+Whether the launch makes them is then said by the program (`Program.first`). Where factors and terms
+of a row leave the sum as well (`polygen.rewrite.norms`), the schedule says which of the two it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from polygen.errors import UnsupportedProgram
+from polygen.frontend.dtypes import BF16, F16, DType
+from polygen.frontend.forms import Form
+from polygen.frontend.program import (
+    Access,
+    Affine,
+    Contraction,
+    Dim,
+    Fold,
+    Pointwise,
+    Program,
+    Statement,
+)
+
+_TYPES = (BF16, F16)  # in which such an operand is multiplied
+_BYTE = 8  # bits
+
+
+@dataclass(frozen=True, slots=True)
+class RowOperand:
+    """An operand with folds over its own rows.
+
+    Attributes:
+        value: what the program calls it.
+        dtype: in which it is multiplied.
+        dims: of its axes.
+        summed: the axis along which its rows run.
+        statements: that compute it, in order, each with the axis that every iterator is.
+    """
+
+    value: str
+    dtype: DType
+    dims: tuple[Dim, ...]
+    summed: int
+    statements: tuple[tuple[Pointwise | Fold, tuple[tuple[str, int], ...]], ...]
+
+
+def rows_first(program: Program) -> Program | None:
+    """The program whose operands with folds over their own rows are made before the kernel.
+
+    Args:
+        program: no chain.
+
+    Returns:
+        None if no operand has folds in it.
+
+    Raises:
+        UnsupportedProgram: an operand with folds cannot be made so; with the statement.
+    """
+    values = tuple(dict.fromkeys(_with_folds(program)))
+    if not values:
+        return None
+    if program.invariant or program.rest is not None:
+        what = "rows of all sizes" if program.invariant else "what goes on with a product's sums"
+        raise _refusal(program, program.contractions[0], what)
+    for value in values:
+        row_operand(program, value)
+    _require_own(program, values)
+    return replace(program, first=values)
+
+
+def _with_folds(program: Program) -> list[str]:
+    """The values that products multiply and that folds are behind, but no product."""
+    late: set[str] = set()
+    summed: set[str] = set()
+    found = []
+    for one in program.statements:
+        names = {access.name for access in one.reads}
+        if isinstance(one, Contraction):
+            found += [access.name for access in one.reads if access.name in late - summed]
+        if isinstance(one, Contraction) or names & summed:
+            summed.add(one.write.name)
+        if isinstance(one, Fold) or names & late:
+            late.add(one.write.name)
+    return found
+
+
+def _behind(writers: Mapping[str, Statement], value: str) -> list[str]:
+    """A value and those that it is computed of."""
+    found, stack = [value], [value]
+    while stack:
+        for access in writers[stack.pop()].reads:
+            if access.name in writers and access.name not in found:
+                found.append(access.name)
+                stack.append(access.name)
+    return found
+
+
+def row_operand(program: Program, value: str) -> RowOperand:
+    """How an operand with folds over its own rows is computed.
+
+    Raises:
+        UnsupportedProgram: it reads what is none of its own row, or is of another type.
+    """
+    writers: dict[str, Statement] = {s.write.name: s for s in program.statements}
+    own = set(_behind(writers, value))
+    last = writers[value]
+    index = last.write.index
+    if not isinstance(last, Pointwise) or len(set(last.write.iterators)) < len(index):
+        raise _refusal(program, last, f"{last.write}, none of whose elements are computed alone,")
+    if last.dtype not in _TYPES:
+        named = " or ".join(map(str, _TYPES))
+        raise _refusal(program, last, f"{value} of {last.dtype}, which is none of {named},")
+    sizes = dict(last.domain)
+    dims = tuple(sizes[str(one)] for one in index)
+    summed = _summed(program, value)
+    axes: dict[str, tuple[int | None, ...]] = {value: tuple(range(len(dims)))}
+    found = []
+    for one in reversed(program.statements):
+        if one.write.name not in own:
+            continue
+        assert not isinstance(one, Contraction)
+        at = _along(program, one, axes[one.write.name], dims, summed)
+        found.append((one, tuple(at.items())))
+        for access in one.reads:
+            if access.name in writers:
+                _read(program, one, access, at, axes)
+            else:
+                _require_plain(program, one, access)
+    return RowOperand(value, last.dtype, dims, summed, tuple(reversed(found)))
+
+
+def _summed(program: Program, value: str) -> int:
+    """The axis of an operand that products sum over."""
+    found = set()
+    for product in program.contractions:
+        for access in product.reads:
+            if access.name != value:
+                continue
+            places = [at for at, one in enumerate(access.index) if one in product.summed]
+            plain = all(isinstance(one, str) for one in access.index)
+            if not plain or len(places) != 1 or len(product.summed) != 1:
+                raise _refusal(program, product, f"{access}, read at other points than its own,")
+            found.update(places)
+    if len(found) != 1:
+        raise _refusal(program, program.contractions[0], f"{value}, summed along several axes,")
+    return found.pop()
+
+
+def _along(
+    program: Program,
+    one: Statement,
+    places: tuple[int | None, ...],
+    dims: tuple[Dim, ...],
+    summed: int,
+) -> dict[str, int]:
+    """Which of the operand's axes every iterator of a statement is."""
+    found: dict[str, int] = {}
+    for index, axis in zip(one.write.index, places, strict=True):
+        if isinstance(index, str) and axis is not None:
+            found[index] = axis
+    rest = [it for it, extent in one.domain if it not in found and extent != 1]
+    if isinstance(one, Fold) and len(rest) == 1 and summed not in found.values():
+        found[rest.pop()] = summed
+    if rest:
+        raise _refusal(program, one, f"{one.write}, over another axis than the one that is summed,")
+    sizes = dict(one.domain)
+    if any(sizes[it] != dims[axis] for it, axis in found.items()):
+        raise _refusal(program, one, f"{one.write}, of another extent than the operand,")
+    return found
+
+
+def _read(
+    program: Program,
+    one: Statement,
+    access: Access,
+    at: Mapping[str, int],
+    axes: dict[str, tuple[int | None, ...]],
+) -> None:
+    """A value that is read at its own point lies along the axes of who reads it."""
+    if not all(isinstance(index, (str, int)) for index in access.index):
+        raise _refusal(program, one, f"{access}, a part of what is computed,")
+    places = tuple(at.get(str(index)) for index in access.index)
+    known = axes.setdefault(access.name, places)
+    if known != places:
+        raise _refusal(program, one, f"{access}, which is read at several points,")
+
+
+def _require_plain(program: Program, one: Statement, access: Access) -> None:
+    tensor = program.tensors[access.name]
+    plain = all(isinstance(index, (str, int, Affine, Form)) for index in access.index)
+    padded = any(isinstance(index, Form) and index.padded for index in access.index)
+    if not plain or padded:
+        raise _refusal(program, one, f"{access}, read by index or beside an array's end,")
+    if tensor.dtype.bits < _BYTE:
+        raise _refusal(program, one, f"{access} of {tensor.dtype}, several in a byte,")
+
+
+def _require_own(program: Program, values: tuple[str, ...]) -> None:
+    """Nobody but the rows reads what folds are in."""
+    writers: dict[str, Statement] = {s.write.name: s for s in program.statements}
+    late: set[str] = set()
+    for one in program.statements:
+        names = {access.name for access in one.reads}
+        if isinstance(one, Fold) or names & late:
+            late.add(one.write.name)
+    inside = {name for value in values for name in _behind(writers, value)} & late
+    stored = {tensor.name for tensor in program.outputs} & inside
+    for one in program.statements:
+        mine = one.write.name in inside and not isinstance(one, Contraction)
+        read = {access.name for access in one.reads} & inside
+        if isinstance(one, Contraction):
+            read -= set(values)
+        if (read and not mine) or one.write.name in stored:
+            name = min(read or stored)
+            raise _refusal(program, one, f"{name}, which is used beside the operand,")
+
+
+def _refusal(program: Program, statement: Statement, what: str) -> UnsupportedProgram:
+    return UnsupportedProgram(
+        f"{what} is not made before the kernel",
+        where=f"{program.name}, {statement.name}",
+        why="a launch before the kernel makes an operand row by row: of folds over the axis that "
+        "is summed, of arguments, and of values of the same row",
+        nearest="Compute the operand in a kernel of its own, and pass it as an argument",
+    )

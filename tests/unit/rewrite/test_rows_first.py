@@ -1,0 +1,130 @@
+"""Which operands with folds over their own rows a launch before the kernel makes, and which not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import polygen as pg
+from polygen.errors import UnsupportedProgram
+from polygen.frontend.program import Program
+from polygen.poly.row_operands import row_operands, without_row_operands
+from polygen.poly.whole_rows import levels
+from polygen.rewrite.programs import made_first, rewritten
+
+X_W = ("bf16[M,K]", "bf16[N,K]")
+
+
+def program(function: Any, signature: tuple[str, ...] = X_W, **options: Any) -> Program:
+    return pg.fuse(function, name="rows").program(*signature, **options)
+
+
+def softmax(x: Any, w: Any) -> Any:
+    return pg.softmax(x).astype("bf16") @ w.T
+
+
+def test_what_leaves_no_sum_is_made_first() -> None:
+    given = program(softmax)
+    found = rewritten(given)
+    assert found.first == ("v5",) and found.statements == given.statements
+    assert rewritten(found) is found and made_first(given) == found
+    behind = without_row_operands(found)
+    assert [tensor.name for tensor in behind.inputs] == ["w", "v5"]
+    assert [type(one).__name__ for one in behind.statements] == ["Contraction", "Pointwise"]
+
+
+def test_norms_may_go_both_ways() -> None:
+    given = program(
+        lambda x, g, w: pg.rms_norm(x, g).astype("bf16") @ w.T, ("bf16[M,K]", "bf16[K]", X_W[1])
+    )
+    assert not rewritten(given).first
+    found = made_first(given)
+    assert found is not None and found.first == ("v7",)
+    (made,) = row_operands(found).values()
+    assert [one.function for one in made.after] == ["div", "add", "rsqrt"]  # once for a row
+    assert all(len(one.domain) == 1 for one in made.after)
+    assert made.passes == 1 and str(made.tensor) == "v7: bf16[M, K]"
+
+
+def test_levels_count_what_is_computed_of_results() -> None:
+    given = program(lambda x, w: pg.layer_norm(x).astype("bf16") @ w.T)
+    found = made_first(given)
+    assert found is not None
+    (made,) = row_operands(found).values()
+    first, second = levels(made.rows, made.after)  # the mean is in what the variance folds
+    assert [one.write.name for one in (*first, *second)] == ["v0", "v4"]
+    assert made.passes == 2
+
+
+@pytest.mark.parametrize(
+    ("function", "signature", "made", "rows"),
+    [
+        (lambda x, w: x @ pg.softmax(w).astype("bf16").T, X_W, "bf16[N, K]", (0,)),
+        (
+            lambda x, w: pg.softmax(x, axis=0).astype("bf16").T @ w.T, ("bf16[K,M]", X_W[1]),
+            "bf16[K, M] column-major", (1,),
+        ),
+        (
+            lambda x, w: pg.softmax(x).astype("f16") @ w.mT, ("f16[B,M,K]", "f16[B,N,K]"),
+            "f16[B, M, K]", (0, 1),
+        ),
+    ],
+)  # fmt: skip
+def test_rows_run_along_the_axis_that_is_summed(
+    function: Any, signature: tuple[str, ...], made: str, rows: tuple[int, ...]
+) -> None:
+    (found,) = row_operands(rewritten(program(function, signature))).values()
+    assert str(found.tensor).endswith(made) and found.rows.own == rows
+
+
+def test_both_operands_are_made() -> None:
+    found = rewritten(
+        program(lambda x, w: pg.softmax(x).astype("bf16") @ pg.softmax(w).astype("bf16").T)
+    )
+    assert len(found.first) == len(row_operands(found)) == 2
+
+
+def test_a_program_without_such_operands_is_its_own() -> None:
+    given = program(lambda x, w: pg.softmax(x @ w.T))
+    assert made_first(given) is None and rewritten(given) is given
+
+
+def scores(x: Any, w: Any) -> Any:
+    most = x.max(axis=-1, keepdims=True)
+    return pg.exp(x - most).astype("bf16") @ w.T + most
+
+
+REFUSED: dict[str, tuple[Any, tuple[str, ...], dict[str, Any], str]] = {
+    "folds over columns": (
+        lambda x, w: pg.softmax(x, axis=0).astype("bf16") @ w.T, X_W, {},
+        "over another axis than the one that is summed",
+    ),
+    "folds over all": (
+        lambda x, w: pg.exp(x - x.max()).astype("bf16") @ w.T, X_W, {},
+        "over another axis than the one that is summed",
+    ),
+    "f32": (
+        lambda x, w: pg.softmax(x) @ w.T, ("tf32[M,K]", "tf32[N,K]"), {}, "which is none of bf16",
+    ),
+    "rows by index": (
+        lambda x, r, w: pg.softmax(x[r]).astype("bf16") @ w.T,
+        ("bf16[S,K]", "s32[T]", "bf16[N,K]"), {}, "read by index",
+    ),
+    "invariant sums": (softmax, X_W, {"invariant": "M"}, "rows of all sizes"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_others_are_refused_with_both_reasons(name: str) -> None:
+    function, signature, options, message = REFUSED[name]
+    with pytest.raises(UnsupportedProgram) as refused:
+        rewritten(program(function, signature, **options))
+    text = str(refused.value)
+    assert "is not moved behind a product" in text
+    assert message in text and "is not made before the kernel" in text
+
+
+def test_what_else_reads_the_folds_is_named() -> None:
+    with pytest.raises(UnsupportedProgram, match="which is used beside the operand"):
+        rewritten(program(scores))
