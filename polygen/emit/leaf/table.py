@@ -35,6 +35,11 @@ class Text:
     inline: bool = False
     parameters: str | None = None
 
+    @property
+    def code(self) -> str:
+        """All that is run: declarations, and the body."""
+        return "\n".join((*self.declarations, self.body))
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -55,6 +60,8 @@ class Kind:
 
 _TABLE: dict[tuple[str, str], Kind] = {}
 _W = TypeVar("_W")
+Proof = Callable[[KernelPlan, Leaf, _W, tuple[str, ...]], None]
+_PROOFS: dict[tuple[str, str], tuple[tuple[str, ...], Proof[Any]]] = {}
 Writer = Callable[[KernelPlan, Leaf, _W], Text]
 
 
@@ -74,12 +81,67 @@ def leaf(
     def register(writer: Writer[_W]) -> Writer[_W]:
         def text(plan: KernelPlan, one: Leaf) -> Text:
             assert isinstance(one.work, work)
-            return writer(plan, one, one.work)
+            made = writer(plan, one, one.work)
+            if (op, unit) in _PROOFS:
+                prove(plan, one, (*before(plan, one), made.code))
+            return made
 
         _TABLE[op, unit] = Kind(iterators or ((),), needs, work, text)
         return writer
 
     return register
+
+
+def proof(op: str, unit: str, work: type[_W], *ops: str) -> Callable[[Proof[_W]], Proof[_W]]:
+    """Registers what proves that a kind of leaf does what its statement says, of its text.
+
+    Args:
+        op: what is done.
+        unit: what does it.
+        work: the type of its record.
+        ops: of leaves on the same record whose texts are run before, in this order.
+    """
+
+    def register(check: Proof[_W]) -> Proof[_W]:
+        _PROOFS[op, unit] = (ops, check)
+        return check
+
+    return register
+
+
+def before(plan: KernelPlan, one: Leaf) -> tuple[str, ...]:
+    """The texts that are run before a leaf's where it is proved."""
+    found = []
+    for op in _PROOFS[one.op, one.unit][0]:
+        others = (other for other in plan.leaves if other.op == op and other.work == one.work)
+        found += [kind_of(other).text(plan, other).code for other in others]
+    return tuple(found)
+
+
+def proved(one: Leaf) -> bool:
+    """Whether the text of a leaf is proved where it is written."""
+    return (one.op, one.unit) in _PROOFS
+
+
+def prove(plan: KernelPlan, one: Leaf, texts: tuple[str, ...]) -> None:
+    """Prove that texts do what the statement of a leaf says.
+
+    Args:
+        plan: the kernel.
+        one: the leaf.
+        texts: `before` it, and its own.
+
+    Raises:
+        VerifyError: with what is otherwise.
+    """
+    try:
+        _PROOFS[one.op, one.unit][1](plan, one, one.work, texts)
+    except VerifyError as error:
+        raise VerifyError(
+            error.what,
+            where=f"{plan.entry}: the text of {one.statement}",
+            why=f"at {error.where}" if error.where else "",
+        ) from None
 
 
 def kinds() -> dict[tuple[str, str], Kind]:

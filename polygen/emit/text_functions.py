@@ -1,0 +1,88 @@
+"""Texts are run: what functions do that they all call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from polygen.emit.run_text import Called, Handler, State
+from polygen.emit.text_values import as_bits, as_float, number_from
+from polygen.errors import VerifyError
+from polygen.frontend.dtypes import NAMED
+
+
+def run(
+    statements: tuple[Callable[[State], None], ...],
+    names: Mapping[str, Any],
+    threads: int,
+    handlers: Mapping[str, Handler] | None = None,
+) -> State:
+    """Run a text that was read.
+
+    Args:
+        statements: of it.
+        names: what it knows by name.
+        threads: how many run it.
+        handlers: what functions do that it calls.
+
+    Returns:
+        What it leaves.
+
+    Raises:
+        VerifyError: it has a name that nothing is called by, or does what cannot be followed.
+    """
+    state = State(dict(names), {**FUNCTIONS, **(handlers or {})}, threads)
+    try:
+        with np.errstate(over="ignore"):
+            for one in statements:
+                if not state.nobody:
+                    one(state)
+    except (
+        TypeError,
+        ValueError,
+        LookupError,
+        OverflowError,
+    ) as error:  # as of addresses of numbers
+        raise VerifyError(f"what this does is not known: {error}") from None
+    return state
+
+
+def _number(called: Called) -> Any:
+    """What `from_...` makes of stored bits, or of those of one of the numbers of a word."""
+    kind, value = called.name.removeprefix("from_"), called.arguments[0].value
+    if len(called.arguments) > 1:
+        value = value >> called.arguments[1].value * NAMED[kind].bits
+    return number_from(kind, value)
+
+
+def _combine(called: Called) -> None:
+    """Terms of a fold are added up, in whatever order."""
+    half = len(called.arguments) // 2
+    held, terms = called.arguments[:half], called.arguments[half:]
+    made = [a.value + b.value for a, b in zip(held, terms, strict=True)]
+    for place, value in zip(held, made, strict=True):
+        place.store(value)
+
+
+def _exchanged(called: Called) -> Any:
+    """What the lane has whose number differs in the bits of a mask; all of its warp are there."""
+    who, mask = called.state.who(), int(called.arguments[2].value)
+    other = np.arange(called.state.threads) ^ mask
+    if not (0 < mask < 32) or (who & ~who[other]).any():
+        raise VerifyError(f"lanes exchange by {mask} what not all of them have")
+    return called.of_all(1)[other]
+
+
+FUNCTIONS: dict[str, Handler] = {
+    "combine_": _combine,
+    "from_": _number,
+    "min": lambda called: np.minimum(*called.values),
+    "max": lambda called: np.maximum(*called.values),
+    "__shfl_xor_sync": _exchanged,
+    "__float_as_uint": lambda called: as_bits(called.arguments[0].value),
+    "__float_as_int": lambda called: as_bits(called.arguments[0].value),
+    "__uint_as_float": lambda called: as_float(called.arguments[0].value),
+    "__int_as_float": lambda called: as_float(called.arguments[0].value),
+}

@@ -1,0 +1,192 @@
+"""Values of texts that are run: numbers that stand for elements, registers, addresses.
+
+Numbers are whole, of 64 bits, one or one for each thread. Indices are what they are; a number that
+is computed with floats, or that arrays hold, stands for what it is made of.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from polygen.frontend.dtypes import NAMED, S8, S32, DType
+
+_INDICES = 1 << 44  # what is beyond stands for an element
+_ODD = -7046029254386353131  # of 64 bits, as a signed number
+NARROW = {"unsigned short": 16, "unsigned char": 8, "unsigned": 32, "unsigned int": 32}
+_SIGNED = {"signed char": 8, "short": 16, "int": 32}
+WIDTHS = {"unsigned short*": 2, "unsigned*": 4, "uint2*": 8, "uint4*": 16}
+_WORD_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Elements of an array in registers, from one on.
+
+    Attributes:
+        base: of all threads, elements by threads.
+        at: of the first.
+        dims: of the array that begins there; (): one element.
+    """
+
+    base: Any
+    at: Any
+    dims: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Global memory: a pointer, and elements behind it."""
+
+    address: Any
+    index: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """An address that is read, or written, by so many bytes."""
+
+    address: Any
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A value with parts, as the words of a `uint4`."""
+
+    parts: Mapping[str, Any]
+
+
+@functools.lru_cache(maxsize=1024)
+def token(text: str) -> int:
+    """A number that stands for a text."""
+    return (zlib.crc32(text.encode()) + 1) * 2654435761 & (1 << 62) - 1
+
+
+_FLOAT = token("the float of these bits")
+
+
+def mixed(name: str, *values: Any) -> Any:
+    """A function of which nothing is known but that equal arguments have equal results."""
+    found: Any = token(name)
+    for number, one in enumerate(values):
+        if isinstance(one, np.ndarray) or isinstance(found, np.ndarray):
+            found = (found ^ (np.asarray(one, np.int64) + number)) * _ODD
+            found ^= found >> 29
+        else:
+            found = _signed((found ^ (int(one) + number)) * _ODD)
+            found ^= found >> 29
+    return found
+
+
+def _signed(number: int) -> int:
+    """The lowest 64 bits of a number."""
+    return (number + (1 << 63) & (1 << 64) - 1) - (1 << 63)
+
+
+def as_float(bits: Any) -> Any:
+    """The float that has some bits: another number, as a text may not take one for the other."""
+    return bits ^ _FLOAT
+
+
+def as_bits(value: Any) -> Any:
+    """The bits of a float."""
+    return value ^ _FLOAT
+
+
+def _wrapped(number: Any) -> Any:
+    """A number of 64 bits, as arrays have them."""
+    return _signed(number) if isinstance(number, int) and number >> 63 not in (0, -1) else number
+
+
+def held(dtype: DType, stored: Any) -> Any:
+    """What C has where bits of an element are stored."""
+    if dtype.kind == "float" and dtype.bytes >= _WORD_BYTES:
+        return as_float(stored)
+    return cast({S8: "signed char", S32: "int"}.get(dtype, ""), stored)
+
+
+def number_of(kind: str, bits: Any) -> Any:
+    """The number of some bits, as C's `from_...` makes it of an element."""
+    if kind in ("f32", "f64"):
+        return as_float(bits)
+    return number_from(kind, bits)
+
+
+def number_from(kind: str, element: Any) -> Any:
+    """What `from_...` makes of an element as C has it; whole numbers of 32 bits are themselves."""
+    if kind in ("f32", "f64"):
+        return element
+    if kind == "s32":
+        return cast("int", element)
+    return mixed(f"from_{kind}", element & (1 << NAMED[kind].bits) - 1)
+
+
+def cast(kind: str, value: Any) -> Any:
+    """A number of another type."""
+    bits = NARROW.get(kind)
+    if bits is not None:
+        return value & ((1 << bits) - 1)
+    bits = _SIGNED.get(kind)
+    if bits is not None:
+        half = 1 << bits - 1
+        return (value + half & (1 << bits) - 1) - half
+    return value
+
+
+def negated(sign: str, value: Any) -> Any:
+    """What a sign makes of a number."""
+    if sign == "!":
+        return np.logical_not(value)
+    return _SIGNS[sign](value)
+
+
+_SIGNS: dict[str, Callable[[Any], Any]] = {
+    "-": operator.neg, "~": operator.invert, "+": operator.pos
+}  # fmt: skip
+
+
+def _quotient(a: Any, b: Any) -> Any:
+    """As C has it: towards 0; of numbers that are no indices a function like any other."""
+    ends = [(one, one) if isinstance(one, int) else (np.min(one), np.max(one)) for one in (a, b)]
+    (low, high), (least, most) = ends
+    if low >= 0 and least > 0 and high <= _INDICES and most <= _INDICES:
+        return a // b
+    if least <= 0 <= most or max(high, most, -low, -least) > _INDICES:
+        return mixed("/", a, b)
+    return np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))
+
+
+def _rest(a: Any, b: Any) -> Any:
+    return a - b * _quotient(a, b)
+
+
+BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "+": lambda a, b: (
+        Register(a.base, a.at + b * math.prod(a.dims[1:]), a.dims)
+        if isinstance(a, Register)
+        else _wrapped(a + b)
+    ),
+    "-": lambda a, b: _wrapped(a - b),
+    "*": lambda a, b: _wrapped(a * b),
+    "/": _quotient,
+    "%": _rest,
+    "<<": lambda a, b: _wrapped(a << b),
+    ">>": operator.rshift,
+    "&": operator.and_,
+    "|": operator.or_,
+    "^": operator.xor,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
