@@ -6,6 +6,7 @@ import itertools
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from unittest import mock
 
 import numpy as np
@@ -15,7 +16,7 @@ from polygen.emit.leaf import kind_of
 from polygen.emit.leaf.table import before, prove
 from polygen.emit.run_text import Called, State, load
 from polygen.emit.text_values import Register
-from polygen.errors import VerifyError
+from polygen.errors import UndecidedText, VerifyError
 from polygen.lower.plan import KernelPlan, Leaf
 
 _SWAPPED = {
@@ -98,8 +99,8 @@ class Recorded:
             for one in called.arguments:
                 given = one.given(state)
                 plain = not isinstance(given, Register) or not given.dims
-                value = load(state, given) if plain else (given.base[given.at :], given.dims)
-                seen = np.where(state.who(), value, 0) if plain else value[0]
+                seen = np.where(state.who(), load(state, given), 0) if plain else given.base
+                self.calls.append(b"" if plain else np.asarray(given.at).tobytes())
                 self.calls.append(np.asarray(seen).tobytes())
             return call(state, called)
 
@@ -129,23 +130,34 @@ def recorded(plan: KernelPlan, leaf: Leaf, texts: tuple[str, ...]) -> list[objec
     return found.calls
 
 
-def accepted(plan: KernelPlan, leaf: Leaf, every: int = 1) -> tuple[int, list[tuple[str, bool]]]:
-    """How many mutants of a leaf's texts are tried; those accepted, and whether they do the same.
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What became of the mutants of a leaf's texts.
 
-    Args:
-        plan: the kernel.
-        leaf: of it.
-        every: one in so many is tried.
+    Attributes:
+        refused: how many.
+        undecided: those that cannot be followed, as with names that nothing is called by.
+        accepted: the others, and whether they do the same.
     """
+
+    refused: int
+    undecided: tuple[str, ...]
+    accepted: tuple[tuple[str, bool], ...]
+
+
+def tried(plan: KernelPlan, leaf: Leaf, every: int = 1) -> Tried:
+    """Every mutant of a leaf's texts, or one in so many."""
     texts = (*before(plan, leaf), kind_of(leaf).text(plan, leaf).code)
-    does, tried, found = recorded(plan, leaf, texts), 0, []
+    does, refused, undecided, found = recorded(plan, leaf, texts), 0, [], []
     for at, text in enumerate(texts):
         for name, changed in itertools.islice(mutants(text), 0, None, every):
-            tried += 1
             given = (*texts[:at], changed, *texts[at + 1 :])
             try:
                 prove(plan, leaf, given)
+            except UndecidedText:
+                undecided.append(name)
             except VerifyError:
-                continue
-            found.append((name, recorded(plan, leaf, given) == does))
-    return tried, found
+                refused += 1
+            else:
+                found.append((name, recorded(plan, leaf, given) == does))
+    return Tried(refused, tuple(undecided), tuple(found))

@@ -9,7 +9,6 @@ text that cannot be read cannot be proved.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 from polygen.emit.c_tokens import ASSIGNED, LEVEL, TYPES, tokens
@@ -25,11 +24,9 @@ from polygen.emit.run_text import (
     index,
     load,
 )
-from polygen.emit.text_values import BINARY, WIDTHS, Part, Pointer, cast, mixed, negated, token
-from polygen.errors import VerifyError
-
-Value = Callable[[State], Any]
-Statement = Callable[[State], None]
+from polygen.emit.text_parts import Statement, Value, block, cast_of, element, part, scope, two
+from polygen.emit.text_values import WIDTHS, Pointer, mixed, negated, token
+from polygen.errors import UndecidedText
 
 
 @functools.lru_cache(maxsize=512)
@@ -37,7 +34,7 @@ def read(text: str) -> tuple[Statement, ...]:
     """The statements of a text.
 
     Raises:
-        VerifyError: it has what leaves are not written in.
+        UndecidedText: it has what leaves are not written in.
     """
     reader = _Reader(text)
     found = []
@@ -51,7 +48,7 @@ def read_value(text: str) -> Value:
     """The value of an expression.
 
     Raises:
-        VerifyError: it is none that leaves are written in.
+        UndecidedText: it is none that leaves are written in.
     """
     reader = _Reader(text)
     found = reader.value()
@@ -88,9 +85,9 @@ class _Reader:
         if not self.taken(sign):
             raise self.refused()
 
-    def refused(self) -> VerifyError:
+    def refused(self) -> UndecidedText:
         near = " ".join(text for _, text in self.tokens[max(self.place - 8, 0) : self.place + 4])
-        return VerifyError(f"leaves are not written with {self.now!r} here", where=near)
+        return UndecidedText(f"leaves are not written with {self.now!r} here", where=near)
 
     # --- statements ------------------------------------------------------------------------------
     def statement(self) -> Statement:
@@ -98,9 +95,9 @@ class _Reader:
             inside = []
             while not self.taken("}"):
                 inside.append(self.statement())
-            return _scope(_block(tuple(inside)))
+            return scope(block(tuple(inside)))
         if self.taken(";"):
-            return _block(())
+            return block(())
         if self.now in ("if", "for") and self.kind == "name":
             return self._if() if self.next() == "if" else self._for()
         if self.now in ("continue", "break", "return"):
@@ -115,14 +112,14 @@ class _Reader:
 
     def _if(self) -> Statement:
         self.need("(")
-        before: Statement = _block(())
+        before: Statement = block(())
         if self.now in TYPES:
             before = self._declaration()
             self.need(";")
         condition = self.value()
         self.need(")")
         then = self.statement()
-        otherwise = self.statement() if self.taken("else") else _block(())
+        otherwise = self.statement() if self.taken("else") else block(())
 
         def run(state: State) -> None:
             before(state)
@@ -144,7 +141,7 @@ class _Reader:
             first(state)
             state.repeat(condition, body, step)
 
-        return _scope(run)
+        return scope(run)
 
     def _instruction(self) -> Statement:
         """One instruction, whose results are a function of what it takes."""
@@ -180,15 +177,15 @@ class _Reader:
             while self.now in ("*", "const", "__restrict__"):
                 self.next()
             name, dims = self.next(), []
-            while self.taken("["):
-                dims.append(self.value())
+            while self.taken("["):  # [] has as many as are given
+                dims.append(None if self.now == "]" else self.value())
                 self.need("]")
             given = None
             if self.taken("="):
                 given = self._list() if self.now == "{" else self.value()
             made.append(functools.partial(declare, kind, name, tuple(dims), given))
             if not self.taken(","):
-                return _block(tuple(made))
+                return block(tuple(made))
 
     def _type(self) -> str:
         words = []
@@ -212,7 +209,7 @@ class _Reader:
         made = [self._expression()]
         while self.taken(","):
             made.append(self._expression())
-        return _block(tuple(made))
+        return block(tuple(made))
 
     def _expression(self) -> Statement:
         if self.now in ("++", "--"):
@@ -256,7 +253,7 @@ class _Reader:
         found = self.unary()
         while self.kind == "sign" and LEVEL.get(self.now, -1) >= least:
             sign = self.next()
-            found = _two(sign, found, self._binary(LEVEL[sign] + 1))
+            found = two(sign, found, self._binary(LEVEL[sign] + 1))
         return found
 
     def unary(self) -> Value:
@@ -272,8 +269,7 @@ class _Reader:
             self.next()
             kind = self._cast_type()
             self.need(")")
-            inner = self.unary()
-            return lambda state: cast(kind, load(state, inner(state)))
+            return cast_of(kind, self.unary())
         return self._behind(self._primary())
 
     def _cast_type(self) -> str:
@@ -311,7 +307,7 @@ class _Reader:
             arguments.append(self.value())
             self.taken(",")
         if name == "reinterpret_cast":
-            width, of = WIDTHS.get(template.removeprefix("const ")), arguments[0]
+            width, of = WIDTHS.get(template.removeprefix("const ").rstrip("*")), arguments[0]
             if width is None:
                 raise self.refused()
             return lambda state: Pointer(load(state, of(state)), width)
@@ -325,60 +321,9 @@ class _Reader:
     def _behind(self, found: Value) -> Value:
         while True:
             if self.taken("["):
-                found = _at(found, self.value())
+                found = element(found, self.value())
                 self.need("]")
             elif self.taken("."):
-                found = _of(found, self.next())
+                found = part(found, self.next())
             else:
                 return found
-
-
-def _block(statements: tuple[Statement, ...]) -> Statement:
-    if len(statements) == 1:
-        return statements[0]
-
-    def run(state: State) -> None:
-        for one in statements:
-            if state.nobody:
-                return
-            one(state)
-
-    return run
-
-
-def _scope(run: Statement) -> Statement:
-    """What is declared inside is known inside."""
-
-    def inside(state: State) -> None:
-        before = len(state.scope)
-        run(state)
-        state.forget(before)
-
-    return inside
-
-
-def _two(sign: str, left: Value, right: Value) -> Value:
-    if sign in ("&&", "||"):  # the second is computed where the first leaves it open
-        ways = (right, Constant(False)) if sign == "&&" else (Constant(True), right)
-        return functools.partial(choose, left, *ways)
-    operation = BINARY[sign]
-    if isinstance(right, Constant):
-        number = right.value
-        if isinstance(left, Constant):
-            return Constant(operation(left.value, number))
-        return lambda state: operation(load(state, left(state)), number)
-    return lambda state: operation(load(state, left(state)), load(state, right(state)))
-
-
-def _at(of: Value, at: Value) -> Value:
-    return lambda state: index(state, of(state), load(state, at(state)))
-
-
-def _of(found: Value, name: str) -> Value:
-    def part(state: State) -> Any:
-        value = found(state)
-        if not isinstance(value, Part):
-            raise VerifyError(f"nothing has a {name} here", where=name)
-        return value.parts[name]
-
-    return part

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from polygen.errors import VerifyError
+from polygen.errors import UndecidedText
 
 TYPES = frozenset({
     "const", "unsigned", "signed", "int", "float", "double", "long", "short", "char", "bool",
@@ -32,13 +32,13 @@ def tokens(text: str) -> list[tuple[str, str]]:
     """The kinds and texts of a text's tokens; the last is the end.
 
     Raises:
-        VerifyError: a character begins none.
+        UndecidedText: a character begins none.
     """
     found, place = [], 0
     while place < len(text):
         match = _TOKENS.match(text, place)
         if match is None:
-            raise VerifyError(f"leaves have no {text[place]!r}", where=text[place : place + 60])
+            raise UndecidedText(f"leaves have no {text[place]!r}", where=text[place : place + 60])
         place = match.end()
         if match.lastgroup is not None:
             found.append((match.lastgroup, match[match.lastgroup]))

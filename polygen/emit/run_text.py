@@ -22,6 +22,7 @@ import numpy as np
 
 from polygen.emit.text_values import (
     BINARY,
+    LETTERS,
     NARROW,
     Part,
     Place,
@@ -31,7 +32,7 @@ from polygen.emit.text_values import (
     mixed,
     token,
 )
-from polygen.errors import VerifyError
+from polygen.errors import UndecidedText, VerifyError
 
 _MOST_TURNS = 1 << 14
 _LEFT = ("continue", "break", "return")
@@ -163,11 +164,16 @@ class Argument:
         return found.bytes if isinstance(found, Pointer) else 0
 
     @property
+    def pointer(self) -> Any:
+        """The pointer itself, or the number."""
+        return self.given(self.state)
+
+    @property
     def place(self) -> Register:
         """Where it lies in registers."""
         found = self.given(self.state)
         if not isinstance(found, Register):
-            raise VerifyError("a function works on what is no register")
+            raise UndecidedText("a function works on what is no register")
         return found
 
     def store(self, value: Any) -> None:
@@ -213,9 +219,9 @@ class Called:
         return np.broadcast_to(self.arguments[number].value, (self.state.threads,))
 
 
-def array(state: State, *dims: int) -> Register:
+def array(state: State, *dims: int, kind: str = "") -> Register:
     """An array in registers."""
-    return Register(np.zeros((math.prod(dims), state.threads), np.int64), 0, dims)
+    return Register(np.zeros((math.prod(dims), state.threads), np.int64), 0, dims, kind)
 
 
 # --- values --------------------------------------------------------------------------------------
@@ -230,10 +236,15 @@ def load(state: State, value: Any) -> Any:
     if isinstance(value, Pointer):
         return value.address
     if isinstance(value, Place):
-        return state.call(
-            Called(state, "load", (), [Argument(state, Constant(value.address + value.index))])
-        )
+        return state.call(Called(state, "load", (), [Argument(state, Constant(_there(value)))]))
     return value
+
+
+def _there(place: Place) -> Any:
+    """The pointer, or the number, that leads to a place."""
+    if isinstance(place.index, int) and place.index == 0:
+        return place.address
+    return BINARY["+"](place.address, place.index)
 
 
 def _inside(value: Register, state: State) -> Any:
@@ -262,7 +273,7 @@ class Name:
         of, _, part = self.name.rpartition(".")
         if of and isinstance(state.names.get(of), Part):
             return state.names[of].parts[part]
-        raise VerifyError(f"nothing is called {self.name} here")
+        raise UndecidedText(f"nothing is called {self.name} here")
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,8 +290,8 @@ class Constant:
 def index(state: State, of: Any, at: Any) -> Any:
     """An element of an array, or of what a pointer leads to."""
     if not isinstance(of, Register):
-        return Place(load(state, of), at)
-    return Register(of.base, of.at + at * math.prod(of.dims[1:]), of.dims[1:])
+        return Place(of if isinstance(of, Pointer) else load(state, of), at)
+    return Register(of.base, of.at + at * math.prod(of.dims[1:]), of.dims[1:], of.kind)
 
 
 def choose(condition: Any, first: Any, second: Any, state: State) -> Any:
@@ -300,14 +311,26 @@ def choose(condition: Any, first: Any, second: Any, state: State) -> Any:
 def declare(kind: str, name: str, dims: tuple[Any, ...], given: Any, state: State) -> None:
     """A variable, or an array in registers."""
     if not dims:
-        value = load(state, given(state)) if given is not None else token(name)
-        state.declared(name, cast(kind, value) if kind in NARROW else value)
+        state.declared(name, _first_value(kind, name, given, state))
         return
-    made = array(state, *(int(load(state, dim(state))) for dim in dims))
+    values = _flat(given) if given is not None else []
+    counts = [len(values) if dim is None else int(load(state, dim(state))) for dim in dims]
+    made = array(state, *counts, *([len(LETTERS[kind])] if kind in LETTERS else []), kind=kind)
     made.base[:] = token(name) if given is None else 0
-    for at, value in enumerate(_flat(given) if given is not None else ()):
+    for at, value in enumerate(values):
         made.base[at] = load(state, value(state))
     state.declared(name, made)
+
+
+def _first_value(kind: str, name: str, given: Any, state: State) -> Any:
+    """What a variable is where it is declared."""
+    if kind in LETTERS and (given is None or isinstance(given, tuple)):
+        return Part(dict.fromkeys(LETTERS[kind], token(name) if given is None else 0))
+    value = given(state) if given is not None else token(name)
+    if kind.endswith("*") and isinstance(value, Pointer):
+        return value
+    value = load(state, value)
+    return cast(kind, value) if kind in NARROW else value
 
 
 def _flat(given: Any) -> list[Any]:
@@ -325,15 +348,21 @@ def assign(
     if isinstance(place, Name) and not isinstance(found, Register):
         name = place.name
         made = BINARY[sign](found, made) if sign else made
-        state.names[name] = made if state.mask is True else np.where(state.mask, made, found)
+        state.names[name] = made if state.mask is True else _merged(state.mask, made, found)
         return
     if isinstance(found, Place):
-        arguments = (found.address + found.index, made)
+        arguments = (_there(found), made)
         given = [Argument(state, Constant(one)) for one in arguments]
         state.call(Called(state, "store", (), given))
         return
+    if isinstance(found, Register) and found.kind in LETTERS and len(found.dims) == 1:
+        for number, letter in enumerate(LETTERS[found.kind]):
+            word = Register(found.base, found.at + number, ())
+            value = made.parts[letter] if isinstance(made, Part) else made
+            assign(Constant(word), "", Constant(value), state)
+        return
     if not isinstance(found, Register) or found.dims:
-        raise VerifyError("this cannot be written")
+        raise UndecidedText("this cannot be written")
     made = BINARY[sign](load(state, found), made) if sign else made
     at = _inside(found, state)
     if isinstance(at, np.ndarray):
@@ -341,6 +370,14 @@ def assign(
         found.base[at[who], who] = np.broadcast_to(made, (state.threads,))[who]
     else:
         found.base[at] = made if state.mask is True else np.where(state.mask, made, found.base[at])
+
+
+def _merged(mask: Any, made: Any, found: Any) -> Any:
+    """What some threads have now, and the others had."""
+    if isinstance(found, Part):
+        parts = made.parts if isinstance(made, Part) else dict.fromkeys(found.parts, made)
+        return Part({name: np.where(mask, parts[name], old) for name, old in found.parts.items()})
+    return np.where(mask, made, found)
 
 
 def _both(one: Any, other: Any) -> Any:

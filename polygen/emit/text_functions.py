@@ -8,9 +8,14 @@ from typing import Any
 import numpy as np
 
 from polygen.emit.run_text import Called, Handler, State
-from polygen.emit.text_values import as_bits, as_float, number_from
-from polygen.errors import VerifyError
+from polygen.emit.text_values import Part, as_bits, as_float, number_from
+from polygen.errors import UndecidedText, VerifyError
 from polygen.frontend.dtypes import NAMED
+
+# What Python raises where a text, or what is to be proved of it, is not what was thought of.
+UNKNOWN = (
+    TypeError, ValueError, AttributeError, LookupError, ArithmeticError, StopIteration,
+)  # fmt: skip
 
 
 def run(
@@ -31,7 +36,8 @@ def run(
         What it leaves.
 
     Raises:
-        VerifyError: it has a name that nothing is called by, or does what cannot be followed.
+        VerifyError: it does what is wrong whatever it is for.
+        UndecidedText: it has a name that nothing is called by, or does what cannot be followed.
     """
     state = State(dict(names), {**FUNCTIONS, **(handlers or {})}, threads)
     try:
@@ -39,13 +45,8 @@ def run(
             for one in statements:
                 if not state.nobody:
                     one(state)
-    except (
-        TypeError,
-        ValueError,
-        LookupError,
-        OverflowError,
-    ) as error:  # as of addresses of numbers
-        raise VerifyError(f"what this does is not known: {error}") from None
+    except UNKNOWN as error:  # as of addresses of numbers
+        raise UndecidedText(f"what this does is not known: {error}") from None
     return state
 
 
@@ -75,11 +76,25 @@ def _exchanged(called: Called) -> Any:
     return called.of_all(1)[other]
 
 
+def _words(called: Called) -> Part:
+    """`make_uint2`, `make_uint4`."""
+    return Part(dict(zip("xyzw", called.values, strict=False)))
+
+
+def _turned(called: Called) -> Any:
+    """The word that begins so many bits behind the first of two."""
+    low, high, shift = called.values
+    return (low | high << 32) >> (shift & 31) & 0xFFFFFFFF
+
+
 FUNCTIONS: dict[str, Handler] = {
     "combine_": _combine,
     "from_": _number,
     "min": lambda called: np.minimum(*called.values),
     "max": lambda called: np.maximum(*called.values),
+    "made": lambda called: None,  # sums are what they are
+    "make_": _words,
+    "__funnelshift_r": _turned,
     "__shfl_xor_sync": _exchanged,
     "__float_as_uint": lambda called: as_bits(called.arguments[0].value),
     "__float_as_int": lambda called: as_bits(called.arguments[0].value),

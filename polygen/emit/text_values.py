@@ -16,13 +16,15 @@ from typing import Any
 
 import numpy as np
 
+from polygen.errors import UndecidedText
 from polygen.frontend.dtypes import NAMED, S8, S32, DType
 
 _INDICES = 1 << 44  # what is beyond stands for an element
 _ODD = -7046029254386353131  # of 64 bits, as a signed number
 NARROW = {"unsigned short": 16, "unsigned char": 8, "unsigned": 32, "unsigned int": 32}
 _SIGNED = {"signed char": 8, "short": 16, "int": 32}
-WIDTHS = {"unsigned short*": 2, "unsigned*": 4, "uint2*": 8, "uint4*": 16}
+WIDTHS = {"unsigned char": 1, "unsigned short": 2, "unsigned": 4, "uint2": 8, "uint4": 16}
+LETTERS = {"uint2": "xy", "uint4": "xyzw"}  # of the words of a value
 _WORD_BYTES = 4
 
 
@@ -34,11 +36,13 @@ class Register:
         base: of all threads, elements by threads.
         at: of the first.
         dims: of the array that begins there; (): one element.
+        kind: the type of its elements, where it says how many words they have, or bytes.
     """
 
     base: Any
     at: Any
     dims: tuple[int, ...]
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +55,32 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """An address that is read, or written, by so many bytes."""
+    """An address that is read, or written, by so many bytes.
+
+    Attributes:
+        address: elements of an array from its first, as all addresses.
+        bytes: of what it leads to.
+        stepped: bytes of the elements by which it was moved; 0: it was not.
+    """
 
     address: Any
     bytes: int
+    stepped: int = 0
+
+    def moved(self, elements: Any) -> Pointer:
+        """So many of what it leads to further on."""
+        return Pointer(self.address + elements, self.bytes, self.bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Wide:
+    """A number of 64 bits without a sign: where a byte of memory is."""
+
+    bits: Any
+
+    def __neg__(self) -> Wide:
+        """What is missing to 2^64."""
+        return Wide(-self.bits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +156,15 @@ def number_from(kind: str, element: Any) -> Any:
 
 
 def cast(kind: str, value: Any) -> Any:
-    """A number of another type."""
+    """A number, or a pointer, of another type."""
+    if kind.endswith("*") and kind.rstrip("* ") in WIDTHS:
+        width = WIDTHS[kind.rstrip("* ")]
+        return Pointer(getattr(value, "address", value), width, getattr(value, "stepped", 0))
+    if isinstance(value, Pointer):
+        whole = kind == "unsigned long long"
+        return Wide(value.address * value.bytes) if whole else value.address
+    if isinstance(value, Wide):
+        value = value.bits
     bits = NARROW.get(kind)
     if bits is not None:
         return value & ((1 << bits) - 1)
@@ -165,16 +199,24 @@ def _quotient(a: Any, b: Any) -> Any:
 
 
 def _rest(a: Any, b: Any) -> Any:
+    if isinstance(a, Wide):
+        if b & (b - 1):
+            raise UndecidedText(f"a place in memory is divided by {b}")
+        return a.bits & (b - 1)
     return a - b * _quotient(a, b)
 
 
+def _moved(place: Register | Pointer, by: Any) -> Register | Pointer:
+    """So many elements further on."""
+    if isinstance(place, Pointer):
+        return place.moved(by)
+    return Register(place.base, place.at + by * math.prod(place.dims[1:]), place.dims, place.kind)
+
+
+_PLACES = (Register, Pointer)
 BINARY: dict[str, Callable[[Any, Any], Any]] = {
-    "+": lambda a, b: (
-        Register(a.base, a.at + b * math.prod(a.dims[1:]), a.dims)
-        if isinstance(a, Register)
-        else _wrapped(a + b)
-    ),
-    "-": lambda a, b: _wrapped(a - b),
+    "+": lambda a, b: _moved(a, b) if isinstance(a, _PLACES) else _wrapped(a + b),
+    "-": lambda a, b: _moved(a, -b) if isinstance(a, Pointer) else _wrapped(a - b),
     "*": lambda a, b: _wrapped(a * b),
     "/": _quotient,
     "%": _rest,

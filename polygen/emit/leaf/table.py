@@ -7,11 +7,12 @@ generated. It takes all iterators of its statement, and gives names to those tha
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from polygen.emit.environment import environment
-from polygen.errors import VerifyError
+from polygen.emit.text_functions import UNKNOWN
+from polygen.errors import UndecidedText, VerifyError
 from polygen.lower.plan import KernelPlan, Leaf
 
 INDENT = "  "
@@ -58,6 +59,7 @@ class Kind:
     text: Callable[[KernelPlan, Leaf], Text]
 
 
+UNPROVED = "not proved"  # what the comment of a text says that cannot be followed
 _TABLE: dict[tuple[str, str], Kind] = {}
 _W = TypeVar("_W")
 Proof = Callable[[KernelPlan, Leaf, _W, tuple[str, ...]], None]
@@ -83,7 +85,7 @@ def leaf(
             assert isinstance(one.work, work)
             made = writer(plan, one, one.work)
             if (op, unit) in _PROOFS:
-                prove(plan, one, (*before(plan, one), made.code))
+                return _checked(plan, one, made)
             return made
 
         _TABLE[op, unit] = Kind(iterators or ((),), needs, work, text)
@@ -123,6 +125,15 @@ def proved(one: Leaf) -> bool:
     return (one.op, one.unit) in _PROOFS
 
 
+def _checked(plan: KernelPlan, one: Leaf, made: Text) -> Text:
+    """The text, proved; what nothing is known of says so."""
+    try:
+        prove(plan, one, (*before(plan, one), made.code))
+    except UndecidedText as error:
+        return replace(made, comment=f"{made.comment} ({UNPROVED}: {error.what})".lstrip())
+    return made
+
+
 def prove(plan: KernelPlan, one: Leaf, texts: tuple[str, ...]) -> None:
     """Prove that texts do what the statement of a leaf says.
 
@@ -133,15 +144,16 @@ def prove(plan: KernelPlan, one: Leaf, texts: tuple[str, ...]) -> None:
 
     Raises:
         VerifyError: with what is otherwise.
+        UndecidedText: what they do cannot be followed.
     """
+    where = f"{plan.entry}: the text of {one.statement}"
     try:
         _PROOFS[one.op, one.unit][1](plan, one, one.work, texts)
     except VerifyError as error:
-        raise VerifyError(
-            error.what,
-            where=f"{plan.entry}: the text of {one.statement}",
-            why=f"at {error.where}" if error.where else "",
-        ) from None
+        why = f"at {error.where}" if error.where else ""
+        raise type(error)(error.what, where=where, why=why) from None
+    except UNKNOWN as error:
+        raise UndecidedText(f"what this does is not known: {error}", where=where) from None
 
 
 def kinds() -> dict[tuple[str, str], Kind]:

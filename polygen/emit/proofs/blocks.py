@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ def end(plan: KernelPlan, role: str) -> int:
 
 def blocks(
     plan: KernelPlan, place: str, epilogue: Epilogue, iterator: str = "call", count: int = 1, *,
-    even: bool = False,
+    even: bool = False, states: Mapping[str, str] | None = None,
 ) -> Block:  # fmt: skip
     """A block whose tile ends outside, in all calls of a leaf, and the first block in one.
 
@@ -53,6 +54,7 @@ def blocks(
         iterator: of the calls.
         count: of the calls.
         even: whether the tile ends behind a pair.
+        states: of a chain: sums that are states of rows, and the registers that hold them.
     """
     work = pointwork(plan, epilogue)
     extents = {role: extent for role, extent in plan.extents}
@@ -89,4 +91,5 @@ def blocks(
         threads * len(copies),
         Arrays(plan, names, *kept),
         (count, threads),
+        states=states or {},
     )

@@ -8,7 +8,7 @@ what it makes to that element's place.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +52,7 @@ class Block:
         calls: how many in the block whose tile ends outside, and threads of each.
         stored: addresses, and what is stored there.
         shared: the same of shared memory.
+        states: of a chain: sums that are states of rows, and the registers that hold them.
         elements: rows and columns of the threads' elements of the first instruction.
     """
 
@@ -64,6 +65,7 @@ class Block:
     calls: tuple[int, int]
     stored: Writes = field(default_factory=list)
     shared: Writes = field(default_factory=list)
+    states: Mapping[str, str] = field(default_factory=dict)
     elements: list[Any] = field(default_factory=list)
 
     @property
@@ -97,7 +99,9 @@ class Block:
         return row, column + (names[share_of(tiles)] * tiles.share if tiles.split > 1 else 0)
 
     def sum(self, number: int, row: Any, column: Any) -> Any:
-        """The number that is an element of the sums of a product."""
+        """The number that is an element of the sums of a product, or a row's state."""
+        if self.epilogue.sums[number][1] in self.states:
+            return mixed(f"state {number}", row)
         found = mixed(f"sum {number}", row, column)
         return found & 0xFFFF if self.plan.atom.c.dtype == F16 else found
 
@@ -106,6 +110,9 @@ class Block:
         found, (rows, columns), c = {}, self.plan.tiles.atoms, self.plan.atom.c
         columns = self.plan.tiles.columns // self.plan.atom.n
         for number, (_, total) in enumerate(self.epilogue.sums):
+            if total in self.states:
+                found[self.states[total]] = self._states(number)
+                continue
             base = np.zeros((rows, columns, c.variables, self.threads), np.int64)
             for m in range(rows):
                 for n in range(columns):
@@ -114,6 +121,16 @@ class Block:
             shape = (rows, columns, c.variables)
             found[total] = Register(base.reshape(-1, self.threads), 0, shape)
         return found
+
+    def _states(self, number: int) -> Register:
+        """The states of a thread's rows: its first and its second, of every instruction."""
+        rows = self.plan.tiles.atoms[0]
+        base = np.zeros((rows, 2, self.threads), np.int64)
+        for m in range(rows):
+            row, _ = self.places(m, 0)
+            for element, (half, _) in enumerate(self.plan.atom.c.of_thread):
+                base[m, half] = self.sum(number, row[:, element], 0)
+        return Register(base.reshape(-1, self.threads), 0, (rows, 2))
 
     # --- what is computed ------------------------------------------------------------------------
     def numbers(self, row: Any, column: Any, sums: list[Any]) -> list[Any]:
@@ -147,6 +164,8 @@ class Block:
         """The sum of a product, as it is computed with."""
         found = self.sum(product, row, column)
         kind = self.plan.atom.c.dtype
+        if self.epilogue.sums[product][1] in self.states:
+            return found
         if kind == S32:  # as the float that its bits are
             return as_float(found)
         return number_of(kind.name, found) if kind == F16 else found
@@ -295,8 +314,13 @@ class Block:
         rows, columns = self.ends
         return (row < rows) & (column < columns)
 
-    def check_stored(self, row: Any, column: Any) -> None:
+    def check_stored(self, row: Any, column: Any, names: Collection[str] | None = None) -> None:
         """All elements of some places that are inside are stored, and nothing else is.
+
+        Args:
+            row: of the places.
+            column: likewise.
+            names: of the results that are; None: all of them.
 
         Raises:
             VerifyError: with one that is not.
@@ -305,6 +329,8 @@ class Block:
         row, column = row[own], column[own]
         wanted: list[Wanted] = []
         for element, value in zip(self.work.writes, self.element(row, column), strict=False):
+            if names is not None and element.name not in names:
+                continue
             place = address(self.names, element.tensor, element.index, {"m": row, "n": column})
             first = column == 0 if element.kind == "row" else np.ones(len(row), bool)
             stored = mixed(f"to_{epilogue_type(element.tensor)}", value)

@@ -33,25 +33,28 @@ def _(plan: KernelPlan, leaf: Leaf, work: Finish, texts: tuple[str, ...]) -> Non
     e = work.epilogue
     per_row = plan.tiles.columns // work.results[0].columns
     count = per_row * plan.tiles.atoms[0]
-    block = blocks(plan, leaf.place, e, "p", count, even=True)
+    block = blocks(plan, leaf.place, e, "p", count, even=True, states=dict(work.states))
     names = block.names | block.registers() | block.rows_known() | block.folding()
-    end = int(names["shared"][-1]) - SHARED + plan.launch.shared_bytes if work.operands else 0
-    memory, own = Memory(end), _Panels(block, per_row)
+    own = BlockPanels(block, per_row)
+    memory = own.memory() if work.operands else Memory(0)
     for one in work.operands:
         own.bring(memory, one)
     run(read(texts[0]), names, block.threads, own.handlers(memory))
     check_writes(block.shared, own.wanted(work.results))
+    p = block.names["p"]
+    row, column = (one[p % per_row == 0].ravel() for one in block.places(p // per_row, 0))
+    block.check_stored(row, column, [one.name for one in work.beside])
     block.check_folded(names)
 
 
 @dataclass(frozen=True, slots=True)
-class _Panels:
+class BlockPanels:
     """The panels of a block's agents, so many of them side by side in an agent's tile."""
 
     block: Block
     per_row: int
 
-    def _places(self, of: Panel) -> tuple[Any, Any, Any]:
+    def places(self, of: Panel) -> tuple[Any, Any, Any]:
         """Rows and columns of elements, and where they lie; of all agents in all calls."""
         plan, names = self.block.plan, self.block.names
         buffer, swizzle = plan.buffer(of.buffer), span_swizzle(of.span)
@@ -69,9 +72,14 @@ class _Panels:
             (a[:, None] + b).ravel() for a, b in ((rows, row), (columns, column), (start, place))
         )
 
+    def memory(self) -> Memory:
+        """Shared memory of all copies of the block, in which nothing is."""
+        launch = self.block.plan.launch
+        return Memory(int(self.block.names["shared"][-1]) - SHARED + launch.shared_bytes)
+
     def bring(self, memory: Memory, of: Panel) -> None:
         """What the copy engine has put into a panel of an operand."""
-        row, column, place = self._places(of)
+        row, column, place = self.places(of)
         element = next(one for one in self.block.work.reads if one.name == of.name)
         at = dict(zip("mn", self.block.clamped(row, column), strict=True))
         stored = self.block.arrays.stored(
@@ -83,7 +91,7 @@ class _Panels:
         """What has to be written."""
         found = []
         for of in results:
-            row, column, place = self._places(of)
+            row, column, place = self.places(of)
             inside = self.block.inside(row, column)
             made = self.block.element(row, column)
             value = made[outcomes(self.block.epilogue).index(of.name)]

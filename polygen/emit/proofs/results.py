@@ -6,6 +6,8 @@ terms that they fold, are those of the elements that threads hold.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from polygen.emit.c_text import read
@@ -16,6 +18,7 @@ from polygen.emit.text_functions import run
 from polygen.errors import VerifyError
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Epilogue
+from polygen.lower.scan_work import RowStore
 
 
 @proof("edge", "threads", Epilogue)
@@ -42,10 +45,20 @@ def _(plan: KernelPlan, leaf: Leaf, e: Epilogue, texts: tuple[str, ...]) -> None
 
 @proof("store_pairs", "threads", Epilogue)
 def _(plan: KernelPlan, leaf: Leaf, e: Epilogue, texts: tuple[str, ...]) -> None:
+    _pairs(plan, leaf, e, texts[0], {})
+
+
+@proof("store_rows_of_states", "threads", RowStore)
+def _(plan: KernelPlan, leaf: Leaf, work: RowStore, texts: tuple[str, ...]) -> None:
+    _pairs(plan, leaf, work.epilogue, texts[0], dict(work.states))
+
+
+def _pairs(plan: KernelPlan, leaf: Leaf, e: Epilogue, text: str, states: Mapping[str, str]) -> None:
+    """Every element of a tile leaves the thread that has its sum, beside its neighbour."""
     columns = plan.tiles.columns // plan.atom.n
-    block = blocks(plan, leaf.place, e, "m", plan.tiles.atoms[0])
+    block = blocks(plan, leaf.place, e, "m", plan.tiles.atoms[0], states=states)
     names = block.names | block.registers() | block.rows_known() | block.folding()
-    run(read(texts[0]), names, block.threads, block.handlers())
+    run(read(text), names, block.threads, block.handlers())
     if e.writes:
         places = [block.places(names["m"], n) for n in range(columns)]
         row, column = (np.concatenate(one).ravel() for one in zip(*places, strict=True))

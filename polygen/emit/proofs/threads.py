@@ -17,7 +17,7 @@ from polygen.emit.leaves import size_name
 from polygen.emit.names import c_name
 from polygen.emit.run_text import Argument, Called, Handler, State, load
 from polygen.emit.text_functions import FUNCTIONS
-from polygen.emit.text_values import Part, held, mixed, number_of, token
+from polygen.emit.text_values import Part, Pointer, held, mixed, number_of, token
 from polygen.errors import VerifyError
 from polygen.frontend.program import Dim, Tensor
 from polygen.lower.accesses import ROWS_BEFORE
@@ -28,7 +28,9 @@ from polygen.poly.elements import Along, Element
 SHARED = 1 << 20  # where shared memory begins
 APART = 1 << 18  # from one's to another's, of copies of a block: more than one has, and aligned
 _FIRST_ARRAY, _ARRAY = 1 << 46, 1 << 44
-_SIZE, _BETWEEN = 509, 7  # of what does not matter; and from the end of a row to the next
+_START = 3  # elements in front of an array's first, so that it begins anywhere
+# Of what does not matter; and from the end of a row to the next, so that rows begin anywhere.
+_SIZE, _BETWEEN = 509, 8
 Integers = np.ndarray[Any, Any]
 
 
@@ -90,7 +92,7 @@ def of_kernel(plan: KernelPlan, ends: Mapping[str, int]) -> dict[str, Any]:
 def lay_out(names: dict[str, Any], tensors: Iterable[Tensor], first: int) -> None:
     """Where arrays lie, from an address on: so that an address says which element it is of."""
     for number, tensor in enumerate(one for one in tensors if one.dims):
-        names[c_name(tensor.name)] = first + number * _ARRAY
+        names[c_name(tensor.name)] = first + number * _ARRAY + _START
         step = 1
         for axis in reversed(tensor.order):
             if step > 1:
@@ -153,7 +155,7 @@ class Arrays:
     def of(self, place: Any, who: Any = True) -> tuple[int, Tensor]:
         """The array of the addresses that some threads have, with where it begins."""
         first = int(np.min(place if who is True else np.broadcast_to(place, who.shape)[who]))
-        first = first // _ARRAY * _ARRAY
+        first = first // _ARRAY * _ARRAY + _START
         if first not in self.tensors:
             raise VerifyError("this is the address of no array")
         return first, self.tensors[first]
@@ -168,23 +170,29 @@ class Arrays:
         Raises:
             VerifyError: one of them is outside of the array.
         """
-        place, found = called.arguments[-1].value, []
-        who = called.state.who()
-        first, tensor = self.of(place, who)
-        for at in range(count):
-            index, outside = self._index(tensor, place + at - first), np.zeros((), bool)
-            for axis, number in index.items():
-                outside = outside | (number >= size(self.names, tensor.dims[axis])) | (number < 0)
-            if (outside & who).any():
-                thread = int(np.flatnonzero(outside & who)[0])
-                of = (
-                    str(np.broadcast_to(one, who.shape)[thread]) for _, one in sorted(index.items())
-                )
-                raise VerifyError(
-                    f"thread {thread} reads [{', '.join(of)}], which is outside of {tensor}"
-                )
-            found.append(_stored(tensor, place + at))
-        return found
+        given, who = called.arguments[-1], called.state.who()
+        first, tensor = self.of(given.value, who)
+        pointer = given.pointer
+        if isinstance(pointer, Pointer) and pointer.stepped not in (0, tensor.dtype.bytes):
+            raise VerifyError(f"{tensor} is stepped through by {pointer.stepped} bytes")
+        return [self.element(given.value + at, who, first, tensor) for at in range(count)]
+
+    def element(self, place: Any, who: Any, first: int, tensor: Tensor) -> Any:
+        """An element that some threads read.
+
+        Raises:
+            VerifyError: it is outside of the array.
+        """
+        index, outside = self._index(tensor, place - first), np.zeros((), bool)
+        for axis, number in index.items():
+            outside = outside | (number >= size(self.names, tensor.dims[axis])) | (number < 0)
+        if (outside & who).any():
+            thread = int(np.flatnonzero(outside & who)[0])
+            of = (str(np.broadcast_to(one, who.shape)[thread]) for _, one in sorted(index.items()))
+            raise VerifyError(
+                f"thread {thread} reads [{', '.join(of)}], which is outside of {tensor}"
+            )
+        return _stored(tensor, place)
 
     def _index(self, tensor: Tensor, rest: Any) -> dict[int, Any]:
         """Which element of an array it is, by axis."""

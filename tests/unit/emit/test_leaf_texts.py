@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 from fragment_samples import computed, loaded
 from matrix import small
-from text_mutants import accepted
+from text_mutants import tried
 
 import polygen as pg
 from polygen.emit.c_text import read, read_value
-from polygen.emit.leaf.table import before, kind_of, prove, proved
+from polygen.emit.leaf import table
+from polygen.emit.leaf.table import UNPROVED, before, kind_of, prove, proved
 from polygen.emit.run_text import State
 from polygen.emit.text_functions import FUNCTIONS, run
-from polygen.errors import VerifyError
+from polygen.errors import UndecidedText, VerifyError
 from polygen.lower.plan import KernelPlan
 from polygen.schedule.model import Epilogue
 
@@ -36,12 +38,41 @@ EQUIVALENT = {
     r"if \(first_column - .* <= N\)": "what reads at the edge reads right everywhere",
     r"min\(column, N - 1\).*: 1 -> 2$": "columns end behind a pair",
     r"read_sum\(.*: (M -> N|1 -> 0)$": "what is read in rows outside is not stored",
+    r"if \(count >= 2\) \{: (2 -> 3|>= -> >)$": "pairs are finished one by one",
+    r"row = .*, (column|e) = .*(: (thread -> lane|128 -> \d+|\* -> \+)|without i \* 128 \+)$": (
+        "pieces of a row change among the threads that have the row"
+    ),
+    r"for \(int j = 0; j < (\d+); j \+= \1\) .*: \d+ -> \d+$|int i = j \+ r;: without j \+$": (
+        "there is one turn"
+    ),
+    r"first \+ before >= 0 .*: (0 -> 1|8 -> \d+|<= -> <|>= -> >|\+ -> -)$|offset > 0.*: > -> >=$": (
+        "chunks at the ends of rows are read element by element"
+    ),
+    r"\((offset|head) \* 2\) & [84] .*: (8 -> 9|4 -> 5)$": (
+        "elements of two bytes are shifted by even numbers"
+    ),
+    r"= __funnelshift_r\(.*: (4 -> 5|< -> <=)$": "a word that nobody reads",
+    r"beside = min\(column \+ 8, 56\);: 56 -> \d+$": "no chunk has a byte of what is beside it",
+    r"int lap = 0; .*: (1 -> 2|2 -> [34]|64 -> (65|128)|< -> <=)$": (
+        "behind the last lap nothing is inside"
+    ),
+    r"max\(left - head, 0\) / 8 .*: 0 -> 1$": "neither is a chunk",
+    r"held\[r\]\[4 \* h \+ 0\] = part.x;: \+ -> -$": "0 is subtracted",
+    r"const int offset = .*: 16 -> 32$": "bits of a whole chunk are not looked at",
+    r"unsigned short\* const from = .*: \+ -> -$|to_column = before;: without r_0_row \+$": (
+        "panels begin at whole chunks of all rows"
+    ),
+    r"(read|write)_portion.*: (16 -> 15|2 -> 4|>> -> <<|\+ -> -)$": (
+        "portions are whole chunks, and what is behind the start of one is 0"
+    ),
     r"const float q_0 = from_u8\(": "halves of a byte are computed with, not it",
 }
 # What these proofs do not see.
 UNSEEN = {
     r"min\(k \* 64 .*, K - 2\);: 2 -> \d$": "words begin at multiples of their size",
+    r"left < 64 \? 2 : 1.*: 64 -> 63$": "panels of which one column is outside",
 }
+SIZES = {"M": 4099, "N": 4093, "K": 1031}
 REGISTERS = small(epilogue=Epilogue(through="registers"))
 
 
@@ -71,6 +102,19 @@ def largest(x, w):
     return pg.relu(v), np.max(v, axis=1)
 
 
+def attended(q, k, v):
+    s = (q @ k.mT) * 0.125
+    return pg.softmax(s) @ v, pg.logsumexp(s, axis=-1)
+
+
+def beside_odd(x, w, r):
+    return pg.gelu(x @ w.T) + r
+
+
+def of_bytes(x, w, r):
+    return beside_odd(x, w, r).astype("e4m3")
+
+
 def narrow(x, w, g):
     return ((x @ w.T) * g).astype("e4m3")
 
@@ -85,6 +129,10 @@ KERNELS = {
     "folded": (folded, PAIR, "sm_80"),
     "gated panels": (gated, GATED, "sm_90a"),
     "largest": (largest, PAIR, "sm_90a"),
+    "attended": (attended, tuple(f"bf16[B,H,{rows},128]" for rows in "STT"), "sm_90a"),
+    "attended by warps": (attended, tuple(f"f16[B,H,{rows},64]" for rows in "STT"), "sm_80"),
+    "odd rows": (beside_odd, ("bf16[M,K]@2", "bf16[N,K]@2", "bf16[M,N]@2"), "sm_90a"),
+    "rows of bytes": (of_bytes, ("e4m3[M,K]", "e4m3[N,K]", "e4m3[M,N]@4"), "sm_90a"),
     "narrow": (narrow, ("e4m3[M,K]", "e4m3[N,K]", "e4m3[M,N]"), "sm_90a"),
 }
 # Kernel, and which of its leaves.
@@ -93,7 +141,9 @@ CASES = [
     ("beside", "share"), ("computed", "make"), ("loaded", "make"), ("gated", "edge"),
     ("gated", "store_pairs"), ("folded", "edge"), ("folded", "store_pairs"),
     ("gated panels", "finish"), ("largest", "finish"), ("narrow", "finish"),
-    ("distances", "finish"),
+    ("distances", "finish"), ("attended", "finish"),
+    ("attended by warps", "store_rows_of_states"), ("odd rows", "fetch"), ("odd rows", "store"),
+    ("rows of bytes", "fetch"), ("rows of bytes", "store"),
 ]  # fmt: skip
 EVERY = 12  # of the mutants, one in so many is tried in the fast tests
 
@@ -105,7 +155,8 @@ def plan(name: str) -> KernelPlan:
     function, types, arch = KERNELS[name]
     schedule = REGISTERS if name in ("gated", "folded") else "auto"
     kernel = pg.fuse(function, name=function.__name__)
-    return kernel.compile(*types, arch=arch, schedule=schedule).passes.plan
+    sizes = SIZES if types[0].endswith("[M,K]@2") or name == "rows of bytes" else None
+    return kernel.compile(*types, arch=arch, schedule=schedule, sizes=sizes).passes.plan
 
 
 def leaf_of(name, op):
@@ -114,15 +165,16 @@ def leaf_of(name, op):
 
 
 def check(name, op, every):
-    tried, found = accepted(*leaf_of(name, op), every)
+    of = tried(*leaf_of(name, op), every)
     wrong = [
         one
-        for one, same in found
+        for one, same in of.accepted
         if not same and not any(re.search(known, one) for known in (*EQUIVALENT, *UNSEEN))
     ]
     assert not wrong, "accepted, and do something else:\n" + "\n".join(wrong)
-    refused = tried - len(found)
-    assert refused > tried // 2, f"{refused} of {tried} are refused"
+    most = of.refused + len(of.accepted) + len(of.undecided)
+    assert of.refused > most // 2, f"{of.refused} of {most} are refused"
+    assert len(of.undecided) <= max(1, most // 8), of.undecided
 
 
 @pytest.mark.parametrize(("name", "op"), CASES)
@@ -177,6 +229,30 @@ def test_a_text_of_another_leaf_is_refused():
     with pytest.raises(VerifyError, match="is not written, and"):
         prove(of, finish, (";",))
     assert not proved(compute)
+
+
+def test_what_cannot_be_followed_is_emitted_and_says_so(monkeypatch):
+    of, leaf = leaf_of("gated", "edge")
+    kind = table._TABLE[leaf.op, leaf.unit]
+    assert UNPROVED not in kind.text(of, leaf).comment
+
+    def unknown(*_):
+        raise UndecidedText("leaves are not written with 'goto' here")
+
+    monkeypatch.setitem(table._PROOFS, (leaf.op, leaf.unit), ((), unknown))
+    assert kind.text(of, leaf).comment.endswith(
+        "(not proved: leaves are not written with 'goto' here)"
+    )
+    monkeypatch.setitem(table._PROOFS, (leaf.op, leaf.unit), ((), lambda *_: int("x")))
+    assert (
+        "(not proved: what this does is not known: invalid literal" in kind.text(of, leaf).comment
+    )
+
+
+def test_texts_of_golden_kernels_are_followed():
+    kernels = sorted((Path(__file__).parents[2] / "golden/kernels").glob("*.cu"))
+    assert len(kernels) >= 20
+    assert not [one.name for one in kernels if f"({UNPROVED}: " in one.read_text()]
 
 
 # --- reading and running texts -------------------------------------------------------------------
