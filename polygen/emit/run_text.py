@@ -30,6 +30,7 @@ from polygen.emit.text_values import (
     Register,
     cast,
     mixed,
+    of_each,
     token,
 )
 from polygen.errors import UndecidedText, VerifyError
@@ -142,7 +143,7 @@ class State:
 
     def who(self) -> Any:
         """Who runs what follows, as an array."""
-        return np.broadcast_to(np.asarray(self.mask), (self.threads,))
+        return of_each(self.mask, self.threads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +217,7 @@ class Called:
 
     def of_all(self, number: int) -> Any:
         """An argument in every thread."""
-        return np.broadcast_to(self.arguments[number].value, (self.state.threads,))
+        return of_each(self.arguments[number].value, self.state.threads)
 
 
 def array(state: State, *dims: int, kind: str = "") -> Register:
@@ -252,7 +253,7 @@ def _inside(value: Register, state: State) -> Any:
     if isinstance(at, int) and 0 <= at < len(value.base):
         return at
     at = np.asarray(at)
-    if ((at < 0) | (at >= len(value.base))).any():
+    if at.min() < 0 or at.max() >= len(value.base):
         wrong = (at < 0) | (at >= len(value.base))
         if np.ndim(at) == 0 or np.any(wrong & np.asarray(who)):
             raise VerifyError(f"registers have {len(value.base)} elements")

@@ -102,14 +102,21 @@ _FLOAT = token("the float of these bits")
 def mixed(name: str, *values: Any) -> Any:
     """A function of which nothing is known but that equal arguments have equal results."""
     found: Any = token(name)
-    for number, one in enumerate(values):
+    for one in values:
         if isinstance(one, np.ndarray) or isinstance(found, np.ndarray):
-            found = (found ^ (np.asarray(one, np.int64) + number)) * _ODD
-            found ^= found >> 29
+            found = found ^ one
+            found *= _ODD
         else:
-            found = _signed((found ^ (int(one) + number)) * _ODD)
-            found ^= found >> 29
+            found = _signed((found ^ int(one)) * _ODD)
+        found ^= found >> 29
     return found
+
+
+def of_each(value: Any, threads: int) -> Any:
+    """A number in every thread."""
+    if isinstance(value, np.ndarray) and value.shape == (threads,):
+        return value
+    return np.broadcast_to(value, (threads,))
 
 
 def _signed(number: int) -> int:

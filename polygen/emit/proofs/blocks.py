@@ -43,9 +43,9 @@ def end(plan: KernelPlan, role: str) -> int:
 
 def blocks(
     plan: KernelPlan, place: str, epilogue: Epilogue, iterator: str = "call", count: int = 1, *,
-    even: bool = False, states: Mapping[str, str] | None = None,
+    even: bool = False, states: Mapping[str, str] | None = None, shared: bool = False,
 ) -> Block:  # fmt: skip
-    """A block whose tile ends outside, in all calls of a leaf, and the first block in one.
+    """A block whose tile ends outside, in all calls of a leaf, and the first agent of the first.
 
     Args:
         plan: the kernel.
@@ -55,6 +55,7 @@ def blocks(
         count: of the calls.
         even: whether the tile ends behind a pair.
         states: of a chain: sums that are states of rows, and the registers that hold them.
+        shared: whether all calls of a block are in its own shared memory, those of the first too.
     """
     work = pointwork(plan, epilogue)
     extents = {role: extent for role, extent in plan.extents}
@@ -71,14 +72,26 @@ def blocks(
         last[0] = 1
     # Agents that have a tile each have different ones.
     apart = own["group"] if whole_place(plan).agents > math.prod(plan.tiles.warps) else 0
-    copies = [(last, at) for at in range(count)] + [((0, 0), 0)] * (tuple(last) != (0, 0))
+    copies = [(tuple(last), at) for at in range(count)]
+    if tuple(last) != (0, 0):
+        copies += [((0, 0), at) for at in range(count if shared else 1)]
+    own_memory: dict[Any, int] = {}  # of a copy, or of a block
     each: dict[str, list[Any]] = {name: [] for name in ("b_m", "b_n", "shared", iterator)}
-    for number, ((b_m, b_n), at) in enumerate(copies):
-        values = (np.maximum(b_m - apart, 0), b_n, SHARED + number * APART, at)
+    for (b_m, b_n), at in copies:
+        whose = (b_m, b_n, 0 if shared else at)
+        memory = own_memory.setdefault(whose, SHARED + len(own_memory) * APART)
+        values = (np.maximum(b_m - apart, 0), b_n, memory, at)
         for name, value in zip(each, values, strict=True):
             each[name].append(np.broadcast_to(value, (threads,)))
     names = times(names, len(copies))
     names |= {name: np.concatenate(values) for name, values in each.items()}
+    first = plan.device.group_threads if plan.atom.scope == "warpgroup" else plan.device.warp_size
+    number = np.arange(threads * len(copies))
+    kept_threads = (number < threads * count) | (number % threads < first)
+    names = {
+        name: one[kept_threads] if isinstance(one, np.ndarray) else one
+        for name, one in names.items()
+    }
     for fold in plan.of(Tally):  # where results of rows begin that folds of rings leave
         buffer = plan.buffer(fold.norms)
         agent = names[plan.place(place).agent if place else whole_place(plan).agent]
@@ -88,7 +101,7 @@ def blocks(
         epilogue,
         work,
         names,
-        threads * len(copies),
+        int(kept_threads.sum()),
         Arrays(plan, names, *kept),
         (count, threads),
         states=states or {},

@@ -22,10 +22,9 @@ from polygen.emit.proofs.threads import (
     address,
     coordinate,
     evaluated,
-    size,
 )
 from polygen.emit.run_text import Called, Handler, load
-from polygen.emit.text_values import Register, as_float, mixed, number_of
+from polygen.emit.text_values import Register, as_float, mixed, number_of, of_each
 from polygen.errors import VerifyError
 from polygen.frontend.dtypes import F16, NAMED, S32
 from polygen.lower.accesses import ROWS_OF_GROUP
@@ -72,10 +71,9 @@ class Block:
     def ends(self) -> tuple[int, int]:
         """Rows and columns of the matrix."""
         extents = dict(self.plan.extents)
-        rows = (
-            self.names[ROWS_OF_GROUP] if self.plan.match.groups else size(self.names, extents["m"])
-        )
-        return rows, size(self.names, extents["n"])
+        grouped = self.plan.match.groups
+        rows = self.names[ROWS_OF_GROUP] if grouped else self.arrays.size(extents["m"])
+        return rows, self.arrays.size(extents["n"])
 
     # --- where elements are ----------------------------------------------------------------------
     def places(self, m: Any, n: Any) -> tuple[Any, Any]:
@@ -190,19 +188,23 @@ class Block:
 
     def _finish(self, called: Called) -> None:
         """One element, as the leaf `edge` is proved to finish it."""
-        row, column, e, *others = (one.value for one in called.arguments[: 3 + self._given])
-        column = column + e
         who, (rows, columns) = called.state.who(), self.ends
-        if (who & ((row >= rows) | (column >= columns) | (row < 0) | (column < 0))).any():
+        row, column, e, *others = (
+            of_each(one.value, len(who))[who] for one in called.arguments[: 3 + self._given]
+        )
+        column = column + e
+        if ((row >= rows) | (column >= columns) | (row < 0) | (column < 0)).any():
             raise VerifyError("an element outside of the results is finished")
         count = len(self.epilogue.sums)
         given = self.numbers(row, column, others[:count])
         made = self.results([*given[: len(given) - len(others) + count], *others[count:]])
         terms = called.arguments[3 + self._given :]
         for place, value in zip(terms, made[len(self.epilogue.writes) :], strict=True):
-            place.store(value)
+            term = np.zeros(who.shape, np.int64)
+            term[who] = value
+            place.store(term)
         for element, value in zip(self.work.writes, made, strict=False):
-            own = who & (np.asarray(column) == 0) if element.kind == "row" else who
+            own = column == 0 if element.kind == "row" else np.ones(len(row), bool)
             place = address(self.names, element.tensor, element.index, {"m": row, "n": column})
             kind = epilogue_type(element.tensor)
             self._keep(place, mixed(f"to_{kind}", value), own)
@@ -242,7 +244,7 @@ class Block:
         called.arguments[0].fill(self.arrays.words(called, words * 4))
 
     def _keep(self, place: Any, value: Any, who: Any) -> None:
-        places, values = (np.broadcast_to(one, who.shape)[who] for one in (place, value))
+        places, values = (of_each(one, len(who))[who] for one in (place, value))
         self.stored.append((places, values))
 
     # --- what has to be --------------------------------------------------------------------------

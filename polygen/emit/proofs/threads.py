@@ -151,6 +151,13 @@ class Arrays:
         """All arrays of a kernel, and others."""
         every = [one for one in (*plan.program.tensors.values(), *more) if one.dims]
         self.names, self.tensors = names, {names[c_name(one.name)]: one for one in every}
+        self._sizes: dict[Dim, int] = {}
+
+    def size(self, extent: Dim) -> int:
+        """A size, of the arguments."""
+        if extent not in self._sizes:
+            self._sizes[extent] = size(self.names, extent)
+        return self._sizes[extent]
 
     def of(self, place: Any, who: Any = True) -> tuple[int, Tensor]:
         """The array of the addresses that some threads have, with where it begins."""
@@ -185,7 +192,7 @@ class Arrays:
         """
         index, outside = self._index(tensor, place - first), np.zeros((), bool)
         for axis, number in index.items():
-            outside = outside | (number >= size(self.names, tensor.dims[axis])) | (number < 0)
+            outside = outside | (number >= self.size(tensor.dims[axis])) | (number < 0)
         if (outside & who).any():
             thread = int(np.flatnonzero(outside & who)[0])
             of = (str(np.broadcast_to(one, who.shape)[thread]) for _, one in sorted(index.items()))

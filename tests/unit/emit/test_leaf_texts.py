@@ -129,6 +129,7 @@ KERNELS = {
     "folded": (folded, PAIR, "sm_80"),
     "gated panels": (gated, GATED, "sm_90a"),
     "largest": (largest, PAIR, "sm_90a"),
+    "staged": (gated, GATED, "sm_80"),
     "attended": (attended, tuple(f"bf16[B,H,{rows},128]" for rows in "STT"), "sm_90a"),
     "attended by warps": (attended, tuple(f"f16[B,H,{rows},64]" for rows in "STT"), "sm_80"),
     "odd rows": (beside_odd, ("bf16[M,K]@2", "bf16[N,K]@2", "bf16[M,N]@2"), "sm_90a"),
@@ -143,7 +144,7 @@ CASES = [
     ("gated panels", "finish"), ("largest", "finish"), ("narrow", "finish"),
     ("distances", "finish"), ("attended", "finish"),
     ("attended by warps", "store_rows_of_states"), ("odd rows", "fetch"), ("odd rows", "store"),
-    ("rows of bytes", "fetch"), ("rows of bytes", "store"),
+    ("rows of bytes", "fetch"), ("rows of bytes", "store"), ("staged", "store_rows"),
 ]  # fmt: skip
 EVERY = 12  # of the mutants, one in so many is tried in the fast tests
 
