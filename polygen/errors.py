@@ -311,6 +311,13 @@ class VerifyError(PolygenError):
     """A plan fails its own verification: a bug in polygen or a plan edited by hand."""
 
 
+class UndecidedText(VerifyError):
+    """What a leaf's text does cannot be followed: it is proved neither right nor wrong.
+
+    Such a text is emitted, and its comment says so.
+    """
+
+
 # --- the PTX machine ------------------------------------------------------------------------------
 class PtxError(PolygenError):
     """PTX text is malformed, or uses an instruction the machine does not know.

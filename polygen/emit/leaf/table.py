@@ -7,11 +7,12 @@ generated. It takes all iterators of its statement, and gives names to those tha
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from polygen.emit.environment import environment
-from polygen.errors import VerifyError
+from polygen.emit.text_functions import UNKNOWN
+from polygen.errors import UndecidedText, VerifyError
 from polygen.lower.plan import KernelPlan, Leaf
 
 INDENT = "  "
@@ -35,6 +36,11 @@ class Text:
     inline: bool = False
     parameters: str | None = None
 
+    @property
+    def code(self) -> str:
+        """All that is run: declarations, and the body."""
+        return "\n".join((*self.declarations, self.body))
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -53,8 +59,11 @@ class Kind:
     text: Callable[[KernelPlan, Leaf], Text]
 
 
+UNPROVED = "not proved"  # what the comment of a text says that cannot be followed
 _TABLE: dict[tuple[str, str], Kind] = {}
 _W = TypeVar("_W")
+Proof = Callable[[KernelPlan, Leaf, _W, tuple[str, ...]], None]
+_PROOFS: dict[tuple[str, str], tuple[tuple[str, ...], Proof[Any]]] = {}
 Writer = Callable[[KernelPlan, Leaf, _W], Text]
 
 
@@ -74,12 +83,77 @@ def leaf(
     def register(writer: Writer[_W]) -> Writer[_W]:
         def text(plan: KernelPlan, one: Leaf) -> Text:
             assert isinstance(one.work, work)
-            return writer(plan, one, one.work)
+            made = writer(plan, one, one.work)
+            if (op, unit) in _PROOFS:
+                return _checked(plan, one, made)
+            return made
 
         _TABLE[op, unit] = Kind(iterators or ((),), needs, work, text)
         return writer
 
     return register
+
+
+def proof(op: str, unit: str, work: type[_W], *ops: str) -> Callable[[Proof[_W]], Proof[_W]]:
+    """Registers what proves that a kind of leaf does what its statement says, of its text.
+
+    Args:
+        op: what is done.
+        unit: what does it.
+        work: the type of its record.
+        ops: of leaves on the same record whose texts are run before, in this order.
+    """
+
+    def register(check: Proof[_W]) -> Proof[_W]:
+        _PROOFS[op, unit] = (ops, check)
+        return check
+
+    return register
+
+
+def before(plan: KernelPlan, one: Leaf) -> tuple[str, ...]:
+    """The texts that are run before a leaf's where it is proved."""
+    found = []
+    for op in _PROOFS[one.op, one.unit][0]:
+        others = (other for other in plan.leaves if other.op == op and other.work == one.work)
+        found += [kind_of(other).text(plan, other).code for other in others]
+    return tuple(found)
+
+
+def proved(one: Leaf) -> bool:
+    """Whether the text of a leaf is proved where it is written."""
+    return (one.op, one.unit) in _PROOFS
+
+
+def _checked(plan: KernelPlan, one: Leaf, made: Text) -> Text:
+    """The text, proved; what nothing is known of says so."""
+    try:
+        prove(plan, one, (*before(plan, one), made.code))
+    except UndecidedText as error:
+        return replace(made, comment=f"{made.comment} ({UNPROVED}: {error.what})".lstrip())
+    return made
+
+
+def prove(plan: KernelPlan, one: Leaf, texts: tuple[str, ...]) -> None:
+    """Prove that texts do what the statement of a leaf says.
+
+    Args:
+        plan: the kernel.
+        one: the leaf.
+        texts: `before` it, and its own.
+
+    Raises:
+        VerifyError: with what is otherwise.
+        UndecidedText: what they do cannot be followed.
+    """
+    where = f"{plan.entry}: the text of {one.statement}"
+    try:
+        _PROOFS[one.op, one.unit][1](plan, one, one.work, texts)
+    except VerifyError as error:
+        why = f"at {error.where}" if error.where else ""
+        raise type(error)(error.what, where=where, why=why) from None
+    except UNKNOWN as error:
+        raise UndecidedText(f"what this does is not known: {error}", where=where) from None
 
 
 def kinds() -> dict[tuple[str, str], Kind]:

@@ -108,7 +108,7 @@ def _(plan: KernelPlan, one: Leaf, work: Tally) -> Text:
             f"{fold.value}_row = {value};",
         ]
         lines += [f"  float {fold.value}_row;", "  {", *(f"    {line}" for line in inside), "  }"]
-    made, known, _ = _of_rows(work)
+    made, known, _ = of_rows(work)
     own = f"own_row < {work.rows}"
     if work.lanes > 1:
         own += f" && {_lane(work)} == 0"
@@ -128,7 +128,7 @@ def _(plan: KernelPlan, one: Leaf, work: Tally) -> Text:
     return Text(block(*lines).replace("  #pragma", "#pragma"), note, declared)
 
 
-def _of_rows(work: Tally) -> tuple[list[str], dict[str, str], list[str]]:
+def of_rows(work: Tally) -> tuple[list[str], dict[str, str], list[str]]:
     """What is computed of a row's results: lines, expressions by value, and helpers."""
     names = {fold.value: f"{fold.value}_row" for fold in work.folds}
     names |= {name: f"(float)({extent_text(dims)})" for name, dims in work.of.sizes}
@@ -143,12 +143,12 @@ def tally_helpers(plan: KernelPlan) -> tuple[str, ...]:
     """The files of functions that terms call, and what is computed of results."""
     found: list[str] = []
     for work in dict.fromkeys(plan.of(Tally)):
-        for fold, beside in zip(work.folds, work.beside, strict=True):
-            found += _statements(work, fold, beside)[1]
+        for fold in work.folds:
+            found += statements(fold)[1]
             left = [f"a{at}" for at in range(len(fold.terms))]
             finish = MONOIDS[fold.monoid].finish
             found += definition(lambda *v, finish=finish: (finish(*v),), left)[2]
-        found += _of_rows(work)[2]
+        found += of_rows(work)[2]
     return tuple(found)
 
 
@@ -201,10 +201,9 @@ def _float(tensor: Tensor, word: str, place: str) -> str:
     return f"from_{name_of(tensor.dtype)}(({c_type(tensor.dtype)})({word}{shift}))"
 
 
-def _statements(
-    work: Tally, fold: RingFold, beside: tuple[Beside, ...]
-) -> tuple[list[str], tuple[str, ...]]:
-    names = {fold.element: "element"} | {one.name: f"{one.name}_term" for one in beside}
+def statements(fold: RingFold) -> tuple[list[str], tuple[str, ...]]:
+    """What makes the terms of `element`, and the helper files it needs."""
+    names = {fold.element: "element"} | {one.name: f"{one.name}_term" for one in fold.reads}
     names |= {name: f"{name}_term" for name, _ in fold.coordinates}
     written = {t: f"{t}_term" for t in fold.terms if isinstance(t, str)}
     return pointwise(fold.statements, names, written, False)
@@ -220,7 +219,7 @@ def _term(work: Tally, fold: RingFold, beside: tuple[Beside, ...]) -> list[str]:
     ]
     terms = [t for t in fold.terms if isinstance(t, str)]
     lines += [f"float {t}_term;" for t in terms]
-    lines += _statements(work, fold, beside)[0]
+    lines += statements(fold)[0]
     values = [f"{t}_term" if isinstance(t, str) else literal(t) for t in fold.terms]
     if not work.whole(fold):
         nothing = identities(fold.monoid)

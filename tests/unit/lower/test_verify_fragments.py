@@ -3,43 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import cache
 
 import pytest
+from fragment_samples import computed as plan
+from fragment_samples import loaded
 
-import polygen as pg
 from polygen.errors import VerifyError
 from polygen.hardware.atom import atom
 from polygen.hardware.fragment_load import atom_load
 from polygen.lower.fragments import Make
-from polygen.lower.plan import KernelPlan
 from polygen.lower.verify import verify
 from polygen.lower.work import Product
-from polygen.schedule.load import load_schedule, schedules_folder
-
-
-@cache
-def plan() -> KernelPlan:
-    """Numbers of four bits with scales by group and by row, whose sums two blocks share."""
-    name = "cooperative_128x16x128_w64_s5_k2_registers_f4_exchanged_made.toml"
-    schedule = load_schedule(schedules_folder() / "sm_90a" / name)
-
-    def function(x, q, s, r):
-        weights = pg.unpack(q, "i4").astype("bf16") * pg.repeat(s, 32, axis=1)
-        return x @ (weights * r[:, None]).T
-
-    types = ("bf16[M,512]", "u8[N,256]", "bf16[N,16]", "f32[N]")
-    return pg.fuse(function).compile(*types, arch="sm_90a", schedule=schedule).passes.plan
-
-
-@cache
-def loaded() -> KernelPlan:
-    """Elements of 16 bits, which are loaded as fragments, and a vector along k."""
-    name = "cooperative_128x256x64_f4_made.toml"
-    schedule = load_schedule(schedules_folder() / "sm_90a" / name)
-    types = ("bf16[M,K]", "bf16[K]", "bf16[N,K]")
-    function = pg.fuse(lambda x, g, w: (x * g) @ w.T)
-    return function.compile(*types, arch="sm_90a", schedule=schedule).passes.plan
 
 
 def changed(one, kind, **values):

@@ -1,0 +1,1 @@
+"""Proofs of the texts of leaves: what they do, run for all threads, is what statements say."""

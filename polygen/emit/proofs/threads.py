@@ -1,0 +1,344 @@
+"""The threads that run a leaf, and what they know by name: of a block that is not the first.
+
+Sizes are such that tiles end inside of the block's, so that what lies outside is met; strides and
+addresses are numbers that nothing else is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from polygen.emit.c_text import read_value
+from polygen.emit.element_types import name_of
+from polygen.emit.leaves import size_name
+from polygen.emit.names import c_name
+from polygen.emit.run_text import Argument, Called, Handler, State, load
+from polygen.emit.text_functions import FUNCTIONS
+from polygen.emit.text_values import Part, Pointer, held, mixed, number_of, token
+from polygen.errors import VerifyError
+from polygen.frontend.program import Dim, Tensor
+from polygen.lower.accesses import ROWS_BEFORE
+from polygen.lower.launch import stride_argument
+from polygen.lower.plan import KernelPlan, Place
+from polygen.poly.elements import Along, Element
+
+SHARED = 1 << 20  # where shared memory begins
+APART = 1 << 18  # from one's to another's, of copies of a block: more than one has, and aligned
+_FIRST_ARRAY, _ARRAY = 1 << 46, 1 << 44
+_START = 3  # elements in front of an array's first, so that it begins anywhere
+# Of what does not matter; and from the end of a row to the next, so that rows begin anywhere.
+_SIZE, _BETWEEN = 509, 8
+Integers = np.ndarray[Any, Any]
+
+
+def of_place(plan: KernelPlan, name: str) -> tuple[dict[str, Any], int]:
+    """What the threads of a place call themselves, all of them at once; and how many they are."""
+    place = next((one for one in plan.places if one.name == name), plan.places[0])
+    if not name:
+        place = whole_place(plan)
+    warp_size, count = plan.device.warp_size, place.warps * plan.device.warp_size
+    thread = place.first_warp * warp_size + np.arange(count)
+    warp = thread // warp_size
+    names: dict[str, Any] = {"thread": thread, "lane": thread % warp_size, "warp": warp}
+    warps_m, warps_n = plan.tiles.warps
+    names |= {"w_m": warp // warps_n, "w_n": warp % warps_n}
+    if plan.atom.scope == "warpgroup":
+        group, warps = thread // plan.device.group_threads, plan.device.warpgroup_warps
+        names |= {
+            "group": group,
+            "turn": group,
+            "quarter": warp % warps * (plan.atom.m // warps),
+            "w_m": group if warps_m > 1 else 0,
+            "w_n": group if warps_n > 1 else 0,
+        }
+    for counter, slots in place.counters:
+        names |= {f"{counter}.slot": min(1, slots - 1), f"{counter}.parity": 0}
+    return names, count
+
+
+def times(names: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """The same names for so many copies of the threads."""
+    return {
+        name: np.tile(value, count) if isinstance(value, np.ndarray) else value
+        for name, value in names.items()
+    }
+
+
+def whole_place(plan: KernelPlan) -> Place:
+    """The place that has the first warp."""
+    return next(one for one in plan.places if one.first_warp == 0)
+
+
+def of_kernel(plan: KernelPlan, ends: Mapping[str, int]) -> dict[str, Any]:
+    """Arguments, and which tile the block has.
+
+    Args:
+        plan: the kernel.
+        ends: sizes by their names; others are all the same.
+    """
+    names: dict[str, Any] = {"shared": SHARED, "b_m": 1, "b_n": 2, "rank": 0}
+    names |= {dim: 1 + at for at, (dim, _) in enumerate((*plan.batches, *plan.match.sums))}
+    names |= {c_name(one): ends.get(one, _SIZE) for one in plan.program.sizes}
+    arguments = [one for one in plan.arguments if one.kind not in ("size", "stride", "tensor")]
+    for number, one in enumerate(arguments):
+        names[c_name(one.name)] = token(one.name) + number
+    lay_out(names, plan.program.tensors.values(), _FIRST_ARRAY)
+    return names
+
+
+def lay_out(names: dict[str, Any], tensors: Iterable[Tensor], first: int) -> None:
+    """Where arrays lie, from an address on: so that an address says which element it is of."""
+    for number, tensor in enumerate(one for one in tensors if one.dims):
+        names[c_name(tensor.name)] = first + number * _ARRAY + _START
+        step = 1
+        for axis in reversed(tensor.order):
+            if step > 1:
+                names[c_name(stride_argument(tensor, axis))] = step
+            step *= size(names, tensor.dims[axis]) + _BETWEEN
+
+
+def address(
+    names: Mapping[str, Any], tensor: Tensor, index: tuple[Along, ...], at: Mapping[str, Any]
+) -> Any:
+    """Where the program's access is, of names that `of_kernel` knows.
+
+    Args:
+        names: of arguments.
+        tensor: the array.
+        index: of its axes.
+        at: where dims are: "m", "n", "k", ...
+    """
+    found = names[c_name(tensor.name)]
+    for axis, one in enumerate(index):
+        step, place = 1, coordinate(names, one, at)
+        if axis != tensor.contiguous_axis:
+            step = names[c_name(stride_argument(tensor, axis))]
+        if one.rows:
+            place = row_of(names[c_name(one.rows)], place, size(names, one.extent))
+        found = found + step * place
+    return found
+
+
+def coordinate(names: Mapping[str, Any], along: Along, at: Mapping[str, Any]) -> Any:
+    """The number of an index, of dims that are at their places, or where the block is."""
+    dims = {one.dim: at[one.dim] if one.dim in at else names[one.dim] for one in along.terms}
+    found = along.at(dims)
+    return found + along.scale * names[ROWS_BEFORE] if along.group else found
+
+
+def row_of(vector: Any, place: Any, extent: Any) -> Any:
+    """The row that an element of a vector names."""
+    return (mixed("row_at", vector, place) & 0xFFFF) % extent
+
+
+def size(names: Mapping[str, Any], extent: Dim) -> int:
+    """A size, of names that `of_kernel` knows."""
+    return int(evaluated(size_name(extent), names))
+
+
+def evaluated(text: str, names: Mapping[str, Any], threads: int = 1) -> Any:
+    """What an expression is."""
+    return load(state := State(dict(names), FUNCTIONS, threads), read_value(text)(state))
+
+
+class Arrays:
+    """Global memory that is read: what its elements are, which are read, and which may be."""
+
+    def __init__(self, plan: KernelPlan, names: Mapping[str, Any], *more: Tensor) -> None:
+        """All arrays of a kernel, and others."""
+        every = [one for one in (*plan.program.tensors.values(), *more) if one.dims]
+        self.names, self.tensors = names, {names[c_name(one.name)]: one for one in every}
+        self._sizes: dict[Dim, int] = {}
+
+    def size(self, extent: Dim) -> int:
+        """A size, of the arguments."""
+        if extent not in self._sizes:
+            self._sizes[extent] = size(self.names, extent)
+        return self._sizes[extent]
+
+    def of(self, place: Any, who: Any = True) -> tuple[int, Tensor]:
+        """The array of the addresses that some threads have, with where it begins."""
+        first = int(np.min(place if who is True else np.broadcast_to(place, who.shape)[who]))
+        first = first // _ARRAY * _ARRAY + _START
+        if first not in self.tensors:
+            raise VerifyError("this is the address of no array")
+        return first, self.tensors[first]
+
+    def stored(self, place: Any) -> Any:
+        """The bits of an element."""
+        return _stored(self.of(place)[1], place)
+
+    def read(self, called: Called, count: int = 1) -> list[Any]:
+        """Elements side by side, from an address on.
+
+        Raises:
+            VerifyError: one of them is outside of the array.
+        """
+        given, who = called.arguments[-1], called.state.who()
+        first, tensor = self.of(given.value, who)
+        pointer = given.pointer
+        if isinstance(pointer, Pointer) and pointer.stepped not in (0, tensor.dtype.bytes):
+            raise VerifyError(f"{tensor} is stepped through by {pointer.stepped} bytes")
+        return [self.element(given.value + at, who, first, tensor) for at in range(count)]
+
+    def element(self, place: Any, who: Any, first: int, tensor: Tensor) -> Any:
+        """An element that some threads read.
+
+        Raises:
+            VerifyError: it is outside of the array.
+        """
+        index, outside = self._index(tensor, place - first), np.zeros((), bool)
+        for axis, number in index.items():
+            outside = outside | (number >= self.size(tensor.dims[axis])) | (number < 0)
+        if (outside & who).any():
+            thread = int(np.flatnonzero(outside & who)[0])
+            of = (str(np.broadcast_to(one, who.shape)[thread]) for _, one in sorted(index.items()))
+            raise VerifyError(
+                f"thread {thread} reads [{', '.join(of)}], which is outside of {tensor}"
+            )
+        return _stored(tensor, place)
+
+    def _index(self, tensor: Tensor, rest: Any) -> dict[int, Any]:
+        """Which element of an array it is, by axis."""
+        found = {}
+        for axis in tensor.order:
+            step = 1
+            if axis != tensor.order[-1]:
+                step = self.names[c_name(stride_argument(tensor, axis))]
+            found[axis], rest = np.divmod(rest, step)
+        return found
+
+    def words(self, called: Called, size: int) -> list[Any]:
+        """Bytes from an address on, as words."""
+        each = self.of(called.arguments[-1].value, called.state.who())[1].dtype.bytes
+        found = self.read(called, max(1, size // each))
+        return words_of(found, each)
+
+    def _load(self, called: Called) -> Any:
+        width = called.arguments[0].width
+        if not width:
+            _, tensor = self.of(called.arguments[0].value, called.state.who())
+            return held(tensor.dtype, self.read(called)[0])
+        words = self.words(called, width)
+        return words[0] if len(words) == 1 else Part(dict(zip("xyzw", words, strict=False)))
+
+    def _one(self, called: Called) -> Any:
+        size, (_, tensor) = (
+            int(called.template[0]),
+            self.of(called.arguments[0].value, called.state.who()),
+        )
+        if size != tensor.dtype.bytes:
+            raise VerifyError(f"{size} bytes of {tensor} are read as one element")
+        return self.words(called, size)[0]
+
+    def _run(self, called: Called) -> None:
+        size, width = map(int, called.template)
+        if width > size or size % width:
+            raise VerifyError(f"{size} bytes are read by {width}")
+        called.arguments[0].fill(self.words(called, size))
+
+    def handlers(self) -> dict[str, Handler]:
+        """What functions do that read global memory."""
+        return {
+            "row_at": lambda called: row_of(*called.values),
+            "stored_row": lambda called: row_of(*called.values),
+            "__ldg": self._load,
+            "read_one": self._one,
+            "read_run": self._run,
+        }
+
+    def number(self, names: Mapping[str, Any], of: Element, at: Mapping[str, Any]) -> Any:
+        """The number that is an element of an array, where dims are at their places."""
+        if not of.tensor.dims:
+            return names[c_name(of.tensor.name)]
+        stored = self.stored(address(names, of.tensor, of.index, at))
+        return number_of(name_of(of.tensor.dtype), stored)
+
+
+def _stored(tensor: Tensor, place: Any) -> Any:
+    """The bits of an array's element at an address."""
+    return mixed("stored", place) & (1 << min(8 * tensor.dtype.bytes, 62)) - 1
+
+
+def words_of(elements: Sequence[Any], size: int) -> list[Any]:
+    """Stored elements of so many bytes, side by side, as words."""
+    if size > 4:
+        return [one >> at & 0xFFFFFFFF for one in elements for at in range(0, 8 * size, 32)]
+    per = 4 // size
+    return [
+        sum(one << 8 * size * at for at, one in enumerate(elements[first : first + per]))
+        for first in range(0, len(elements), per)
+    ]
+
+
+class Memory:
+    """Shared memory whose every element is a number of its own."""
+
+    def __init__(self, total: int) -> None:
+        """Memory of so many bytes, of which nobody has written any."""
+        self.bytes = np.full(total, -1, np.int16)
+
+    def put(self, first: Integers, number: Integers, size: int) -> None:
+        """Elements of `size` bytes that lie from `first` on."""
+        for at in range(size):
+            self.bytes[first + at] = number >> 8 * at & 255
+
+    def words(self, first: Any, size: int, who: Any = True) -> list[Any]:
+        """What lies in `size` bytes from an address on, as words; -1 where nobody has written.
+
+        Args:
+            first: addresses, of all threads.
+            size: bytes of an access.
+            who: the threads that read.
+
+        Raises:
+            VerifyError: no instruction reads so many bytes there.
+        """
+        first = np.asarray(first) - SHARED
+        if size not in (1, 2, 4, 8, 16) or ((first % size != 0) & who).any():
+            raise VerifyError(f"{size} bytes are read at addresses that they do not begin at")
+        inside = (first >= 0) & (first + size <= len(self.bytes))
+        first, found = np.where(inside, first, 0), []
+        for word in range(0, size, 4):
+            each = [
+                self.bytes[first + word + at].astype(np.int64) for at in range(min(4, size - word))
+            ]
+            made = sum(one << 8 * at for at, one in enumerate(each))
+            found.append(np.where(inside & (np.min(each, axis=0) >= 0), made, -1))
+        return found
+
+    def handlers(self) -> dict[str, Handler]:
+        """What functions do that read shared memory."""
+        return {
+            f"load_matrices_{count}{how}": lambda called, how=how: self.matrices(
+                called, called.arguments[:-1], -1, transposed=bool(how)
+            )
+            for count in (1, 2, 4)
+            for how in ("", "_transposed")
+        } | {
+            "load_shared": lambda called: called.arguments[0].fill(
+                self.words(called.arguments[1].value, int(called.template[0]), called.state.who())
+            ),
+        }
+
+    def matrices(
+        self, called: Called, results: Sequence[Argument], at: int, *, transposed: bool = False
+    ) -> None:
+        """Matrices of 8 x 8 elements of 16 bits, whose rows lanes give the addresses of."""
+        row, lane = called.of_all(at), np.arange(called.state.threads)
+        first = lane // 32 * 32
+        for number, result in enumerate(results):
+            own = row[first + number * 8 + np.arange(len(lane)) % 32 // 4]
+            if not transposed:
+                (word,) = self.words(own + lane % 4 * 4, 4)
+            else:
+                pair = [
+                    row[first + number * 8 + lane % 4 * 2 + at] + lane % 32 // 4 * 2
+                    for at in (0, 1)
+                ]
+                low, high = (self.words(one, 2)[0] for one in pair)
+                word = low | high << 16
+            result.store(word)

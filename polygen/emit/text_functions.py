@@ -1,0 +1,103 @@
+"""Texts are run: what functions do that they all call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from polygen.emit.run_text import Called, Handler, State
+from polygen.emit.text_values import Part, as_bits, as_float, number_from
+from polygen.errors import UndecidedText, VerifyError
+from polygen.frontend.dtypes import NAMED
+
+# What Python raises where a text, or what is to be proved of it, is not what was thought of.
+UNKNOWN = (
+    TypeError, ValueError, AttributeError, LookupError, ArithmeticError, StopIteration,
+)  # fmt: skip
+
+
+def run(
+    statements: tuple[Callable[[State], None], ...],
+    names: Mapping[str, Any],
+    threads: int,
+    handlers: Mapping[str, Handler] | None = None,
+) -> State:
+    """Run a text that was read.
+
+    Args:
+        statements: of it.
+        names: what it knows by name.
+        threads: how many run it.
+        handlers: what functions do that it calls.
+
+    Returns:
+        What it leaves.
+
+    Raises:
+        VerifyError: it does what is wrong whatever it is for.
+        UndecidedText: it has a name that nothing is called by, or does what cannot be followed.
+    """
+    state = State(dict(names), {**FUNCTIONS, **(handlers or {})}, threads)
+    try:
+        with np.errstate(over="ignore"):
+            for one in statements:
+                if not state.nobody:
+                    one(state)
+    except UNKNOWN as error:  # as of addresses of numbers
+        raise UndecidedText(f"what this does is not known: {error}") from None
+    return state
+
+
+def _number(called: Called) -> Any:
+    """What `from_...` makes of stored bits, or of those of one of the numbers of a word."""
+    kind, value = called.name.removeprefix("from_"), called.arguments[0].value
+    if len(called.arguments) > 1:
+        value = value >> called.arguments[1].value * NAMED[kind].bits
+    return number_from(kind, value)
+
+
+def _combine(called: Called) -> None:
+    """Terms of a fold are added up, in whatever order."""
+    half = len(called.arguments) // 2
+    held, terms = called.arguments[:half], called.arguments[half:]
+    made = [a.value + b.value for a, b in zip(held, terms, strict=True)]
+    for place, value in zip(held, made, strict=True):
+        place.store(value)
+
+
+def _exchanged(called: Called) -> Any:
+    """What the lane has whose number differs in the bits of a mask; all of its warp are there."""
+    who, mask = called.state.who(), int(called.arguments[2].value)
+    other = np.arange(called.state.threads) ^ mask
+    if not (0 < mask < 32) or (who & ~who[other]).any():
+        raise VerifyError(f"lanes exchange by {mask} what not all of them have")
+    return called.of_all(1)[other]
+
+
+def _words(called: Called) -> Part:
+    """`make_uint2`, `make_uint4`."""
+    return Part(dict(zip("xyzw", called.values, strict=False)))
+
+
+def _turned(called: Called) -> Any:
+    """The word that begins so many bits behind the first of two."""
+    low, high, shift = called.values
+    return (low | high << 32) >> (shift & 31) & 0xFFFFFFFF
+
+
+FUNCTIONS: dict[str, Handler] = {
+    "combine_": _combine,
+    "from_": _number,
+    "min": lambda called: np.minimum(*called.values),
+    "max": lambda called: np.maximum(*called.values),
+    "made": lambda called: None,  # sums are what they are
+    "make_": _words,
+    "__funnelshift_r": _turned,
+    "__shfl_xor_sync": _exchanged,
+    "__float_as_uint": lambda called: as_bits(called.arguments[0].value),
+    "__float_as_int": lambda called: as_bits(called.arguments[0].value),
+    "__uint_as_float": lambda called: as_float(called.arguments[0].value),
+    "__int_as_float": lambda called: as_float(called.arguments[0].value),
+}

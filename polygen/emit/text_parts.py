@@ -1,0 +1,80 @@
+"""Statements and values of texts that were read, put together: each a function of a `State`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from polygen.emit.run_text import Constant, State, choose, index, load
+from polygen.emit.text_values import BINARY, Part, Pointer, cast
+from polygen.errors import UndecidedText
+
+Value = Callable[[State], Any]
+Statement = Callable[[State], None]
+
+
+def block(statements: tuple[Statement, ...]) -> Statement:
+    """One statement behind the other."""
+    if len(statements) == 1:
+        return statements[0]
+
+    def run(state: State) -> None:
+        for one in statements:
+            if state.nobody:
+                return
+            one(state)
+
+    return run
+
+
+def scope(run: Statement) -> Statement:
+    """What is declared inside is known inside."""
+
+    def inside(state: State) -> None:
+        before = len(state.scope)
+        run(state)
+        state.forget(before)
+
+    return inside
+
+
+def two(sign: str, left: Value, right: Value) -> Value:
+    """What an operator makes of two values."""
+    if sign in ("&&", "||"):  # the second is computed where the first leaves it open
+        ways = (right, Constant(False)) if sign == "&&" else (Constant(True), right)
+        return functools.partial(choose, left, *ways)
+    operation, taken = BINARY[sign], _taken if sign in "+-" else load
+    if isinstance(right, Constant):
+        number = right.value
+        if isinstance(left, Constant):
+            return Constant(operation(left.value, number))
+        return lambda state: operation(taken(state, left(state)), number)
+    return lambda state: operation(taken(state, left(state)), load(state, right(state)))
+
+
+def cast_of(kind: str, inner: Value) -> Value:
+    """A value as one of another type."""
+    return lambda state: cast(kind, _taken(state, inner(state)))
+
+
+def _taken(state: State, value: Any) -> Any:
+    """What is computed with: pointers stay what they are."""
+    return value if isinstance(value, Pointer) else load(state, value)
+
+
+def element(of: Value, at: Value) -> Value:
+    """One of the elements of an array, or of what a pointer leads to."""
+    return lambda state: index(state, of(state), load(state, at(state)))
+
+
+def part(found: Value, name: str) -> Value:
+    """One of the parts of a value."""
+
+    def run(state: State) -> Any:
+        value = found(state)
+        if not isinstance(value, Part):
+            raise UndecidedText(f"nothing has a {name} here", where=name)
+        return value.parts[name]
+
+    return run
