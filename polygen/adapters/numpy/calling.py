@@ -280,12 +280,12 @@ def product(first: Any, second: Any) -> Any:
             found = recorded("matmul", (first, second))
             if found is not None:
                 return found
-        elif one.form == other.form and len(one.form[0]) == 1 and active().sums(kind):
+        elif one.form is other.form and len(one.form[0]) == 1 and active().sums(kind):
             found = recorded("multiply", (first, second))
             found = None if found is None else recorded("sum", (found,), (None, False))
             if found is not None:
                 return found
-        found = read(one) @ read(other)
+        found = active().product(read(one), read(other), one.form, other.form)
         if type(found) is type(one.value) and found.shape:
             return Array(known(found))
         return wrapped(found)

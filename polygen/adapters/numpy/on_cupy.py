@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from polygen.adapters.kernels import Kernels, stored
+from polygen.adapters.numpy.cublas import Products
 from polygen.adapters.numpy.elementwise import Ends, of_fused
 from polygen.adapters.numpy.memory import FOREIGN
 from polygen.adapters.numpy.on_numpy import Backend
-from polygen.adapters.numpy.operations import Operation, Shape
+from polygen.adapters.numpy.operations import ArrayForm, Operation, Shape
 from polygen.api import target
 from polygen.emit.elementwise import NAME
 from polygen.errors import PolygenError
@@ -30,6 +31,7 @@ _THREADS, _SHARED, _SHORT = 512, 32, 8192
 # Parts of the rows of a matrix that are summed by themselves: a power of two that divides them.
 _MOST_PARTS, _LEAST_PARTS = 64, 4
 _MOST_FUSED = 4096
+_OFTEN = 16  # calls of a function of CuPy's after which it is worth a kernel of its own
 _ALLOCATED = ("Memory", "MemoryAsync", "ManagedMemory", "PooledMemory")
 _LARGE = 1 << 22  # elements whose reading by few blocks takes longer than another launch
 
@@ -46,6 +48,7 @@ class CuPy(Backend):
         self.module = module
         self._kernels = Kernels()
         self._fused: Recent[Any, Any] = Recent(_MOST_FUSED)  # CuPy's kernels, by `Ends.key`
+        self._products = Products(module)
 
     def waits(self) -> bool:
         """Not while the current stream is captured."""
@@ -170,6 +173,29 @@ class CuPy(Backend):
     def sums(self, kind: np.dtype[Any]) -> bool:
         """As CuPy computes it, but for the launches: of types whose sums are of that type too."""
         return kind.char in "fd"
+
+    def product(self, first: Any, second: Any, form: ArrayForm, other: ArrayForm) -> Any:
+        """By cuBLAS, where it is known how."""
+        return self._products(first, second, form, other)
+
+    def often(
+        self, plain: Callable[..., Any], function: Callable[..., Any], ends: Ends
+    ) -> Callable[..., Any]:
+        """By CuPy's function first; after some calls by a kernel, launched for known layouts.
+
+        Launching it takes the host less, and compiling it as much as many calls.
+        """
+        way, calls = plain, _OFTEN if self._fused.get(ends.key) is None else 0
+
+        def run(*operands: Any) -> Any:
+            nonlocal way, calls
+            if calls >= 0:
+                calls -= 1
+                if calls < 0:
+                    way = self.fuse(function, ends)
+            return way(*operands)
+
+        return run
 
     def fold(self, fold: Operation, operand: Any) -> Any:
         """Without kept axes, which fused functions do not have."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from polygen.adapters.numpy.elementwise import Ends
 from polygen.adapters.numpy.memory import FOREIGN
-from polygen.adapters.numpy.operations import Operation, Shape
+from polygen.adapters.numpy.operations import ArrayForm, Operation, Shape
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Program
 from polygen.hardware.device import Device
@@ -41,6 +41,18 @@ class Backend:
         """
         return function
 
+    def often(
+        self, plain: Callable[..., Any], function: Callable[..., Any], ends: Ends
+    ) -> Callable[..., Any]:
+        """One pointwise operation, which may be called often.
+
+        Args:
+            plain: a function of the module.
+            function: the same operation, of arrays and numbers, as `fuse` takes it.
+            ends: what it reads and writes.
+        """
+        return plain
+
     def folds(self, fold: Operation, shapes: Sequence[Shape]) -> bool:
         """Whether a fold is to be part of a fused function.
 
@@ -61,6 +73,10 @@ class Backend:
     def sums(self, kind: np.dtype[Any]) -> bool:
         """Whether the product of two vectors of a type is the sum of their products, recorded."""
         return False
+
+    def product(self, first: Any, second: Any, form: ArrayForm, other: ArrayForm) -> Any:
+        """``first @ second``, of arrays of such forms."""
+        return first @ second
 
     def fold(self, fold: Operation, operand: Any) -> Any:
         """A fold at the end of a fused function; its axes need not be kept."""
