@@ -48,6 +48,7 @@ class CuPy(Backend):
         self.module = module
         self._kernels = Kernels()
         self._fused: Recent[Any, Any] = Recent(_MOST_FUSED)  # CuPy's kernels, by `Ends.key`
+        self._called: dict[Any, int] = {}  # functions of CuPy's, by `Ends.key`: one for all shapes
         self._products = Products(module)
 
     def waits(self) -> bool:
@@ -185,14 +186,16 @@ class CuPy(Backend):
 
         Launching it takes the host less, and compiling it as much as many calls.
         """
-        way, calls = plain, _OFTEN if self._fused.get(ends.key) is None else 0
+        way: Callable[..., Any] | None = None
+        called, key = self._called, ends.key
 
         def run(*operands: Any) -> Any:
-            nonlocal way, calls
-            if calls >= 0:
-                calls -= 1
-                if calls < 0:
-                    way = self.fuse(function, ends)
+            nonlocal way
+            if way is None:
+                count = called[key] = called.get(key, 0) + 1
+                if count <= _OFTEN:
+                    return plain(*operands)
+                way = self.fuse(function, ends)
             return way(*operands)
 
         return run
