@@ -292,3 +292,41 @@ def test_cupy_traces_a_function_once_for_all_shapes():
     (step,) = plan(other, frozenset({3, 4}), [], backend)
     step.run(*given)
     assert len(traced) == 2, "another result is another text"
+
+
+def test_what_comes_often_is_launched_for_known_layouts():
+    """Calls are counted for all shapes; the first of them are CuPy's own."""
+    made, asked = [], []
+
+    class Fused:
+        def __init__(self, function):
+            self.function, self._memo = function, {}
+
+        def __call__(self, *operands):
+            stand_ins = [
+                made_up(one) if isinstance(one, numpy.ndarray) else one for one in operands
+            ]
+            made.append(self.function)
+            self._memo[0] = kernel_of(self.function, *stand_ins), {}
+            return self.function(*operands)
+
+    def multiply(first, second, out=None):
+        if not isinstance(first, numpy.ndarray):
+            return cupy.multiply(first, second)  # of what stands for arrays in a trace
+        asked.append(first.shape)
+        return numpy.multiply(first, second, out=out)
+
+    backend = CuPy(
+        types.SimpleNamespace(
+            **vars(LIKE_CUPY) | {"fuse": lambda kernel_name: Fused}, multiply=multiply
+        )
+    )
+    kind = numpy.dtype("float32")
+    for rounds in range(12):
+        for rows in (3, 5):
+            first, second = values(rows, 40), values(40)
+            one = operation(("multiply", form_of((rows, 40), kind), form_of((40,), kind)))
+            (step,) = plan([Member(2, one, (0, 1))], frozenset({2}), [], backend)
+            numpy.testing.assert_array_equal(step.run(first, second), first * second)
+            assert len(asked) == min(2 * rounds + (rows == 5) + 1, 17)
+    assert len(made) == 1, "the seventeenth call is a trace"
