@@ -192,6 +192,8 @@ class CuPy(Backend):
         def run(*operands: Any) -> Any:
             nonlocal way
             if way is None:
+                if len(called) >= _MOST_FUSED:
+                    called.clear()
                 count = called[key] = called.get(key, 0) + 1
                 if count <= _OFTEN:
                     return plain(*operands)
@@ -245,8 +247,10 @@ class CuPy(Backend):
 
     def is_sole(self, value: Any) -> bool:
         """By the references to the address and the allocation."""
+        if value.base is not None:
+            return False
         at = value.data
-        if value.base is not None or type(at.mem) not in self._own:
+        if type(at.mem) not in self._own:
             return False
         held, owned = self._counted()
         return sys.getrefcount(at) <= held and sys.getrefcount(at.mem) <= owned
