@@ -64,12 +64,16 @@ class CuPy(Backend):
         stream.synchronize()
         return time.perf_counter() - began
 
-    def fuse(self, function: Callable[..., Any], ends: Ends | None = None) -> Callable[..., Any]:
+    def fuse(
+        self, function: Callable[..., Any], ends: Ends | None = None,
+        plain: Callable[..., Any] | None = None,
+    ) -> Callable[..., Any]:  # fmt: skip
         """By `cupy.fuse`; what that cannot do runs as it is.
 
         The first time decides. Its arrays have the types and the numbers of axes of all that
         follow, so that its kernel is the one that they need, too. One without a fold is launched
-        by `polygen.adapters.numpy.elementwise` from then on, and for other shapes.
+        by `polygen.adapters.numpy.elementwise` from then on, and for other shapes; where that
+        cannot be, CuPy's kernel runs, or `plain`, which does the same in one call of CuPy's.
         """
         fused = self.module.fuse(kernel_name=NAME)(function)
         way: Callable[..., Any] | None = None
@@ -87,16 +91,16 @@ class CuPy(Backend):
             try:
                 found = fused(*given)
             except Exception:
-                way = function
-                return function(*operands)
+                way = plain or function
+                return way(*operands)
             kernel = _kernel_of(fused)
             way = of_fused(self.module, kernel, operands, ends)
             if way is not None and ends is not None and ends.key is not None:
                 self._fused.put(ends.key, kernel)
             if not number:
-                way = way or kernel
+                way = way or plain or kernel
                 return found
-            way = way or function
+            way = way or plain or function
             if isinstance(found, tuple):
                 return tuple(one.reshape(()) for one in found)
             return None if found is None else found.reshape(())
@@ -197,7 +201,7 @@ class CuPy(Backend):
                 count = called[key] = called.get(key, 0) + 1
                 if count <= _OFTEN:
                     return plain(*operands)
-                way = self.fuse(function, ends)
+                way = self.fuse(function, ends, plain)
             return way(*operands)
 
         return run
