@@ -177,7 +177,7 @@ def test_products_of_parts_are_numpys_where_they_are(kind):
 
 
 @pytest.mark.parametrize("kind", ["float32", "float64", "int64"])
-def test_single_operations_that_come_often_are_numpys(kind):
+def test_updates_of_parts_are_numpys_however_they_run(kind):
     plain, other = integers(40, 30, dtype=kind), integers(40, dtype=kind, seed=1)
     with np.polygen_options(backend=type(backend_of())(cupy)):
         x, y = np.array(plain), np.array(other)

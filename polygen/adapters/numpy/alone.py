@@ -13,7 +13,7 @@ from typing import Any
 
 from polygen.adapters.numpy.backends import active
 from polygen.adapters.numpy.nodes import Node
-from polygen.adapters.numpy.operations import ArrayForm, Operation, operation
+from polygen.adapters.numpy.operations import Operation
 from polygen.adapters.numpy.planning import Member, plan
 
 _AFTER = 8  # graphs that gained nothing
@@ -24,7 +24,6 @@ _MOST = 4096  # places, and ways
 Place = tuple[int, int, int]
 counts: dict[Place, int] = {}
 _ways: dict[tuple[Operation, tuple[int, ...], Any], Any] = {}
-_updates: dict[tuple[str, ArrayForm, Any, Any], Any] = {}
 _changes = 0  # how often a place was new among `counts`, or is recorded again
 
 
@@ -129,33 +128,3 @@ def run(one: Operation, args: Sequence[Any]) -> Any:
     if len(slots) < 3 and slots == _APART[len(slots)]:
         one.ways[backend] = way
     return way(*values)
-
-
-def updating(name: str, target: ArrayForm, other: Any) -> Any:
-    """What computes ``name(target, other, out=target)``, and the operation that this is.
-
-    Args:
-        name: of a pointwise function.
-        target: the form of the first operand, which is written to.
-        other: of the second: a form, or a type of Python's numbers.
-
-    Returns:
-        None: NumPy's function has to say what that is.
-    """
-    backend = active()
-    key = (name, target, other, backend)
-    found = _updates.get(key)
-    if found is None:
-        if len(_updates) >= _MOST:
-            _updates.clear()
-        found = _updates[key] = _updating(name, target, other, backend)
-    return found or None
-
-
-def _updating(name: str, target: ArrayForm, other: Any, backend: Any) -> Any:
-    one, store = operation((name, target, other)), operation(("store", target, target))
-    if one is None or store is None or one.form is not target or one.kind != "pointwise":
-        return ()
-    members = [Member(2, one, (0, 1)), Member(3, store, (0, 2))]
-    steps = plan(members, frozenset([3]), (), backend, apart=True)
-    return (steps[0].run, one) if len(steps) == 1 and steps[0].reads == (0, 1) else ()

@@ -15,7 +15,7 @@ import numpy as np
 
 from polygen.adapters.numpy import alone, nodes
 from polygen.adapters.numpy.backends import active
-from polygen.adapters.numpy.memory import FOREIGN, are_apart, is_same
+from polygen.adapters.numpy.memory import FOREIGN, are_apart, is_same, parts_are_apart
 from polygen.adapters.numpy.nodes import Node
 from polygen.adapters.numpy.operations import COMPARISONS, KNOWN, apply, form_of, operation
 from polygen.adapters.numpy.planning import Member, Step
@@ -107,7 +107,7 @@ def _is_apart(graph: _Graph, target: Any, backend: Any) -> bool:
             continue
         if backend.memory(value) is not memory:
             continue
-        if not (are_apart(value, target, backend) or is_same(value, target, backend)):
+        if not (parts_are_apart(value, target, backend) or is_same(value, target, backend)):
             return False
     return True
 
@@ -242,20 +242,28 @@ def _run(graph: _Graph, unkept: Node | None = None) -> None:
     if planned.trial is None:
         _execute(planned.steps, values, order, first, backend)
     else:
-        _try(planned, values, graph, first, backend)
+        _try(planned, values, graph, first, backend, unkept)
     for place in kept:
         order[place].settle(values[first + place])
 
 
-def _try(planned: Plan, values: list[Any], graph: _Graph, first: int, backend: Any) -> None:
+def _try(
+    planned: Plan, values: list[Any], graph: _Graph, first: int, backend: Any, unkept: Node | None
+) -> None:
     """Run a plan in one of two ways, and keep what takes less of them when that is known."""
     trial, apart, order = planned.trial, planned.apart, graph.order
     assert trial is not None and apart is not None
     given = tuple(values)
 
     def joined() -> None:
-        again = _Graph()  # what finding the plan takes
+        for node in order:  # what recording took, and finding the plan
+            nodes.noted(node.operation, node.args, node.depth, node.place)  # type: ignore[arg-type]
+        again = _Graph()
         again.visit(order[-1])
+        if unkept is not None:
+            target = order[-1].args[0].value
+            _is_apart(again, target, backend)
+            prepare_write(target, but=order)
         values[:] = given
         _execute(planned.steps, values, order, first, backend)
 

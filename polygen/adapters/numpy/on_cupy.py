@@ -31,7 +31,6 @@ _THREADS, _SHARED, _SHORT = 512, 32, 8192
 # Parts of the rows of a matrix that are summed by themselves: a power of two that divides them.
 _MOST_PARTS, _LEAST_PARTS = 64, 4
 _MOST_FUSED = 4096
-_OFTEN = 16  # calls of a function of CuPy's after which it is worth a kernel of its own
 _ALLOCATED = ("Memory", "MemoryAsync", "ManagedMemory", "PooledMemory")
 _LARGE = 1 << 22  # elements whose reading by few blocks takes longer than another launch
 
@@ -48,7 +47,6 @@ class CuPy(Backend):
         self.module = module
         self._kernels = Kernels()
         self._fused: Recent[Any, Any] = Recent(_MOST_FUSED)  # CuPy's kernels, by `Ends.key`
-        self._called: dict[Any, int] = {}  # functions of CuPy's, by `Ends.key`: one for all shapes
         self._products = Products(module)
 
     def waits(self) -> bool:
@@ -64,16 +62,12 @@ class CuPy(Backend):
         stream.synchronize()
         return time.perf_counter() - began
 
-    def fuse(
-        self, function: Callable[..., Any], ends: Ends | None = None,
-        plain: Callable[..., Any] | None = None,
-    ) -> Callable[..., Any]:  # fmt: skip
+    def fuse(self, function: Callable[..., Any], ends: Ends | None = None) -> Callable[..., Any]:
         """By `cupy.fuse`; what that cannot do runs as it is.
 
         The first time decides. Its arrays have the types and the numbers of axes of all that
         follow, so that its kernel is the one that they need, too. One without a fold is launched
-        by `polygen.adapters.numpy.elementwise` from then on, and for other shapes; where that
-        cannot be, CuPy's kernel runs, or `plain`, which does the same in one call of CuPy's.
+        by `polygen.adapters.numpy.elementwise` from then on, and for other shapes.
         """
         fused = self.module.fuse(kernel_name=NAME)(function)
         way: Callable[..., Any] | None = None
@@ -91,16 +85,16 @@ class CuPy(Backend):
             try:
                 found = fused(*given)
             except Exception:
-                way = plain or function
-                return way(*operands)
+                way = function
+                return function(*operands)
             kernel = _kernel_of(fused)
             way = of_fused(self.module, kernel, operands, ends)
             if way is not None and ends is not None and ends.key is not None:
                 self._fused.put(ends.key, kernel)
             if not number:
-                way = way or plain or kernel
+                way = way or kernel
                 return found
-            way = way or plain or function
+            way = way or function
             if isinstance(found, tuple):
                 return tuple(one.reshape(()) for one in found)
             return None if found is None else found.reshape(())
@@ -182,29 +176,6 @@ class CuPy(Backend):
     def product(self, first: Any, second: Any, form: ArrayForm, other: ArrayForm) -> Any:
         """By cuBLAS, where it is known how."""
         return self._products(first, second, form, other)
-
-    def often(
-        self, plain: Callable[..., Any], function: Callable[..., Any], ends: Ends
-    ) -> Callable[..., Any]:
-        """By CuPy's function first; after some calls by a kernel, launched for known layouts.
-
-        Launching it takes the host less, and compiling it as much as many calls.
-        """
-        way: Callable[..., Any] | None = None
-        called, key = self._called, ends.key
-
-        def run(*operands: Any) -> Any:
-            nonlocal way
-            if way is None:
-                if len(called) >= _MOST_FUSED:
-                    called.clear()
-                count = called[key] = called.get(key, 0) + 1
-                if count <= _OFTEN:
-                    return plain(*operands)
-                way = self.fuse(function, ends, plain)
-            return way(*operands)
-
-        return run
 
     def fold(self, fold: Operation, operand: Any) -> Any:
         """Without kept axes, which fused functions do not have."""

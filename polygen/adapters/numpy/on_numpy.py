@@ -41,18 +41,6 @@ class Backend:
         """
         return function
 
-    def often(
-        self, plain: Callable[..., Any], function: Callable[..., Any], ends: Ends
-    ) -> Callable[..., Any]:
-        """One pointwise operation, which may be called often.
-
-        Args:
-            plain: a function of the module.
-            function: the same operation, of arrays and numbers, as `fuse` takes it.
-            ends: what it reads and writes.
-        """
-        return plain
-
     def folds(self, fold: Operation, shapes: Sequence[Shape]) -> bool:
         """Whether a fold is to be part of a fused function.
 

@@ -234,12 +234,7 @@ def _into(step: Step, backend: Any) -> Callable[..., Any]:
     before, store = step.members
     function = getattr(backend.module, before.operation.name)
     places, target = [step.reads.index(s) for s in before.reads], step.reads.index(store.reads[0])
-
-    def plain(*operands: Any) -> Any:
-        function(*(operands[place] for place in places), out=operands[target])
-
-    composed = _composed(step.reads, step.members, (), backend)
-    return backend.often(plain, composed, _ends(step))  # type: ignore[no-any-return]
+    return lambda *operands: function(*(operands[p] for p in places), out=operands[target])
 
 
 def _is_itself(one: Operation) -> bool:
@@ -251,15 +246,11 @@ def _function(step: Step, backend: Any) -> Callable[..., Any]:
     """What runs a step: a library's function as it is, or a fused one."""
     members = step.members
     last = members[-1].operation
-    single = len(members) == 1 and last.direct
-    if single and last.kind != "pointwise":
+    if len(members) == 1 and last.direct:
         return _single(members[0], step, backend)
     if last.kind == "fold":
         return _fold_function(step, backend)
     composed = _composed(step.reads, members, step.writes, backend)
-    if single:
-        plain = _single(members[0], step, backend)
-        return backend.often(plain, composed, _ends(step))  # type: ignore[no-any-return]
     return backend.fuse(composed, _ends(step))  # type: ignore[no-any-return]
 
 

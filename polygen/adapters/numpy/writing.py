@@ -13,13 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from polygen.adapters.numpy.alone import updating
 from polygen.adapters.numpy.arrays import Array
 from polygen.adapters.numpy.backends import active
 from polygen.adapters.numpy.calling import (
     before_writing,
     is_basic,
-    read_as,
     recorded,
     require_array,
     unwrapped,
@@ -29,7 +27,6 @@ from polygen.adapters.numpy.forcing import store, value_of
 from polygen.adapters.numpy.memory import are_apart, is_same
 from polygen.adapters.numpy.nodes import Node, known
 
-_NUMBERS = (float, int)
 _DEEP = 8  # pending operations at which an update in place is run: loops carry its array on
 
 
@@ -64,13 +61,7 @@ def update(self: Array, name: str, operate: Callable[[Array, Any], Any], other: 
         plain = other.node.value if lazy else unwrapped(other)
         target, backend = before_writing(self), active()
         if plain is target or are_apart(plain, target, backend):
-            kind = other.node.form if lazy else type(other)
-            way = updating(name, self.node.form, kind) if lazy or kind in _NUMBERS else None
-            number = plain if lazy or way is None else read_as(other, way[1].types[1])
-            if way is None or number is None:
-                getattr(backend.module, name)(target, plain, out=target)
-            else:
-                way[0](target, number)
+            getattr(backend.module, name)(target, plain, out=target)
             return self
     found = _operated(self, name, operate, other)
     if found is None:
