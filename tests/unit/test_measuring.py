@@ -19,6 +19,18 @@ def test_numpy_programs_are_rehearsed():
     assert "failed" in measure["_safely"](lambda: 1 / 0)
 
 
+def test_what_the_host_takes_is_measured_without_a_gpu(capsys, monkeypatch):
+    measure = runpy.run_path(str(DOCS / "measure_numpy_host.py"))
+    monkeypatch.setattr("sys.argv", ["measure_numpy_host.py", "nmf", "--rounds", "1"])
+    measure["main"]()
+    head, row = capsys.readouterr().out.splitlines()
+    assert row.split()[0] == "nmf" and int(row.split()[1]) > 100
+    assert "arrays" in head
+    clock = measure["Subtracted"]()
+    inner = clock.watched(lambda: 3)
+    assert clock.watched(lambda: inner() + 1)() == 4 and clock.seconds > 0
+
+
 @pytest.fixture
 def models():
     pytest.importorskip("torch")
