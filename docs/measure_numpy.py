@@ -130,7 +130,8 @@ def _difference(one: Any, other: Any) -> float:
     for first, second in zip(one, other, strict=True):
         a, b = host(first), host(second)
         if a.size:
-            most = max(most, float(abs(a - b).max() / max(abs(a).max(), 1e-300)))
+            gap = float(abs(a - b).max() / max(abs(a).max(), 1e-300))
+            most = max(most, gap if gap == gap else float("inf"))  # where something is no number
     return most
 
 

@@ -50,7 +50,7 @@ def predicted_chain(
     measured = [one for one in take(read(_FILE), "libraries", _FILE) if one["name"] == library]
     if not measured or not all(map(device.has, _MEASURED_WITH)):
         return f"{library}'s attention was not measured beside polygen's: not predicted"
-    found = next((one for one in measured if _covers(one, rows, _keys(chain[0], sizes))), None)
+    found = next((one for one in measured if _covers(one, rows, chain[0], sizes)), None)
     if found is None:
         least = max(one["rows"][0] for one in measured)
         return f"fewer rows than the {least} that were measured: not predicted"
@@ -58,17 +58,20 @@ def predicted_chain(
     return Gain(fused, found["ratio"] * fused)
 
 
-def _covers(measured: Mapping[str, Any], rows: float, keys: float) -> bool:
+def _covers(
+    measured: Mapping[str, Any], rows: float, scores: Contraction, sizes: Mapping[str, int]
+) -> bool:
     """Whether attention is as large as what was measured."""
     least, *most = measured["rows"]
-    few = all(rows <= one for one in most) and keys <= measured.get("keys_most", keys)
-    return bool(least <= rows and few)
-
-
-def _keys(scores: Contraction, sizes: Mapping[str, int]) -> float:
-    """How many keys there are."""
-    domain, own = dict(scores.domain), set(scores.lhs.iterators)
-    return math.prod(extent(domain[i], sizes) for i in scores.write.iterators if i not in own)
+    domain, own = dict(scores.domain), scores.lhs.iterators
+    keys = math.prod(extent(domain[i], sizes) for i in scores.write.iterators if i not in own)
+    matrices = math.prod(extent(domain[i], sizes) for i in own[:-2])
+    return bool(
+        least <= rows
+        and all(rows <= one for one in most)
+        and keys <= measured.get("keys_most", keys)
+        and matrices <= measured.get("matrices_most", matrices)
+    )
 
 
 def _apart(program: Program, device: Device, sizes: Mapping[str, int]) -> float:

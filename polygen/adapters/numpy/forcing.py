@@ -242,28 +242,20 @@ def _run(graph: _Graph, unkept: Node | None = None) -> None:
     if planned.trial is None:
         _execute(planned.steps, values, order, first, backend)
     else:
-        _try(planned, values, graph, first, backend, unkept)
+        _try(planned, values, graph, first, backend)
     for place in kept:
         order[place].settle(values[first + place])
 
 
-def _try(
-    planned: Plan, values: list[Any], graph: _Graph, first: int, backend: Any, unkept: Node | None
-) -> None:
+def _try(planned: Plan, values: list[Any], graph: _Graph, first: int, backend: Any) -> None:
     """Run a plan in one of two ways, and keep what takes less of them when that is known."""
     trial, apart, order = planned.trial, planned.apart, graph.order
     assert trial is not None and apart is not None
     given = tuple(values)
 
     def joined() -> None:
-        for node in order:  # what recording took, and finding the plan
-            nodes.noted(node.operation, node.args, node.depth, node.place)  # type: ignore[arg-type]
-        again = _Graph()
+        again = _Graph()  # what finding the plan takes
         again.visit(order[-1])
-        if unkept is not None:
-            target = order[-1].args[0].value
-            _is_apart(again, target, backend)
-            prepare_write(target, but=order)
         values[:] = given
         _execute(planned.steps, values, order, first, backend)
 

@@ -98,24 +98,6 @@ def test_writes_happen_once_whichever_way_is_timed():
                 numpy.testing.assert_array_equal(x.get(), plain)
 
 
-def test_what_recording_takes_is_timed_with_a_plan(monkeypatch):
-    """Each operation is noted once more where a plan is timed, and memory is looked at again."""
-    noted, looked = [], []
-    original, apart = forcing.nodes.noted, forcing._is_apart
-    monkeypatch.setattr(forcing.nodes, "noted", lambda *one: noted.append(one) or original(*one))
-    monkeypatch.setattr(forcing, "_is_apart", lambda *one: looked.append(one) or apart(*one))
-    backend = Timed(lambda steps: steps)
-    with np.polygen_options(backend=backend):
-        x, y = np.zeros((3, 4)), np.ones((2, 4))
-        for _ in range(10):
-            x[1:] -= y * 2
-        numpy.testing.assert_array_equal(x.get()[1:], -20)
-    assert backend.seen == [1, 2] * 3
-    names = [one[0].name for one in noted]
-    assert names == ["multiply", "subtract", "store"] * 4, "one first execution, three that count"
-    assert len(looked) == 10 + 4
-
-
 def test_what_does_not_fit_apart_runs_as_planned():
     trial, ran = Trial(), []
 

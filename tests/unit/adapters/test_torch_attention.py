@@ -190,6 +190,7 @@ def test_attention_of_few_tokens_was_measured(function, rows):
             [(1, 32, 16, 128), (1, 32, 4096, 128), (1, 32, 4096, 128)],
             "fewer rows than the 512 that were measured: not predicted",
         ),
+        (FLASH, [(4, 32, 16, 128)] * 3, "fewer rows than the 512 that were measured"),
         (
             lambda q, k, v: EFFICIENT(q, k, v, None, False),
             LONG,
