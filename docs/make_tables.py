@@ -197,6 +197,11 @@ def programs(folder: Path = FOLDER / "results") -> str:
         "",
         f"By `docs/measure_numpy.py`; driver {record['driver_version']}, {versions}.",
         record["protocol"].strip(),
+        *(
+            ["First runs found what had been compiled before."]
+            if record.get("caches") == "kept"
+            else []
+        ),
         "",
         "| script | polygen, ms | CuPy, ms | CuPy / polygen | first run, ms | CuPy's | agrees |",
         "|---|---|---|---|---|---|---|",

@@ -3,13 +3,15 @@
     python docs/measure_numpy.py --out docs/results/h200_numpy.json
     python docs/measure_numpy.py k_means nmf
     python docs/measure_numpy.py --dry      # no GPU: NumPy in CuPy's place, small and unmeasured
+    python docs/measure_numpy.py --caches FOLDER   # what was compiled before is found there
 
 The scripts are unchanged but for their import, `import cupy as np` there and
 `import polygen.adapters.numpy as np` here. Both take turns in one process, in random order; times
 are wall-clock milliseconds of `main()` until the GPU is done, medians, data drawn anew in each. The
-first run of each is given apart: it compiles, with empty caches; who runs first takes turns from
-script to script, as the second finds some of the first one's kernels. Calls: microseconds of the
-host while the GPU has other work, outputs allocated in each.
+first run of each is given apart: it compiles, with empty caches (where a folder is named it finds
+what is there); who runs first takes turns from script to script, as the second finds some of the
+first one's kernels. Calls: microseconds of the host while the GPU has other work, outputs allocated
+in each.
 """
 
 from __future__ import annotations
@@ -128,7 +130,8 @@ def _difference(one: Any, other: Any) -> float:
     for first, second in zip(one, other, strict=True):
         a, b = host(first), host(second)
         if a.size:
-            most = max(most, float(abs(a - b).max() / max(abs(a).max(), 1e-300)))
+            gap = float(abs(a - b).max() / max(abs(a).max(), 1e-300))
+            most = max(most, gap if gap == gap else float("inf"))  # where something is no number
     return most
 
 
@@ -224,6 +227,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="the record")
     parser.add_argument("--seconds", type=float, default=130.0, help="begin nothing after that")
     parser.add_argument("--dry", action="store_true")
+    parser.add_argument("--caches", type=Path, help="a folder that keeps what is compiled")
     words = parser.parse_args()
     began = time.monotonic()
     wanted = [
@@ -231,9 +235,10 @@ def main() -> None:
         for path in sorted(SCRIPTS.glob("*.py"))
         if not words.names or any(part in path.stem for part in words.names)
     ]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as empty:
+        folder = str(words.caches or empty)
         os.environ |= {"CUPY_CACHE_DIR": folder, "POLYGEN_CACHE_DIR": folder}
-        record = _record(words.out, words.dry)
+        record = _record(words.out, words.dry) | {"caches": "kept" if words.caches else "empty"}
         for place, path in enumerate(wanted):
             left = words.seconds - (time.monotonic() - began)
             if left < 0:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from polygen.adapters.gain import Gain, bare, microseconds
 from polygen.fit_chain import extent, predicted_time, with_roles
-from polygen.frontend.program import Access, Dim, Program, Tensor
+from polygen.frontend.program import Access, Contraction, Dim, Program, Tensor
 from polygen.hardware.cost_parameters import cost_parameters
 from polygen.hardware.data_file import read, take
 from polygen.hardware.device import Device
@@ -45,14 +46,31 @@ def predicted_chain(
             return "a single row: not predicted"
         fused = predicted_time(program, device, sizes)
         return Gain(fused, _apart(program, device, sizes))
-    libraries = take(read(_FILE), "libraries", _FILE)
-    found = next((one for one in libraries if one["name"] == library), None)
-    if found is None or not with_roles(program, device):
+    measured = [one for one in take(read(_FILE), "libraries", _FILE) if one["name"] == library]
+    if not measured or not with_roles(program, device):
         return f"{library}'s attention was not measured beside polygen's: not predicted"
-    if rows < found["rows_least"]:
-        return f"fewer rows than the {found['rows_least']} that were measured: not predicted"
+    found = next((one for one in measured if _covers(one, rows, chain[0], sizes)), None)
+    if found is None:
+        least = max(one["rows"][0] for one in measured)
+        return f"fewer rows than the {least} that were measured: not predicted"
     fused = predicted_time(program, device, sizes)
     return Gain(fused, found["ratio"] * fused)
+
+
+def _covers(
+    measured: Mapping[str, Any], rows: float, scores: Contraction, sizes: Mapping[str, int]
+) -> bool:
+    """Whether attention is as large as what was measured."""
+    least, *most = measured["rows"]
+    domain, own = dict(scores.domain), scores.lhs.iterators
+    keys = math.prod(extent(domain[i], sizes) for i in scores.write.iterators if i not in own)
+    matrices = math.prod(extent(domain[i], sizes) for i in own[:-2])
+    return bool(
+        least <= rows
+        and all(rows <= one for one in most)
+        and keys <= measured.get("keys_most", keys)
+        and matrices <= measured.get("matrices_most", matrices)
+    )
 
 
 def _apart(program: Program, device: Device, sizes: Mapping[str, int]) -> float:

@@ -161,6 +161,47 @@ def test_groups_are_kernels_of_polygen(kind):
     assert np.polygen_report().groups[-1].taken
 
 
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_products_of_parts_are_numpys_where_they_are(kind):
+    a, b, c = integers(33, 64, dtype=kind), integers(64, 40, dtype=kind), integers(64, dtype=kind)
+    pairs = [(a, b), (b.T, a.T), (c, b), (a, c), (a[:, 3], a[:, 4:]), (a[::2, 5:25], b[5:25]),
+             (a, b[:, 7]), (a[:, :1], b[:1]), (a[::2, ::2], b[:32]), (b[:, 1].T, b)]  # fmt: skip
+    x, y, z = (np.array(one) for one in (a, b, c))
+    for _ in range(3):
+        lazy = [(x, y), (y.T, x.T), (z, y), (x, z), (x[:, 3], x[:, 4:]), (x[::2, 5:25], y[5:25]),
+                (x, y[:, 7]), (x[:, :1], y[:1]), (x[::2, ::2], y[:32]), (y[:, 1].T, y)]  # fmt: skip
+        for (one, other), (first, second) in zip(lazy, pairs, strict=True):
+            found, wanted = one @ other, first @ second
+            assert found.dtype == wanted.dtype and found.shape == wanted.shape
+            numpy.testing.assert_array_equal(found.get(), wanted)
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "int64"])
+def test_updates_of_parts_are_numpys_however_they_run(kind):
+    plain, other = integers(40, 30, dtype=kind), integers(40, dtype=kind, seed=1)
+    with np.polygen_options(backend=type(backend_of())(cupy)):
+        x, y = np.array(plain), np.array(other)
+        for _ in range(40):
+            for one, vector in ((x, y), (plain, other)):
+                one[:, 3] += vector
+                one[:, 4] -= one[:, 2]
+                one[:, 3] -= vector
+                one[1:, 5] *= -1
+                one[2, 6:] = vector[6:30]
+            numpy.testing.assert_array_equal(
+                np.maximum(x[:, 2:9].T, y).get(), numpy.maximum(plain[:, 2:9].T, other)
+            )
+        numpy.testing.assert_array_equal(x.get(), plain)
+        with pytest.raises(TypeError, match="cast"):
+            np.array([1, 2])[:1] /= 2
+
+
+def backend_of():
+    from polygen.adapters.numpy.backends import active
+
+    return active()
+
+
 def test_groups_are_taken_where_they_are_predicted_to_win():
     x, w = (np.asarray(integers(2048, 2048, dtype=numpy.float16, seed=s)) for s in (0, 1))
     found = np.tanh((x @ w) * 0.001)

@@ -16,7 +16,20 @@ def test_numpy_programs_are_rehearsed():
     (path,) = measure["SCRIPTS"].glob("nmf.py")
     assert measure["measured"](path, 0, 0.0, True) == {"agrees": True}
     assert measure["_difference"]((1.0, [2.0, 4.0]), (1.0, [2.0, 3.0])) == 0.25
+    assert measure["_difference"]((float("nan"), 1.0), (2.0, 1.0)) == float("inf")
     assert "failed" in measure["_safely"](lambda: 1 / 0)
+
+
+def test_what_the_host_takes_is_measured_without_a_gpu(capsys, monkeypatch):
+    measure = runpy.run_path(str(DOCS / "measure_numpy_host.py"))
+    monkeypatch.setattr("sys.argv", ["measure_numpy_host.py", "nmf", "--rounds", "1"])
+    measure["main"]()
+    head, row = capsys.readouterr().out.splitlines()
+    assert row.split()[0] == "nmf" and int(row.split()[1]) > 100
+    assert "arrays" in head
+    clock = measure["Subtracted"]()
+    inner = clock.watched(lambda: 3)
+    assert clock.watched(lambda: inner() + 1)() == 4 and clock.seconds > 0
 
 
 @pytest.fixture

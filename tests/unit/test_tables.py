@@ -45,7 +45,7 @@ def test_models_and_programs_are_shown_where_they_were_measured(tmp_path):
     rows = {"nmf": {**ratio, "ratio": 1.5, "agrees": True}, "k_means": {"failed": "no GPU"}}
     record = {"kind": "numpy programs", "date": "2026-01-01", "rows": rows, **head}
     (tmp_path / "programs.json").write_text(
-        json.dumps({**record, "calls": {"us": {"kernel": 8.0, "operator": 9.5}}})
+        json.dumps({**record, "caches": "kept", "calls": {"us": {"kernel": 8.0, "operator": 9.5}}})
     )
     text = MADE["render"](tmp_path)
     assert (
@@ -55,6 +55,7 @@ def test_models_and_programs_are_shown_where_they_were_measured(tmp_path):
     assert "- b: broken" in text and "out of memory" not in text
     assert "1 rows: geometric mean 1.100, least 1.100; captured: geometric mean 1.200" in text
     assert "| nmf | 2.000 | 3.000 | 1.500 | 900 | 800 | yes |" in text and "no GPU" in text
+    assert "First runs found what had been compiled before." in text
     assert "1 scripts: geometric mean 1.500" in text and "kernel 8.0, operator 9.5" in text
 
 

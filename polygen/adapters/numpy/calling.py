@@ -12,7 +12,7 @@ from polygen.adapters.numpy.alone import counts, is_alone, run
 from polygen.adapters.numpy.arrays import Array
 from polygen.adapters.numpy.backends import NUMPY, active
 from polygen.adapters.numpy.forcing import prepare_write, read, value_of
-from polygen.adapters.numpy.nodes import Node, known, noted, outside
+from polygen.adapters.numpy.nodes import PACKAGE, Node, known, noted, outside
 from polygen.adapters.numpy.operations import KNOWN, Operation, operation
 from polygen.adapters.numpy.products import multiplied
 from polygen.adapters.numpy.settings import current
@@ -89,7 +89,10 @@ def kept(one: Operation, args: tuple[Any, ...], depth: int) -> Array:
         args: nodes and numbers that it reads.
         depth: operations that are pending on the way to them.
     """
-    place = outside(_getframe(2))  # behind the function that asks; mostly the user's code
+    frame: Any = _getframe(2)  # behind the function that asks; mostly the user's code
+    if frame.f_globals.get("__package__") == PACKAGE:
+        frame = outside(frame)
+    place = None if frame is None else (frame.f_code, frame.f_lasti)
     if not depth:
         if place is not None:
             key = (place[0].co_firstlineno, place[1], one.family)
@@ -135,19 +138,18 @@ def made(operand: Any) -> Array | None:
 _AS_THEY_ARE = frozenset([int, float, bool, str, type(None), type(Ellipsis)])
 
 
-_NUMBERS = frozenset([int, type(None)])
 _PARTS = frozenset([int, type(None), type(Ellipsis)])
 
 
 def is_basic(key: Any) -> bool:
     """Whether an index gives a view, and always the same one: truth values and arrays do not."""
     for part in key if type(key) is tuple else (key,):
-        if type(part) is slice:
-            if type(part.start) not in _NUMBERS or type(part.stop) not in _NUMBERS:
-                return False
-            if type(part.step) not in _NUMBERS:
-                return False
-        elif type(part) not in _PARTS:
+        kind = type(part)
+        if kind is slice:
+            for end in (part.start, part.stop, part.step):
+                if end is not None and type(end) is not int:
+                    return False
+        elif kind is not int and kind not in _PARTS:
             return False
     return True
 
@@ -280,12 +282,12 @@ def product(first: Any, second: Any) -> Any:
             found = recorded("matmul", (first, second))
             if found is not None:
                 return found
-        elif one.form == other.form and len(one.form[0]) == 1 and active().sums(kind):
+        elif one.form is other.form and len(one.form[0]) == 1 and active().sums(kind):
             found = recorded("multiply", (first, second))
             found = None if found is None else recorded("sum", (found,), (None, False))
             if found is not None:
                 return found
-        found = read(one) @ read(other)
+        found = active().product(read(one), read(other), one.form, other.form)
         if type(found) is type(one.value) and found.shape:
             return Array(known(found))
         return wrapped(found)

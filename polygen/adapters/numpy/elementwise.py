@@ -156,7 +156,9 @@ _kernels: dict[str, Any] = {}  # by their text
 class Elementwise:
     """One kernel of CuPy, for operands of certain shapes."""
 
-    __slots__ = ("_array", "_arrays", "_kernel", "_layouts", "_made", "_numbers", "_raw", "_shape")
+    __slots__ = (
+        "_array", "_arrays", "_kernel", "_layouts", "_made", "_numbers", "_only", "_raw", "_shape",
+    )  # fmt: skip
 
     def __init__(self, module: Any, kernel: Any, operands: Sequence[Any], ends: Ends) -> None:
         """Of the operands of a first call.
@@ -172,6 +174,7 @@ class Elementwise:
         self._arrays = tuple(place for place, number in enumerate(numbers) if not number)
         self._numbers = [None if n else s for n, s in zip(numbers, ends.operands, strict=True)]
         self._made, self._shape = ends.results, ends.shape
+        self._only = ends.results[0] if len(ends.results) == 1 else None
         self._layouts: dict[Any, Any] = {}
 
     def __call__(self, *operands: Any) -> Any:
@@ -182,17 +185,19 @@ class Elementwise:
             found = self._laid_out(operands, key)
         if not found:
             return self._kernel(*operands)
-        raw, size, tail = found
+        launch, size, tail = found
         array = self._array
+        if self._only is not None:
+            result = array(*self._only)
+            launch(size, (*operands, result, *tail), 0, _THREADS)
+            return result
         results = [array(shape, dtype) for shape, dtype in self._made]
-        raw.kernel.linear_launch(size, (*operands, *results, *tail), 0, _THREADS)
-        return results[0] if len(results) == 1 else tuple(results) if results else None
+        launch(size, (*operands, *results, *tail), 0, _THREADS)
+        return tuple(results) if results else None
 
     def prepare(self, operands: Sequence[Any]) -> None:
         """Compile what such operands need."""
-        found = self._laid_out(operands, tuple([operands[place].strides for place in self._arrays]))
-        if found:
-            found[0].kernel  # noqa: B018
+        self._laid_out(operands, tuple([operands[place].strides for place in self._arrays]))
 
     def _laid_out(self, operands: Sequence[Any], key: tuple[Strides, ...]) -> Any:
         """What launches it for operands of some strides; nothing where CuPy has to."""
@@ -205,7 +210,7 @@ class Elementwise:
             steps = [tuple(s // size for s in own) for size, own in zip(sizes, key, strict=True)]
             made = layout(self._shape, self._numbers, steps)
             if made is not None:
-                found = (self._compiled(made.ways), made.size, made.tail)
+                found = (self._compiled(made.ways).kernel.linear_launch, made.size, made.tail)
         self._layouts[key] = found
         return found
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from polygen.adapters.numpy import alone, nodes
 from polygen.adapters.numpy.backends import active
-from polygen.adapters.numpy.memory import FOREIGN, are_apart, is_same
+from polygen.adapters.numpy.memory import FOREIGN, are_apart, is_same, parts_are_apart
 from polygen.adapters.numpy.nodes import Node
 from polygen.adapters.numpy.operations import COMPARISONS, KNOWN, apply, form_of, operation
 from polygen.adapters.numpy.planning import Member, Step
@@ -107,7 +107,7 @@ def _is_apart(graph: _Graph, target: Any, backend: Any) -> bool:
             continue
         if backend.memory(value) is not memory:
             continue
-        if not (are_apart(value, target, backend) or is_same(value, target, backend)):
+        if not (parts_are_apart(value, target, backend) or is_same(value, target, backend)):
             return False
     return True
 

@@ -39,6 +39,11 @@ def are_apart(first: Any, second: Any, backend: Any) -> bool:
         return False
     if backend.memory(first) is not backend.memory(second):
         return True
+    return parts_are_apart(first, second, backend)
+
+
+def parts_are_apart(first: Any, second: Any, backend: Any) -> bool:
+    """Whether two arrays of one memory surely have no element in common; as `are_apart`."""
     one = first.strides, first.shape, first.itemsize
     other = second.strides, second.shape, second.itemsize
     return _are_apart(one, other, backend.address(second) - backend.address(first))

@@ -76,7 +76,7 @@ def noted(operation: Operation, args: tuple[Any, ...], depth: int, place: Any) -
         operation: what computes it.
         args: what that reads.
         depth: operations that are pending on the way to its operands.
-        place: that records it, from `here`.
+        place: that records it: code object and instruction.
     """
     global _until
     node = Node(operation.form, operation, args, depth + 1, None, place)
@@ -107,8 +107,8 @@ def borrowed() -> list[Node]:
 
 
 # --- places ---------------------------------------------------------------------------------------
-def outside(frame: FrameType) -> tuple[CodeType, int] | None:
-    """The innermost place outside of this package: the user's code.
+def outside(frame: FrameType) -> FrameType | None:
+    """The innermost frame outside of this package: the user's code.
 
     Frames, their code and `id` are asked for as seldom as can be: where a library audits what runs
     (filelock does, which PyTorch imports), each of them calls it.
@@ -120,7 +120,7 @@ def outside(frame: FrameType) -> tuple[CodeType, int] | None:
         if frame.f_back is None:
             return None
         frame = frame.f_back
-    return frame.f_code, frame.f_lasti
+    return frame
 
 
 def described(place: tuple[CodeType, int] | None) -> str:

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from polygen.adapters.kernels import Kernels, stored
+from polygen.adapters.numpy.cublas import Products
 from polygen.adapters.numpy.elementwise import Ends, of_fused
 from polygen.adapters.numpy.memory import FOREIGN
 from polygen.adapters.numpy.on_numpy import Backend
-from polygen.adapters.numpy.operations import Operation, Shape
+from polygen.adapters.numpy.operations import ArrayForm, Operation, Shape
 from polygen.api import target
 from polygen.emit.elementwise import NAME
 from polygen.errors import PolygenError
@@ -46,6 +47,7 @@ class CuPy(Backend):
         self.module = module
         self._kernels = Kernels()
         self._fused: Recent[Any, Any] = Recent(_MOST_FUSED)  # CuPy's kernels, by `Ends.key`
+        self._products = Products(module)
 
     def waits(self) -> bool:
         """Not while the current stream is captured."""
@@ -171,6 +173,10 @@ class CuPy(Backend):
         """As CuPy computes it, but for the launches: of types whose sums are of that type too."""
         return kind.char in "fd"
 
+    def product(self, first: Any, second: Any, form: ArrayForm, other: ArrayForm) -> Any:
+        """By cuBLAS, where it is known how."""
+        return self._products(first, second, form, other)
+
     def fold(self, fold: Operation, operand: Any) -> Any:
         """Without kept axes, which fused functions do not have."""
         if fold.name != "mean":
@@ -216,8 +222,10 @@ class CuPy(Backend):
 
     def is_sole(self, value: Any) -> bool:
         """By the references to the address and the allocation."""
+        if value.base is not None:
+            return False
         at = value.data
-        if value.base is not None or type(at.mem) not in self._own:
+        if type(at.mem) not in self._own:
             return False
         held, owned = self._counted()
         return sys.getrefcount(at) <= held and sys.getrefcount(at.mem) <= owned

@@ -10,7 +10,7 @@ import numpy as np
 
 from polygen.adapters.numpy.elementwise import Ends
 from polygen.adapters.numpy.memory import FOREIGN
-from polygen.adapters.numpy.operations import Operation, Shape
+from polygen.adapters.numpy.operations import ArrayForm, Operation, Shape
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Program
 from polygen.hardware.device import Device
@@ -61,6 +61,10 @@ class Backend:
     def sums(self, kind: np.dtype[Any]) -> bool:
         """Whether the product of two vectors of a type is the sum of their products, recorded."""
         return False
+
+    def product(self, first: Any, second: Any, form: ArrayForm, other: ArrayForm) -> Any:
+        """``first @ second``, of arrays of such forms."""
+        return first @ second
 
     def fold(self, fold: Operation, operand: Any) -> Any:
         """A fold at the end of a fused function; its axes need not be kept."""

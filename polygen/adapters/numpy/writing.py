@@ -141,6 +141,8 @@ def _is_alone(self: Array) -> bool:
     value, backend = self.node.value, active()
     if value is None or self.node.borrowed:
         return True
+    if self.part is not None and self.part[2] is value:
+        return False  # it is a view
     if not isinstance(value, backend.module.ndarray) or not backend.is_sole(value):
         return False
     return _seen(value) <= _ALONE
@@ -164,14 +166,15 @@ def write(self: Array, key: Any, new: Any) -> None:
     """``self[key] = new``; ``a[key] += x`` ends with one that writes elements to themselves."""
     if self.fixed:
         raise TypeError(f"'numpy.{self.dtype.name}' object does not support item assignment")
+    if type(new) is Array and new.part is not None:
+        value, index, view = new.part
+        if index is key and value is self.node.value and view is new.node.value:
+            return
     basic = key is Ellipsis or is_basic(key)
     if not basic:
         key = unwrapped(key)
     elif type(new) is Array:
-        node, part = new.node, new.part
-        value, view = self.node.value, node.value
-        if part is not None and part[0] is value and part[1] is key and part[2] is view:
-            return
+        node = new.node
         if node.value is None:
             value = value_of(self.node)
             if store(self.node if key is Ellipsis else known(value[key]), node):

@@ -171,10 +171,26 @@ def test_a_slower_kernel_of_torch_gives_way():
     assert [n.op for n in graph.nodes] == ["placeholder"] * 3 + ["call_function"] * 2 + ["output"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("function", "rows"),
+    [(FLASH, 1), (lambda q, k, v: CUDNN(q, k, v, None, False), 16)],
+)
+def test_attention_of_few_tokens_was_measured(function, rows):
+    (record,), _ = decided(function, [(1, 32, rows, 128)] * 3)
+    assert record.taken and record.why.startswith("predicted ")
+
+
 @pytest.mark.parametrize(
     ("function", "shapes", "why"),
     [
         (lambda q, k, v: CUDNN(q, k, v, None, False), LONG, "0.95 times as long"),
+        (
+            lambda q, k, v: CUDNN(q, k, v, None, False),
+            [(1, 32, 16, 128), (1, 32, 4096, 128), (1, 32, 4096, 128)],
+            "fewer rows than the 512 that were measured: not predicted",
+        ),
+        (FLASH, [(4, 32, 16, 128)] * 3, "fewer rows than the 512 that were measured"),
         (
             lambda q, k, v: EFFICIENT(q, k, v, None, False),
             LONG,
