@@ -15,7 +15,7 @@ _LETTERS = "xyzw"  # the words of a chunk in a register of four
 _WORDS = ", ".join(f"words[{at}]" for at in range(chunk_bytes() // WORD))
 
 
-def store_shifted(plan: KernelPlan, line: Line) -> list[str]:
+def store_shifted(plan: KernelPlan, line: Line, place: str) -> list[str]:
     """Chunks of the array, then elements in front of the first and behind the last."""
     name, size, by, of = line.panel.name, line.panel.element_bytes, line.shifted, line.access
     assert by is not None
@@ -32,7 +32,7 @@ def store_shifted(plan: KernelPlan, line: Line) -> list[str]:
     at, beside = (f"{name}_at + {line.place.replace('column', c)}" for c in ("column", "beside"))
     words = ", ".join(f"{part}.{letter}" for part in ("low", "high") for letter in _LETTERS)
     return [
-        *panel_start(plan, line),
+        *panel_start(plan, line, place),
         f"const int left = min({left}, {by.columns});",
         "#pragma unroll",
         f"for (int i = {line.share.first}; i < {line.share.end}; ++i) {{",
@@ -57,7 +57,7 @@ def store_shifted(plan: KernelPlan, line: Line) -> list[str]:
     ]
 
 
-def fetch_shifted(plan: KernelPlan, line: Line) -> list[str]:
+def fetch_shifted(plan: KernelPlan, line: Line, place: str) -> list[str]:
     """Portions of the panel, each of two chunks of the array."""
     name, size, by, share = line.panel.name, line.panel.element_bytes, line.shifted, line.share
     assert by is not None
@@ -71,7 +71,7 @@ def fetch_shifted(plan: KernelPlan, line: Line) -> list[str]:
         f"    const int offset = (unsigned)((unsigned long long)from % {chunk_bytes()}) / {size};",
     ]
     return [
-        *panel_start(plan, line),
+        *panel_start(plan, line, place),
         f"const int before = {name}_column, left = {left};",
         "#pragma unroll 1",
         f"for (int j = {share.first}; j < {share.end}; j += {batch}) {{",
