@@ -308,13 +308,10 @@ def panel_place(of: Panel) -> str:
 
 
 def warm(given: Given, work: Finish) -> Warm:
-    """What a tile's epilogue reads per column, and passes in front of it of matrices."""
-    matrices = {
-        read.name: read
-        for one in work.epilogue.before
-        for read in one.reads
-        if read.kind == "vector" and read.m and not read.shared
-    }
+    """What a tile's epilogue reads per column, and of matrices passes in front of it, or threads
+    that fetch panels.
+    """
+    matrices = near_reads(work, in_lines=given.schedule.epilogue.through == "lines")
     row, _ = tile_corner(given.tiles, "group")
     vectors = (read for read in column_reads(work) if read.kind == "vector")
     return Warm(
@@ -324,6 +321,18 @@ def warm(given: Given, work: Finish) -> Warm:
         work.column,
         given.device.group_threads,
     )
+
+
+def near_reads(work: Finish, *, in_lines: bool) -> dict[str, Read]:
+    """The matrices that threads read from memory while sums wait for them, by name."""
+    passes = [read for one in work.epilogue.before for read in one.reads]
+    moved = {one.name for one in work.operands} if in_lines else set()
+    panels = [read for read in work.epilogue.reads if read.name in moved]
+    return {
+        read.name: read
+        for read in (*passes, *panels)
+        if read.kind == "vector" and read.m and not read.shared and read.rows == (None, None)
+    }
 
 
 def _visits(given: Given, read: Read, rows: int) -> Visits:

@@ -22,6 +22,7 @@ from polygen.hardware.device import common_facts
 from polygen.hardware.matrix_layout import span_swizzle, spans
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.accesses import Step
+from polygen.lower.epilogue import near_reads
 from polygen.lower.formulas import units, value
 from polygen.lower.lanes import matrix_lanes
 from polygen.lower.plan import KernelPlan, Leaf
@@ -186,9 +187,8 @@ def _check_warm(plan: KernelPlan, of: Warm) -> None:
         moved = {one.name for one in finish.operands}
         vectors = tuple(one for one in finish.epilogue.reads
                         if one.kind == "vector" and one.name not in moved)  # fmt: skip
-        passes = (one for e in finish.epilogue.before for one in e.reads)
-        matrices = {one.name: one for one in passes
-                    if one.kind == "vector" and one.m and not one.shared}  # fmt: skip
+        in_lines = plan.schedule.epilogue.through == "lines"
+        matrices = near_reads(finish, in_lines=in_lines)
         found = tuple(tuple(one.read for one in each) for each in (of.vectors, of.matrices))
         if found != (vectors, tuple(matrices.values())) or of.column != finish.column:
             raise VerifyError(f"{len(found[0])} and {len(found[1])} operands are brought near",
