@@ -113,7 +113,7 @@ def test_exact_and_nothing_outside(name):
 def test_random_odd_shapes_are_exact(seed):
     rng = np.random.default_rng(seed)
     form = ("one", "two", "pingpong")[seed % 3]
-    sizes = tuple(int(v) for v in rng.integers((1, 1, 1), (200, 200, 140)))
+    sizes = tuple(int(v) | 1 for v in rng.integers((1, 1, 1), (200, 200, 140)))
     schedule = fetching(form, prefetch=1 + seed % 3)
     CASES["random"] = (biased, RESIDUAL, sizes, schedule, seed % 5, seed % 7)
     kernel = made("random")
@@ -135,15 +135,33 @@ def test_with_few_registers_consumers_fetch():
 
 # Faults in the code of a kernel with loaders.
 FAULTS = [
-    ("lanes beside the producer's fetch, too", [("if (warp < 7 && warp >= 5) {", "if (warp < 7) {")]),
+    ("lanes beside the producer's fetch, too", [("warp < 7 && warp >= 5", "warp < 7")]),
     ("one warp does not arrive", [
-        ("__syncwarp();\n        if (lane == 0) barrier_arrive(shared + 90240",
-         "__syncwarp();\n        if (lane == 0 && warp != 5) barrier_arrive(shared + 90240"),
+        ("if (lane == 0) barrier_arrive(shared + 81968 + r_1_loader",
+         "if (lane == 0 && warp != 5) barrier_arrive(shared + 81968 + r_1_loader"),
     ]),
-    ("no wait for the slot", [("wait_empty_r_1(i, p);\n", "\n")]),
-    ("no wait for the panel", [("wait_full_r_1(i, p);\n", "\n")]),
+    ("a warp arrives before all its lanes wrote", [
+        ("__syncwarp();\n        if (lane == 0) barrier_arrive(shared + 81968",
+         "if (lane == 0) barrier_arrive(shared + 81968"),
+    ]),
+    ("no wait for the slot", [("        wait_empty_r_1(i, 0);\n", "")]),
+    ("no wait for the panel", [("      wait_full_r_1(i, 0);\n", "")]),
     ("released before it is read", [
-        ("finish(i, p);\n", "arrive_empty_r_1(i, p);\n          finish(i, p);\n"),
+        ("      finish(i, 0);\n", "      arrive_empty_r_1(i, 0);\n      finish(i, 0);\n"),
     ]),
-    ("another warpgroup's panel", [("const int owner = (warp - 5) / 2;", "const int owner = 1;")]),
+    ("rows are not shifted", [("(offset * 2) & 8 ? held[r][i + 2] : held[r][i]", "held[r][i]")]),
+    ("chunks at the ends of rows are left out", [
+        ("const bool at_ends = before < 8", "const bool at_ends = false && before < 8"),
+    ]),
+    ("chunks outside of the row are read", [("if (whole) part =", "part =")]),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fault", "edits"), FAULTS, ids=[name for name, _ in FAULTS])
+def test_faults_show(compile_ptx, fault, edits):
+    name = "one consumer, two warps"
+    kernel = made(name)
+    text = edited(kernel.passes.source.text, edits)
+    done, wanted = run(name, kernel, compile_ptx(text, "sm_90a"), 2)
+    same = np.array_equal(done.results.astype(np.float32), wanted.astype(np.float32))
+    assert not (done.report.ok and same)
