@@ -207,8 +207,9 @@ def test_memory_of_a_graph_goes_with_the_graph() -> None:
         torch.cuda.synchronize()
         assert torch.equal(out, wanted) and not own.gone()
         del graph
-        guard = time.monotonic() + 600
-        while not own.gone() and time.monotonic() < guard:
+        for _ in range(60_000):  # the driver says so from a thread of its own
+            if own.gone():
+                break
             time.sleep(0.01)
         assert own.gone()
 
