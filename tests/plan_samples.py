@@ -58,11 +58,6 @@ def gathered(x, r, g, w):
     return (x[r] * g) @ w.T
 
 
-def added(x, w, r):
-    """Warps beside the producer's fetch a matrix whose rows begin anywhere."""
-    return x @ w.T + r
-
-
 def normed(x, w, r, g):
     """A pass over sums reads a matrix, and the last one values per column."""
     v = x @ w.T + r
@@ -92,8 +87,6 @@ _IN_PARTS = ("bf16[B,16,64]", *HEADS[1:])
 _MATRICES, _ODD = ("bf16[M,K]", "bf16[N,K]"), ("bf16[67,131]", "bf16[45,131]")
 _GATHERED = ("bf16[S,K]", "s32[T]", "f32[K]", "bf16[N,K]")
 _COPIES = replace(roles("one", 64, 64, through="lines"), launch=Launches(realign=True))
-_ONE = roles("one", 64, 64, through="lines")
-_FETCHING = replace(_ONE, roles=replace(_ONE.roles, producer_registers=104))
 _COVERING = replace(roles("two"), epilogue=Epilogue(through="tma", rows="tile"))
 _PAIRS = small(epilogue=Epilogue(through="registers"))
 _HELD = small(epilogue=Epilogue(through="registers", row_words=2))
@@ -119,7 +112,6 @@ _SAMPLES: dict[str, tuple[Callable[..., Any], tuple[str, ...], dict[str, Any]]] 
     "staged": (product, ("f16[M,K]", "f16[N,K]"), {"arch": "sm_75", "schedule": small()}),
     "by words": (product, ("bf16[M,K]@2", "bf16[N,K]@2"), {"arch": "sm_80", "schedule": small()}),
     "copied": (product, _ODD, {"schedule": _COPIES}),
-    "fetched": (added, (*_MATRICES, "bf16[M,N]@2"), {"schedule": _FETCHING}),
     "made": (gathered, _GATHERED, {"schedule": _first()}),
 }
 

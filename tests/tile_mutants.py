@@ -83,7 +83,6 @@ class Case:
     k: int | None = None  # blocks of a cluster that share sums
     registers: int | None = None  # of the producer
     folds: bool = False  # whether terms are folded
-    lines: bool = False  # whether threads move panels
 
 
 CASES = (
@@ -128,14 +127,6 @@ CASES = (
         registers=120,
     ),
     Case(
-        "cooperative, residual by warps",
-        "sm_90a/cooperative_128x64x64.toml",
-        ("r",),
-        stages=3,
-        registers=104,
-        lines=True,
-    ),
-    Case(
         "cooperative, fragments computed",
         "sm_90a/cooperative_64x128x64.toml",
         main=FRAGMENTS,
@@ -178,8 +169,6 @@ def program(case: Case) -> TileProgram:
     fitting = atoms_for(device("sm_90a"), BF16, BF16, F32)
     tiles = tiling(schedule, next(a for a in fitting if a.scope == scope))
     through = schedule.epilogue.through == "tma"
-    if case.lines:
-        schedule = replace(schedule, epilogue=replace(schedule.epilogue, through="lines"))
     width = tiles.share
     columns = schedule.epilogue.columns or next(c for c in (64, 32, 16) if width % c == 0)
     panels = Panels(columns, case.operands, case.outputs) if through else Panels(0, (), ())
@@ -884,12 +873,12 @@ EQUIVALENT = (
     ),
     Equivalent(
         ("arrive_empty_r +1 iteration(s)",),
-        ("shared sums, residual", "cooperative, residual by warps"),
+        ("shared sums, residual",),
         "a block finishes one panel of the tile, so that one later is still behind its last use",
     ),
     Equivalent(
         ("panel_r: one slot fewer",),
-        ("shared sums, residual", "cooperative, residual by warps"),
+        ("shared sums, residual",),
         "with one panel of a tile a ring of one is another right kernel: its barriers have one as "
         "well",
     ),

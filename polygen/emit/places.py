@@ -39,15 +39,13 @@ def places(plan: KernelPlan) -> list[str]:
         f'    asm volatile("setmaxnreg.dec.sync.aligned.u32 {beside[0].registers};");',
     ]
     for number, place in enumerate(beside):
-        if place.warps == plan.device.warpgroup_warps:
+        if not place.elected:  # all of the warpgroup
             lines += _inside(plan, place, 2)
             continue
         test = (
             f"warp < {place.first_warp + place.warps}" if number else f"warp == {place.first_warp}"
         )
-        # Lanes beside an elected one come to the next test, too.
-        test += " && lane == 0" if place.elected else f" && warp >= {place.first_warp}"
-        lines.append(f"    {'else ' if number else ''}if ({test}) {{")
+        lines.append(f"    {'else ' if number else ''}if ({test} && lane == 0) {{")
         lines += [*_inside(plan, place, 3), "    }"]
     lines += [
         "  } else {",
@@ -74,11 +72,9 @@ def _inside(plan: KernelPlan, place: Place, depth: int) -> list[str]:
 def _agent(plan: KernelPlan, place: Place) -> list[str]:
     """Which agent of the place a thread belongs to."""
     lines = []
-    if place.first_warp and place.agent:
-        what, each = "the warpgroup whose panels this loader brings", place.warps // place.agents
-        own = f"warp - {place.first_warp}"
-        own = own if each == 1 else f"({own}) / {each}"
-        lines.append(f"const int {place.agent} = {own};  // {what}")
+    if place.elected and place.agent:
+        what = "the warpgroup whose panels this loader brings"
+        lines.append(f"const int {place.agent} = warp - {place.first_warp};  // {what}")
     if place.agent and plan.schedule.roles.form == "pingpong":
         lines.append(f"const int turn = {place.agent};")
     return lines

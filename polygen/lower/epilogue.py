@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 
@@ -38,19 +37,17 @@ from polygen.lower.result_work import (
 )
 from polygen.lower.shares import line_share, vector_share
 from polygen.lower.shifted import shifted
-from polygen.lower.synchronise import AGENTS
 from polygen.lower.tallies import given_read
 from polygen.lower.work import Boxes
 from polygen.poly.fold_parts import HELD
 from polygen.poly.pointwise import Element, Pointwork
 from polygen.poly.realign_program import SOURCES
 from polygen.poly.results import row_vectors
-from polygen.poly.tile_program import Place
 from polygen.poly.tiling import Panels, Tiling, completed, in_pass, share_of
 
 _WIDEST = 16  # bytes of one access of a thread
 _IN_FLIGHT = 8  # registers of a thread with reads that are on their way together
-_BESIDE = 72  # registers that who moves lines needs beside sums and what is on its way
+_BESIDE = 72  # registers that a consumer needs beside its sums and what is on its way
 
 
 def epilogue(given: Given) -> Epilogue:
@@ -170,11 +167,16 @@ def panel(given: Given, element: Element, buffer: Buffer, chosen: Panels, counte
     size = element.tensor.dtype.bytes
     span = next(s for s in spans() if chosen.columns * size % s == 0)
     lanes = panel_lanes(atom, size, span)
+    proved = given.tree.synchronised.program.buffer(buffer.name).slot
+    slot = f"{counter}.slot"
+    if proved is not None:
+        slot = f"p % {buffer.slots}"  # as the tile program says, of the panel's number
+        assert proved[1] == f"p mod {buffer.slots}"
     return Panel(
         name=element.name,
         tensor=element.tensor,
         buffer=buffer.name,
-        slot=_slot(given, buffer.name, counter),
+        slot=slot,
         rows=atom.m,
         columns=chosen.columns,
         element_bytes=size,
@@ -183,20 +185,6 @@ def panel(given: Given, element: Element, buffer: Buffer, chosen: Panels, counte
         step=lanes.step,
         half_bytes=lanes.half_bytes,
     )
-
-
-def _slot(given: Given, name: str, counter: str) -> str:
-    """The slot of panel p of a tile: as the tile program says, or as a counter does."""
-    buffer = given.tree.synchronised.program.buffer(name)
-    if buffer.slot is None:
-        return f"{counter}.slot"
-    assert buffer.slot[1] == f"p mod {buffer.slots}"
-    return f"p % {buffer.slots}"
-
-
-def counted_by(given: Given, of: Panel, counter: str) -> Panel:
-    """The panel as another place reaches it, which has a counter of its own for the slots."""
-    return replace(of, slot=_slot(given, of.buffer, counter))
 
 
 def panel_corner(given: Given, of: Panel, agent: str) -> dict[str, str]:
@@ -253,16 +241,13 @@ def finish(
     )
 
 
-def lines(given: Given, out: Epilogue, panels: tuple[Panel, ...], place: Place) -> Lines:
-    """Panels that the threads of a place's agents move, operands or results."""
+def lines(given: Given, out: Epilogue, panels: tuple[Panel, ...], agent: str) -> Lines:
+    """Panels that the threads of a warpgroup move, operands or results."""
     elements = {e.name: e for e in (*given.work.reads, *given.work.writes)}
     accesses: dict[str, Read | Write] = {read.name: read for read in out.reads}
     accesses |= {write.name: write for write in out.writes}
-    agent, threads = AGENTS[place.name], place.threads
-    spare = _spare(given, place)  # two chunks are on their way for each portion
-    program = given.tree.synchronised.program
-    fetches = any(s.place == place and s.name.startswith("fetch_") for s in program.statements)
-    roomy, found = not fetches or spare >= SOURCES * chunk_bytes() // WORD, []
+    spare = _spare(given)  # two chunks are on their way for each portion
+    roomy, found = spare >= SOURCES * chunk_bytes() // WORD, []
     for one in panels:
         element, access = elements[one.name], accesses[one.name]
         start, along, width = panel_corner(given, one, agent), "n", one.element_bytes
@@ -270,11 +255,11 @@ def lines(given: Given, out: Epilogue, panels: tuple[Panel, ...], place: Place) 
             width = max(width, min(_WIDEST, element.alignment))
         elif access.m == (Step("1"),):
             along = "m"
-        tile = one.rows, one.columns
+        tile, threads = (one.rows, one.columns), given.device.group_threads
         shift, most = None, _IN_FLIGHT
         if element.kind == "vector" and access.n == (Step("1"),) and access.rows[1] is None:
             shift = shifted(tile, one.element_bytes, width, threads)
-        if shift is not None and roomy:
+        if shift is not None and (roomy or not given.work.matrices):
             width, most = chunk_bytes(), max(spare, _IN_FLIGHT)
         else:
             shift = None
@@ -282,18 +267,15 @@ def lines(given: Given, out: Epilogue, panels: tuple[Panel, ...], place: Place) 
         words = max(1, width // WORD) * (1 if shift is None else SOURCES)
         count = int(share.end)
         together = max(n for n in (1, 2, 4, 8) if n == 1 or (count % n == 0 and n * words <= most))
-        corner, at = (start["m"], start["n"]), panel_place(one)
-        found.append(Line(one, access, along, width, *corner, share, at, together, shift))
-    return Lines(tuple(found), threads)
+        corner, place = (start["m"], start["n"]), panel_place(one)
+        found.append(Line(one, access, along, width, *corner, share, place, together, shift))
+    return Lines(tuple(found), given.device.group_threads)
 
 
-def _spare(given: Given, place: Place) -> int:
-    """Registers of a thread for what is on its way, beside its sums and what it needs besides."""
-    roles = given.schedule.roles
-    if place.name != "consumer":
-        return roles.producer_registers - _BESIDE
+def _spare(given: Given) -> int:
+    """Registers of a consumer beside its sums and what it needs besides."""
     sums = math.prod(given.tiles.warp) // given.device.group_threads * len(given.match.products)
-    return roles.consumer_registers - sums - _BESIDE
+    return given.schedule.roles.consumer_registers - sums - _BESIDE
 
 
 def panel_place(of: Panel) -> str:
@@ -311,7 +293,15 @@ def warm(given: Given, work: Finish) -> Warm:
     """What a tile's epilogue reads per column, and of matrices passes in front of it, or threads
     that fetch panels.
     """
-    matrices = near_reads(work, in_lines=given.schedule.epilogue.through == "lines")
+    moved = {one.name for one in work.operands}
+    in_lines = given.schedule.epilogue.through == "lines"
+    passes = (read for one in work.epilogue.before for read in one.reads)
+    panels = (read for read in work.epilogue.reads if in_lines and read.name in moved)
+    matrices = {
+        read.name: read
+        for read in (*passes, *(one for one in panels if one.rows == (None, None)))
+        if read.kind == "vector" and read.m and not read.shared
+    }
     row, _ = tile_corner(given.tiles, "group")
     vectors = (read for read in column_reads(work) if read.kind == "vector")
     return Warm(
@@ -321,18 +311,6 @@ def warm(given: Given, work: Finish) -> Warm:
         work.column,
         given.device.group_threads,
     )
-
-
-def near_reads(work: Finish, *, in_lines: bool) -> dict[str, Read]:
-    """The matrices that threads read from memory while sums wait for them, by name."""
-    passes = [read for one in work.epilogue.before for read in one.reads]
-    moved = {one.name for one in work.operands} if in_lines else set()
-    panels = [read for read in work.epilogue.reads if read.name in moved]
-    return {
-        read.name: read
-        for read in (*passes, *panels)
-        if read.kind == "vector" and read.m and not read.shared and read.rows == (None, None)
-    }
 
 
 def _visits(given: Given, read: Read, rows: int) -> Visits:

@@ -40,7 +40,6 @@ from polygen.lower.result_work import (
     Write,
 )
 from polygen.lower.ring_tiles import operands_of
-from polygen.lower.synchronise import AGENTS
 from polygen.lower.tallies import check_shared
 from polygen.lower.verify_axes import check_padding, check_taps, check_walk
 from polygen.lower.verify_boxes import check_boxes
@@ -85,7 +84,7 @@ def check_accesses(plan: KernelPlan) -> None:
                 check_boxes(plan, boxes, leaf, partial(_check_address, plan))
                 check_taps(plan, boxes)
         elif isinstance(leaf.work, Lines):
-            _check_lines(plan, leaf.work, AGENTS[leaf.place])
+            _check_lines(plan, leaf.work)
         elif isinstance(leaf.work, Store):
             for panel, boxes in leaf.work.panels:
                 check_boxes(plan, boxes, leaf, partial(_check_address, plan))
@@ -310,12 +309,12 @@ def check_address_in(
                 )
 
 
-def _check_lines(plan: KernelPlan, of: Lines, agent: str) -> None:
+def _check_lines(plan: KernelPlan, of: Lines) -> None:
     """Panels begin where the agents' tiles do, and are of the arrays that the epilogue accesses."""
     warp_m, warp_n = plan.tiles.warp
     columns = plan.tiles.columns
     accesses = {id(one) for one in (*plan.epilogue.reads, *plan.epilogue.writes)}
-    parts = [agent] if max(plan.tiles.warps) > 1 else []
+    parts = ["group"] if max(plan.tiles.warps) > 1 else []
     for line in of.moved:
         if id(line.access) not in accesses or line.access.tensor != line.panel.tensor:
             raise VerifyError(f"{line.panel.name} is none of the epilogue's", where=plan.entry)
@@ -323,8 +322,8 @@ def _check_lines(plan: KernelPlan, of: Lines, agent: str) -> None:
         places = units(["b_m", "b_n", "p", *parts])
         # Of blocks that share sums each finishes columns of its own.
         for at, rank in itertools.product(places, range(plan.tiles.split)):
-            own = dict.fromkeys((agent, "p"), 0) | at | {share_of(plan.tiles): rank}
-            group = [own[agent] if count > 1 else 0 for count in plan.tiles.warps]
+            own = dict.fromkeys(("group", "p"), 0) | at | {share_of(plan.tiles): rank}
+            group = [own["group"] if count > 1 else 0 for count in plan.tiles.warps]
             wanted = (
                 at["b_m"] * plan.tiles.cta[0]
                 + group[0] * warp_m

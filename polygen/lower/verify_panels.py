@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-from dataclasses import replace
 
 import numpy as np
 
@@ -22,7 +21,6 @@ from polygen.hardware.device import common_facts
 from polygen.hardware.matrix_layout import span_swizzle, spans
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.accesses import Step
-from polygen.lower.epilogue import near_reads
 from polygen.lower.formulas import units, value
 from polygen.lower.lanes import matrix_lanes
 from polygen.lower.plan import KernelPlan, Leaf
@@ -63,9 +61,7 @@ def check_panels(plan: KernelPlan) -> None:
             continue
         else:
             continue
-        # Places have counters of their own for the slots (`verify_syncs`).
-        made = {replace(one, slot="") for one in known}
-        if {replace(one, slot="") for one in moved} - made or len(set(moved)) != len(moved):
+        if any(one not in known for one in moved) or len(set(moved)) != len(moved):
             raise VerifyError(f"{leaf.statement} moves panels that nobody makes", where=plan.entry)
 
 
@@ -187,8 +183,12 @@ def _check_warm(plan: KernelPlan, of: Warm) -> None:
         moved = {one.name for one in finish.operands}
         vectors = tuple(one for one in finish.epilogue.reads
                         if one.kind == "vector" and one.name not in moved)  # fmt: skip
-        in_lines = plan.schedule.epilogue.through == "lines"
-        matrices = near_reads(finish, in_lines=in_lines)
+        passes = [one for e in finish.epilogue.before for one in e.reads]
+        if plan.schedule.epilogue.through == "lines":  # by threads, and so are panels of matrices
+            passes += [one for one in finish.epilogue.reads
+                       if one.name in moved and not any(one.rows)]  # fmt: skip
+        matrices = {one.name: one for one in passes
+                    if one.kind == "vector" and one.m and not one.shared}  # fmt: skip
         found = tuple(tuple(one.read for one in each) for each in (of.vectors, of.matrices))
         if found != (vectors, tuple(matrices.values())) or of.column != finish.column:
             raise VerifyError(f"{len(found[0])} and {len(found[1])} operands are brought near",

@@ -105,22 +105,17 @@ def places(given: Given) -> tuple[Place, ...]:
     loops = {one.place.name: one.loops() for one in given.tree.places}
     consumers, roles = workers(given.schedule, given.tiles), given.schedule.roles
     first, few = consumers * given.device.warpgroup_warps, roles.producer_registers
-    threads, warp = {one.place.name: one.place.threads for one in given.tree.places}, given.device
-    each = {name: max(1, count // warp.warp_size) for name, count in threads.items()}
-    alone = {name: count == 1 for name, count in threads.items()}
+    warps, alone = 1, True
+    if any(ring.pieces for ring in given.tree.main.rings):  # its threads fill rings
+        warps, alone = given.device.warpgroup_warps, False
     found = [
-        ("producer", first, 1, AGENTS["producer"], few),
-        ("loader", first + 1, consumers, AGENTS["loader"], few),
-        ("consumer", 0, consumers, _GROUP, roles.consumer_registers),
+        ("producer", first, warps, 1, alone, AGENTS["producer"], few),
+        ("loader", first + 1, consumers, consumers, True, AGENTS["loader"], few),
+        ("consumer", 0, first, consumers, False, _GROUP, roles.consumer_registers),
     ]
     return tuple(
-        Place(
-            name, begins, agents * each[name], agents, alone[name], called, registers, loops[name],
-            counters(given, name),
-        )
-        for name, begins, agents, called, registers in found
-        if name in loops
-    )  # fmt: skip
+        Place(*one, loops[one[0]], counters(given, one[0])) for one in found if one[0] in loops
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +150,8 @@ class _Leaves:
         yield from self._fills()
         by_threads = self.given.schedule.epilogue.through == "lines"
         for panel in incoming if by_threads else ():
-            name, tree = _fetch(panel), self.given.tree.synchronised
-            place = tree.program.statement(name).place
-            counter = counter_of(tree, name, panel.buffer)
-            own = epilogue.counted_by(self.given, panel, counter)
-            moved = epilogue.lines(self.given, out, (own,), place)
-            yield Leaf(name, "fetch", "lines", _PANEL, moved, place.name)
+            moved = epilogue.lines(self.given, out, (panel,), _GROUP)
+            yield Leaf(_fetch(panel), "fetch", "lines", _PANEL, moved, "consumer")
         for panel in () if by_threads else incoming:
             name = _fetch(panel)
             read = next(e for e in self.given.work.reads if e.name == panel.name)
@@ -326,8 +317,7 @@ class _Leaves:
         finish = (Leaf("finish", "finish", "threads", _PANEL, work),)
         yield from around(finish, out, _TILE, self._meet())
         if self.given.schedule.epilogue.through == "lines":
-            place = self.given.tree.synchronised.program.statement("store").place
-            moved = epilogue.lines(self.given, out, results, place)
+            moved = epilogue.lines(self.given, out, results, _GROUP)
             yield Leaf("store", "store", "lines", _PANEL, moved)
         else:
             yield Leaf("store", "store", "tma", _PANEL, epilogue.store(self.given, results))

@@ -2,8 +2,7 @@
 
     producer   fill[i,k]                 one thread has the copy engine fill rings
                get[i,k,q,s] put[i,k,q,s] threads fill rings that it cannot: piece s of round q
-    loader     fetch_r[i,p]              one thread fetches panels of an operand for one consumer,
-                                         or warps do, line by line
+    loader     fetch_r[i,p]              one thread fetches panels of an operand for one consumer
     consumer   multiply[i,k,s,m]         by a warpgroup from the rings
                read_scales[i,k] promote[i,k,m]  sums in blocks of k (`promotions`)
                read_a[i,k] take_a[i,k]   what that takes beside the ring, read a k tile ahead
@@ -17,8 +16,7 @@
                                          -> totals (`partial_sums`); or chunk by chunk of columns,
                                          send[i,chunk] combine[i,chunk,q]
                finish[i,p] store[i,p]    sums -> panel; one thread has the copy engine store it
-               fetch_r[i,p] store[i,p]   or all threads fetch and store panels, line by line;
-                                         they fetch where no warps are left for it
+               fetch_r[i,p] store[i,p]   or all threads fetch and store panels, line by line
 
 Blocks are persistent: `i` counts the output tiles of one. Where some tiles have no products, those
 that have some are the first `inside`: no others are filled and multiplied. Blocks of a cluster
@@ -82,7 +80,7 @@ def by_roles(tiles: Tiling, schedule: Schedule, epilogue: Epilogue, main: MainLo
     )  # fmt: skip
     end = shared_before(end, consumer, ("i",), own, main.folded)
     parts = [_main(shape), *rest_parts(shape), *_parts(shape), end]
-    loaders = (shape.loader,) if shape.loads else ()
+    loaders = (shape.loader,) if panels.operands and not shape.in_lines else ()
     places = (shape.producer, *loaders, shape.consumer)
     located = [_locate(place, shape) for place in places]
     first = [*(one for one, _ in located), *_prepare(shape)]
@@ -283,8 +281,7 @@ def _end(shape: RoleShape) -> Part:
     if tiles.last:  # of a tile whose sums blocks share, a block has some of the columns
         p += f" and (i < {OWN_TILES} or p mod {per_block} < {per_block // tiles.split})"
     cell = shape.owner("i", "p")
-    fetcher = shape.loader if shape.loads else consumer
-    brings = "threads" if shape.in_lines else "tma.load"
+    fetcher, brings = (consumer, "threads") if shape.in_lines else (shape.loader, "tma.load")
     panel_of = {name: f"panel_{name}[{cell}]" for name in panels.operands}
     fetches = tuple(
         fetcher.runs(

@@ -83,21 +83,6 @@ def filling_threads() -> int:
     return facts["warpgroup_warps"] * facts["warp_size"]
 
 
-def fetching_threads(schedule: Schedule, consumers: int) -> int:
-    """Threads that fetch panels of matrices for one consumer line by line: whole warps of the
-    producer's warpgroup that have nothing else to do; 0: they have too few registers for it.
-
-    Args:
-        schedule: with roles.
-        consumers: of a block.
-    """
-    facts = common_facts()
-    if schedule.roles.producer_registers < figures()["fetching"]:
-        return 0
-    warps = (facts["warpgroup_warps"] - 1) // consumers
-    return facts["warp_size"] * (1 << warps.bit_length() - 1 if warps else 0)
-
-
 def figures() -> dict[str, int]:
     """Registers of threads that fill, as compiled kernels have them."""
     found: dict[str, int] = read("registers.toml")["producers"]

@@ -232,7 +232,7 @@ def _arriving(work: Derivation, statements: tuple[str, ...], place: Place) -> st
     units = [work.program.statement(s).unit for s in statements]
     if all(u.collective for u in units):
         return "one"
-    return "warps" if place.threads >= common_facts()["warp_size"] else "all"
+    return "warps" if place.threads > common_facts()["warp_size"] else "all"
 
 
 def _late_split(domain: isl.Set, lag: int) -> tuple[isl.Set, isl.Set]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polygen.hardware.device import common_facts
-from polygen.poly.fills import fetching_threads, filling_threads, rounds
+from polygen.poly.fills import filling_threads, rounds
 from polygen.poly.kernel_parts import MainLoop, Ring
 from polygen.poly.tile_program import INSIDE, OWN_TILES, PART_TILES, Place
 from polygen.poly.tiling import Panels, Tiling, completed
@@ -97,19 +97,8 @@ class RoleShape:
 
     @property
     def loader(self) -> Place:
-        """Who fetches the operand panels of one consumer: a thread that has the copy engine do it,
-        or warps that move them line by line.
-        """
-        threads = fetching_threads(self.schedule, self.consumers) if self.in_lines else 1
-        return self.place("loader", threads, each_consumer=True)
-
-    @property
-    def loads(self) -> bool:
-        """Whether loaders fetch operand panels, and not consumers in their own time."""
-        if not self.panels.operands:
-            return False
-        idle = 0 if self.by_threads else fetching_threads(self.schedule, self.consumers)
-        return not self.in_lines or idle > 0
+        """The thread that fetches the operand panels of one consumer."""
+        return self.place("loader", 1, each_consumer=True)
 
     @property
     def consumer(self) -> Place:

@@ -6,7 +6,6 @@ from polygen.emit.leaves import extent_names, position, slot_address, stored_row
 from polygen.lower.plan import KernelPlan
 from polygen.lower.result_work import Line, Read, Write
 from polygen.lower.shares import edge
-from polygen.lower.synchronise import AGENTS
 
 
 def stored(line: Line, inside: str) -> tuple[list[str], list[str]]:
@@ -32,10 +31,10 @@ def element_type(size: int) -> str:
     return {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "uint2", 16: "uint4"}[size]
 
 
-def panel_start(plan: KernelPlan, line: Line, place: str) -> list[str]:
-    """Where the panel of a place's agent is in shared memory and in the array."""
+def panel_start(plan: KernelPlan, line: Line) -> list[str]:
+    """Where the panel is in shared memory and in the array."""
     name = line.panel.name
-    at = slot_address(plan.buffer(line.panel.buffer), line.panel.slot, AGENTS[place])
+    at = slot_address(plan.buffer(line.panel.buffer), line.panel.slot, "group")
     return [
         f"const unsigned {name}_at = {at};",
         f"const int {name}_row = {line.row}, {name}_column = {line.column};",

@@ -1,4 +1,4 @@
-"""Panels between shared memory and arrays at any address, by threads of a warpgroup, or of a warp.
+"""Panels between shared memory and arrays at any address, by the threads of a warpgroup.
 
 Consecutive threads move consecutive portions of a line, each as wide as the array's alignment
 allows. Where a portion reaches beyond the array, its elements go one by one. Lines that begin
@@ -19,27 +19,26 @@ from polygen.lower.result_work import Line, Lines
 def _(plan: KernelPlan, one: Leaf, work: Lines) -> Text:
     lines: list[str] = []
     for line in work.moved:
-        move = store_shifted if line.shifted else _store
-        lines += move(plan, line, one.place)
+        lines += store_shifted(plan, line) if line.shifted else _store(plan, line)
     return Text(
         block(*lines),
         f"{one.statement}[i,p]: the panel -> memory, a line by consecutive threads",
     )
 
 
-def _store(plan: KernelPlan, line: Line, place: str) -> list[str]:
+def _store(plan: KernelPlan, line: Line) -> list[str]:
     size, wide = line.panel.element_bytes, element_type(line.width)
-    element, target = element_type(size), position(line.access, "to_row", "to_column")
+    element, place = element_type(size), position(line.access, "to_row", "to_column")
     at, (row_inside, inside, left) = f"{line.panel.name}_at + {line.place}", edges(plan, line)
     named, known = stored(line, f"{row_inside} && {left} > 0")
     inside, row_inside = (" && ".join([*known, one]) for one in (inside, row_inside))
     lines = [
-        *panel_start(plan, line, place),
+        *panel_start(plan, line),
         "#pragma unroll 4",
         f"for (int i = {line.share.first}; i < {line.share.end}; ++i) {{",
         *_portion(line),
         *named,
-        f"  {element}* const to = ({element}*)({target});",
+        f"  {element}* const to = ({element}*)({place});",
         f"  const {wide} portion = read_portion<{wide}>({at});",
     ]
     if line.width == size:
@@ -58,20 +57,19 @@ def _store(plan: KernelPlan, line: Line, place: str) -> list[str]:
 def _(plan: KernelPlan, one: Leaf, work: Lines) -> Text:
     lines: list[str] = []
     for line in work.moved:
-        move = fetch_shifted if line.shifted else _fetch
-        lines += move(plan, line, one.place)
+        lines += fetch_shifted(plan, line) if line.shifted else _fetch(plan, line)
     return Text(
         block(*lines),
         f"{one.statement}[i,p]: memory -> the panel, a line by consecutive threads, zeros outside",
     )
 
 
-def _fetch(plan: KernelPlan, line: Line, place: str) -> list[str]:
+def _fetch(plan: KernelPlan, line: Line) -> list[str]:
     size, wide, share = line.panel.element_bytes, element_type(line.width), line.share
     element = element_type(size)
     batch, (row_inside, inside, left) = line.together, edges(plan, line)
     lines = [
-        *panel_start(plan, line, place),
+        *panel_start(plan, line),
         "#pragma unroll 1",
         f"for (int j = {share.first}; j < {share.end}; j += {batch}) {{",
         f"  {wide} held[{batch}];",

@@ -17,7 +17,7 @@ _LETTERS = "xyzw"  # the words of a chunk in a register of four
 _WORDS = ", ".join(f"words[{at}]" for at in range(chunk_bytes() // WORD))
 
 
-def store_shifted(plan: KernelPlan, line: Line, place: str) -> list[str]:
+def store_shifted(plan: KernelPlan, line: Line) -> list[str]:
     """Chunks of the array, then elements in front of the first and behind the last."""
     name, size, by, of = line.panel.name, line.panel.element_bytes, line.shifted, line.access
     assert by is not None
@@ -34,7 +34,7 @@ def store_shifted(plan: KernelPlan, line: Line, place: str) -> list[str]:
     at, beside = (f"{name}_at + {line.place.replace('column', c)}" for c in ("column", "beside"))
     words = ", ".join(f"{part}.{letter}" for part in ("low", "high") for letter in _LETTERS)
     return [
-        *panel_start(plan, line, place),
+        *panel_start(plan, line),
         f"const int left = min({left}, {by.columns});",
         "#pragma unroll",
         f"for (int i = {line.share.first}; i < {line.share.end}; ++i) {{",
@@ -59,7 +59,7 @@ def store_shifted(plan: KernelPlan, line: Line, place: str) -> list[str]:
     ]
 
 
-def fetch_shifted(plan: KernelPlan, line: Line, place: str) -> list[str]:
+def fetch_shifted(plan: KernelPlan, line: Line) -> list[str]:
     """Portions of the panel, each of two chunks of the array."""
     name, size, by, share = line.panel.name, line.panel.element_bytes, line.shifted, line.share
     assert by is not None
@@ -84,7 +84,7 @@ def fetch_shifted(plan: KernelPlan, line: Line, place: str) -> list[str]:
         f"      const bool whole = {row_inside} && {by.in_row};",
     ]
     return [
-        *panel_start(plan, line, place),
+        *panel_start(plan, line),
         f"const int before = {name}_column, left = {left};",
         f"const bool at_ends = {by.at_ends};",
         "#pragma unroll 1",

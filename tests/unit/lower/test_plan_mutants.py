@@ -69,14 +69,14 @@ def plan(name: str) -> KernelPlan:
 SAMPLES = (
     "chain", "masked chain", "padded chain", "paged chain", "chain in parts", "chain in pairs",
     "chain by warps", "chain in panels", "rows", "held rows", "followed", "covered rows", "staged",
-    "fetched",
-    "by words", "copied", "made",
+    "by words",
+    "copied", "made",
 )  # fmt: skip
 QUICK = ("small warps", "small roles", "lanes", "by words", "copied", "made")
 # Of these one in so many is tried in the fast tests.
 FEW = (
     "masked chain", "paged chain", "chain in parts", "chain in pairs", "chain by warps",
-    "chain in panels", "held rows", "followed", "covered rows", "staged", "fetched",
+    "chain in panels", "held rows", "followed", "covered rows", "staged",
 )  # fmt: skip
 EVERY = 24
 SLOW = ("small cluster", "warps", "roles", "shared", "threads", "exchanged", *SAMPLES[:-3])
