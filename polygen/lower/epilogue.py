@@ -290,11 +290,16 @@ def panel_place(of: Panel) -> str:
 
 
 def warm(given: Given, work: Finish) -> Warm:
-    """What a tile's epilogue reads per column, and passes in front of it of matrices."""
+    """What a tile's epilogue reads per column, and of matrices passes in front of it, or threads
+    that fetch panels.
+    """
+    moved = {one.name for one in work.operands}
+    in_lines = given.schedule.epilogue.through == "lines"
+    passes = (read for one in work.epilogue.before for read in one.reads)
+    panels = (read for read in work.epilogue.reads if in_lines and read.name in moved)
     matrices = {
         read.name: read
-        for one in work.epilogue.before
-        for read in one.reads
+        for read in (*passes, *(one for one in panels if one.rows == (None, None)))
         if read.kind == "vector" and read.m and not read.shared
     }
     row, _ = tile_corner(given.tiles, "group")

@@ -29,7 +29,7 @@ from polygen.lower.shares import Share, check_share, line_share
 from polygen.poly.realign_program import SOURCES
 
 WHERE = "lines that begin anywhere"
-_FEWEST = 8  # chunks of a panel's row
+_FEWEST = 4  # chunks of a panel's row
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,11 @@ class Shifted:
     def in_row(self) -> str:
         """Whether all of that chunk is the row's, of which `before` elements precede the panel."""
         return f"first + before >= 0 && first + {self.elements} <= left"
+
+    @property
+    def at_ends(self) -> str:
+        """Whether some chunks of a panel are not all of their rows': of one at rows' ends."""
+        return f"before < {self.elements} || left < {self.columns + self.elements}"
 
     @property
     def needed(self) -> str:
@@ -198,6 +203,8 @@ def check_fetched(of: Shifted) -> None:
     outside = (first < -before) | (first + size > left)
     if (formula.value(of.in_row, names) & outside).any():
         raise VerifyError("a chunk is read that is not all of the row's", where=of.in_row)
+    if (~formula.value(of.in_row, names) & ~formula.value(of.at_ends, names)).any():
+        raise VerifyError("a chunk that is not all of the row's is left out", where=of.at_ends)
     # Element `offset` of the two chunks is the portion's first.
     behind = offset + own
     taken = np.where(behind < size, first[..., :1, :] + behind, first[..., 1:, :] + behind - size)

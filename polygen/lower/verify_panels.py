@@ -183,7 +183,10 @@ def _check_warm(plan: KernelPlan, of: Warm) -> None:
         moved = {one.name for one in finish.operands}
         vectors = tuple(one for one in finish.epilogue.reads
                         if one.kind == "vector" and one.name not in moved)  # fmt: skip
-        passes = (one for e in finish.epilogue.before for one in e.reads)
+        passes = [one for e in finish.epilogue.before for one in e.reads]
+        if plan.schedule.epilogue.through == "lines":  # by threads, and so are panels of matrices
+            passes += [one for one in finish.epilogue.reads
+                       if one.name in moved and not any(one.rows)]  # fmt: skip
         matrices = {one.name: one for one in passes
                     if one.kind == "vector" and one.m and not one.shared}  # fmt: skip
         found = tuple(tuple(one.read for one in each) for each in (of.vectors, of.matrices))

@@ -15,6 +15,7 @@ from polygen.errors import ToolchainMissing
 from polygen.lower.launch import Launch
 from polygen.runtime import dependent, occupancy, tensormaps
 from polygen.runtime.cupy_import import import_cupy
+from polygen.runtime.graph_memory import graph_memory
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
@@ -37,8 +38,7 @@ class Driver:
         resident: function handle, launch, device -> blocks of a persistent kernel that run at once.
         select: make a device the calling thread's, and its context current.
         capturing: whether a stream captures a graph.
-        reserve: bytes, stream -> address: memory that the driver gives in stream order.
-        release: address, stream: give it back in stream order.
+        reserve: bytes, stream -> address: memory of the graph that the stream captures.
         launch_dependent: as `launch`, of a kernel that waits by itself for those before it.
     """
 
@@ -53,8 +53,7 @@ class Driver:
     resident: Callable[[int, Launch, int], int] = occupancy.resident_blocks
     select: Callable[[int], None] = lambda device: None
     capturing: Callable[[int], bool] = lambda _: False
-    reserve: Callable[[int, int], int] = lambda count, stream: 0
-    release: Callable[[int, int], object] = lambda address, stream: None
+    reserve: Callable[[int, int], int] = graph_memory.reserve
     launch_dependent: Callable[..., Any] = dependent.launch
 
 
@@ -154,6 +153,4 @@ def _functions(cupy: Any) -> Driver:
         stream_scope=stream_scope,
         select=cuda.runtime.setDevice,
         capturing=capturing,
-        reserve=cuda.runtime.mallocAsync,
-        release=cuda.runtime.freeAsync,
     )

@@ -2,8 +2,8 @@
 
 The memory belongs to the stream of the call, and goes back to the caller's library when the call
 returns: both libraries hand it out again in stream order, after the kernel. While a graph is
-captured the driver gives the memory: allocation and release become parts of the graph. No library
-would keep it to the graph but for captures of its own, and whose a capture is cannot be seen.
+captured the memory belongs to the graph (`graph_memory`): no library would keep it to the graph but
+for captures of its own, and whose a capture is cannot be seen.
 """
 
 from __future__ import annotations
@@ -43,11 +43,7 @@ def workspace(
         The address, a multiple of a line of the cache.
     """
     if driver.capturing(queue):
-        address = driver.reserve(count, queue)
-        try:
-            yield address
-        finally:
-            driver.release(address, queue)
+        yield driver.reserve(count, queue)
         return
     make = allocator(owner, device, (count,), _BYTE, (0,))
     if explicit:

@@ -194,7 +194,8 @@ class Timer:
                 )
         for tensor, output, kept in zip(
             self._program.outputs, self._outputs, self._expected, strict=True
-        ):  # CuPy compiles the comparison here, not in the seconds of the first that needs it
+        ):  # CuPy compiles comparisons here, not in the seconds of the first that needs them
+            differing(self._xp, tensor, output, kept)
             apart(self._xp, tensor, output, kept)
         self._anchor_time = self._brief_time(anchor)
         self._calls[anchor.key] = self._timed(anchor)

@@ -7,7 +7,8 @@
 3. The timer checks contenders one by one, then times them side by side with the anchor, the
    automatic choice. When it is lost during a check, the schedule checked is to
    blame, and the others are timed again by a new process; when it is lost while timing, each is
-   timed alone.
+   timed alone. A check may take long for reasons of the host's, such as other processes or what is
+   compiled for the first time: who gives no answer is checked again, last, by a new process.
 """
 
 from __future__ import annotations
@@ -197,6 +198,7 @@ class Trials:
         """
         left = list(contenders)
         failed: dict[str, Trial] = {}
+        silent: set[str] = set()  # gave no answer once
         while left or not contenders:
             try:
                 limit = min(self._limit, max(1.0, self._deadline - self._now()))
@@ -208,7 +210,11 @@ class Trials:
                 if blamed in {one.key for one in left}:
                     if limit < self._limit and lost.why.startswith(_NO_ANSWER):
                         return failed  # the budget is over: that says nothing of the schedule
-                    failed[blamed] = _failure(lost)
+                    if lost.why.startswith(_NO_ANSWER) and blamed not in silent:
+                        silent.add(blamed)
+                        left.sort(key=lambda one: one.key == blamed)
+                    else:
+                        failed[blamed] = _failure(lost)
                 elif lost.stage == "time" and len(left) == 1:
                     failed[left[0].key] = _failure(lost)
                 elif lost.stage == "time" and left:

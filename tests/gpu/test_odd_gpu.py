@@ -182,6 +182,38 @@ def test_a_graph_of_cupy_has_memory_of_its_own() -> None:
     assert all(bool((one == 7).all()) for one in others)
 
 
+def test_memory_of_a_graph_goes_with_the_graph() -> None:
+    import time
+
+    import torch
+
+    from polygen.runtime.graph_memory import graph_memory
+
+    kernel, (x, w, b) = odd_layer(), operands(259, 261, 1031)
+    out = torch.empty(259, 261, device="cuda", dtype=torch.bfloat16)
+    kernel(x, w, b, out=out)
+    torch.cuda.synchronize()
+    wanted, own = expected(x, w, b), None
+    for _ in range(3):
+        graph = torch.cuda.CUDAGraph()
+        before = len(graph_memory.rooms)
+        with torch.cuda.graph(graph):
+            kernel(x, w, b, out=out)
+            kernel(x, w, b, out=out)
+        assert own not in graph_memory.rooms and len(graph_memory.rooms) <= before + 1
+        own = graph_memory.rooms[-1]
+        out.zero_()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(out, wanted) and not own.gone()
+        del graph
+        for _ in range(60_000):  # the driver says so from a thread of its own
+            if own.gone():
+                break
+            time.sleep(0.01)
+        assert own.gone()
+
+
 def test_no_memory_is_kept_by_a_call() -> None:
     import torch
 

@@ -60,13 +60,15 @@ def _visited(plan: KernelPlan, work: Warm, visits: Visits, number: str) -> str:
 @leaf("prepare_rows", "cache", Warm, needs=("near",))
 def _(plan: KernelPlan, one: Leaf, work: Warm) -> Text:
     threads = work.threads
-    lines = [
-        f"for (int at = thread % {threads}; at < {visits.count}; at += {threads}) "
-        f"near({_visited(plan, work, visits, 'at')});"
-        for visits in work.matrices
-    ]
+    lines = []
+    for visits in work.matrices:  # not unrolled: sums are about to need the registers
+        lines += [
+            "#pragma unroll 1",
+            f"for (int at = thread % {threads}; at < {visits.count}; at += {threads}) "
+            f"near({_visited(plan, work, visits, 'at')});",
+        ]
     text = _columns_near(plan, one, work)
-    comment = f"{text.comment}, and matrices that are read straight from memory"
+    comment = f"{text.comment}, and matrices that threads read from memory"
     return Text("\n".join(part for part in (text.body, block(*lines)) if part), comment)
 
 

@@ -11,6 +11,8 @@ from polygen.lower.realign_work import WORD
 from polygen.lower.result_work import Line
 from polygen.poly.realign_program import SOURCES
 
+# Where portions are is computed anew: to keep it would take registers that reads need.
+_ANEW = '  asm volatile("" : "+r"(j));'
 _LETTERS = "xyzw"  # the words of a chunk in a register of four
 _WORDS = ", ".join(f"words[{at}]" for at in range(chunk_bytes() // WORD))
 
@@ -62,7 +64,8 @@ def fetch_shifted(plan: KernelPlan, line: Line) -> list[str]:
     name, size, by, share = line.panel.name, line.panel.element_bytes, line.shifted, line.share
     assert by is not None
     batch, words, element = line.together, chunk_bytes() // WORD, element_type(size)
-    parts = (f"(unsigned long long)(from {at})" for at in ("+ first", "- before", "+ left"))
+    begins = ("+ first", "- before", "+ left")
+    parts = ", ".join(f"(unsigned long long)(from {at})" for at in begins)
     row_inside, _, left = edges(plan, line, f"{name}_column")
     begin = [
         f"    const int row = {share.row}, column = {share.column};",
@@ -70,12 +73,7 @@ def fetch_shifted(plan: KernelPlan, line: Line) -> list[str]:
         f"    const {element}* const from = (const {element}*)({source(plan, line)});",
         f"    const int offset = (unsigned)((unsigned long long)from % {chunk_bytes()}) / {size};",
     ]
-    return [
-        *panel_start(plan, line),
-        f"const int before = {name}_column, left = {left};",
-        "#pragma unroll 1",
-        f"for (int j = {share.first}; j < {share.end}; j += {batch}) {{",
-        f"  unsigned held[{batch}][{SOURCES * words}];",
+    each = [
         "#pragma unroll",
         f"  for (int r = 0; r < {batch}; ++r) {{",
         "    const int i = j + r;",
@@ -83,17 +81,33 @@ def fetch_shifted(plan: KernelPlan, line: Line) -> list[str]:
         "#pragma unroll",
         f"    for (int h = 0; h < {SOURCES}; ++h) {{",
         f"      const int first = {by.fetched};",
+        f"      const bool whole = {row_inside} && {by.in_row};",
+    ]
+    return [
+        *panel_start(plan, line),
+        f"const int before = {name}_column, left = {left};",
+        f"const bool at_ends = {by.at_ends};",
+        "#pragma unroll 1",
+        f"for (int j = {share.first}; j < {share.end}; j += {batch}) {{",
+        f"  unsigned held[{batch}][{SOURCES * words}];",
+        *each,  # no branch between the reads, which are on their way together
         "      uint4 part = {};",
-        f"      if ({row_inside} && {by.in_row}) {{",
-        "        part = __ldg((const uint4*)(from + first));",
-        f"      }} else if ({row_inside} && ({by.needed})) {{",
-        f"        unsigned piece[{words}];",
-        f"        row_edge<{size}>(piece, {', '.join(parts)});",
-        "        part = make_uint4(piece[0], piece[1], piece[2], piece[3]);",
-        "      }",
+        "      if (whole) part = __ldg((const uint4*)(from + first));",
         *(f"      held[r][{words} * h + {n}] = part.{at};" for n, at in enumerate(_LETTERS)),
         "    }",
         "  }",
+        "  if (at_ends) {",
+        _ANEW,
+        *each,
+        f"      if (!whole && {row_inside} && ({by.needed})) {{",
+        f"        unsigned piece[{words}];",
+        f"        row_edge<{size}>(piece, {parts});",
+        *(f"        held[r][{words} * h + {n}] = piece[{n}];" for n in range(words)),
+        "      }",
+        "    }",
+        "  }",
+        "  }",
+        _ANEW,
         "#pragma unroll",
         f"  for (int r = 0; r < {batch}; ++r) {{",
         "    const int i = j + r;",

@@ -38,7 +38,7 @@ def test_every_element_is_moved_once(name):
     ("tile", "size", "width"),
     [
         ((64, 64), 2, 8),  # wide accesses as they are
-        ((64, 32), 2, 2),  # too much of a row would lie at its ends
+        ((64, 16), 2, 2),  # too much of a row would lie at its ends
         ((64, 68), 2, 2),  # no whole chunks
         ((8, 64), 2, 2),  # not every thread has one
     ],
@@ -67,6 +67,13 @@ WRONG = {
         "first + before + 1 >= 0 && first + 8 <= left",
     ],
     "needed": ["h == 0", "offset > 0", "h == 0 || offset > 1"],
+    "at_ends": [
+        "before < 8",
+        "left < 72",
+        "before < 7 && left < 72",
+        "before < 1 || left < 72",
+        "before < 8 || left < 71",
+    ],
 }
 
 
@@ -77,7 +84,7 @@ def test_other_formulas_are_refused(field, text):
     of = made("bf16")
     assert getattr(of, field) != text
     changed = other(of, **{field: text})
-    with pytest.raises(VerifyError, match=r"stored|made of|no chunk|not all of"):
+    with pytest.raises(VerifyError, match=r"stored|made of|no chunk|not all of|left out"):
         check_shifted(changed, *TILES["bf16"], THREADS)
 
 

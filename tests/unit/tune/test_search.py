@@ -141,8 +141,9 @@ class Hanging:
 @pytest.mark.parametrize(
     ("left", "limits", "states"),
     [
-        (100.0, [3.0, 3.0], {"a": "hung", "b": "hung"}),
-        (5.0, [3.0, 2.0], {"a": "hung"}),  # the budget cuts the check of b short: no verdict
+        (100.0, [3.0] * 4, {"a": "hung", "b": "hung"}),
+        (11.0, [3.0, 3.0, 3.0, 2.0], {"a": "hung"}),  # the budget cuts b's short: no verdict
+        (5.0, [3.0, 2.0], {}),
         (2.0, [2.0], {}),
         (0.2, [1.0], {}),  # the least that a check gets
     ],
@@ -155,6 +156,32 @@ def test_a_check_ends_with_the_budget_and_then_blames_nobody(left, limits, state
         found = trials.time(anchor, others, 5)
     assert [batch.limit for batch in crew.batches] == limits
     assert {key: one.state for key, one in found.items() if key != "anchor"} == states
+
+
+class Slow(Hanging):
+    """A crew whose timer is slow to check a contender for the first time, whichever it is."""
+
+    def ask(self, job):
+        _, batch = job
+        if self.batches:
+            self.batches.append(batch)
+            return {one.key: Trial() for one in (batch.anchor, *batch.contenders)}
+        return super().ask(job)
+
+
+def test_who_is_slow_once_does_not_hang():
+    """As the first check of a machine was, while the library compiled the comparison."""
+    clock = Clock()
+    crew = Slow(clock, takes=3.0)
+    anchor, *others = (Contender(key, key, None) for key in ("anchor", "a", "b"))
+    with Trials(None, crew, 3.0, now=clock) as trials:
+        found = trials.time(anchor, others, 5)
+    assert {key: one.state for key, one in found.items()} == dict.fromkeys("ab", "timed") | {
+        "anchor": "timed"
+    }
+    assert [[one.key for one in batch.contenders] for batch in crew.batches] == [
+        ["a", "b"], ["b", "a"]
+    ]  # fmt: skip
 
 
 def test_what_hangs_crashes_or_is_wrong_costs_nothing_else(made, crew, tmp_path):

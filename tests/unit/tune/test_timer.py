@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import ClassVar
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -206,6 +209,60 @@ def test_comparisons_are_compiled_in_the_time_of_the_anchor(fake, monkeypatch):
     batch = Batch(contender("anchor", right), (contender("bad", one_element),), 5, 3.0, True)
     timer(batch, lambda stage, _: stages.append(stage))
     assert used == ["check key anchor", "check key bad"]
+
+
+class Noted(np.ndarray):
+    """An array that says what is computed of it, and of which types: one kernel each in CuPy."""
+
+    used: ClassVar[set[tuple[str, ...]]] = set()
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **options):
+        plain = [one.view(np.ndarray) if isinstance(one, Noted) else one for one in inputs]
+        kinds = (str(np.asarray(one).dtype) for one in plain)
+        self.used.add((ufunc.__name__, method, *kinds))
+        options = {
+            name: tuple(o.view(np.ndarray) for o in value) if name == "out" else value
+            for name, value in options.items()
+        }
+        found = getattr(ufunc, method)(*plain, **options)
+        return found.view(Noted) if isinstance(found, np.ndarray) else found
+
+    def fill(self, value):
+        self.used.add(("fill", str(self.dtype)))
+        self.view(np.ndarray).fill(value)
+
+
+class Noting:
+    """NumPy whose arrays say what is computed of them."""
+
+    def __getattr__(self, name):
+        found = getattr(np, name)
+        if isinstance(found, np.ufunc | type) or not callable(found):
+            return found
+
+        def call(*values, **options):
+            made = found(*values, **options)
+            return made.view(Noted) if type(made) is np.ndarray else made
+
+        return call
+
+
+@pytest.mark.parametrize("sample", [PROGRAMS[n] for n in (0, 1, 6)], ids=lambda sample: sample[0])
+@pytest.mark.parametrize("mistake", [right, one_element])
+def test_what_a_check_computes_was_computed_for_the_anchor(sample, mistake):
+    """Kernels that CuPy compiles in a contender's seconds make it look as if it hung."""
+    fake, used, stages = Fake(program_of(sample)), {}, []
+    tools = replace(fake.tools(), arrays=Noting())
+    timer = Timer(tools, fake.program, SIZES, 0)
+
+    def stage(name, limit):
+        Noted.used = used.setdefault(name, set())
+        stages.append(name)
+
+    anchor = contender("anchor", right)
+    timer(Batch(anchor, (contender("own", mistake),), 5, 3.0, True), stage)
+    first, own = (used[f"check key {name}"] for name in ("anchor", "own"))
+    assert own and own <= first, own - first
 
 
 def test_an_anchor_that_is_wrong_stops_everything(fake):
