@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 
 from polygen.errors import VerifyError
 from polygen.frontend.dtypes import F32, TF32, DType
-from polygen.frontend.program import Access, Dim, Gathered, Pointwise
+from polygen.frontend.indices import places_of
+from polygen.frontend.program import Access, Dim, Gathered, Index, Pointwise, Within
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.computed import Computed, Fetch, group, rows_of
 from polygen.lower.plan import KernelPlan
@@ -132,12 +133,12 @@ def check_rows(
     """
     arrays, listed = plan.program.tensors, tuple(reads)
     wanted = {
-        (access.name, tuple(i.rows if isinstance(i, Gathered) else "" for i in access.index))
+        (access.name, tuple(_named(index) for index in access.index))
         for statement in statements
         for access in statement.args
         if isinstance(access, Access) and access.name in arrays
     }
-    found = {(one.tensor.name, tuple(along.rows for along in one.index)) for one in listed}
+    found = {(one.tensor.name, tuple(map(_found, one.index))) for one in listed}
     kept = {
         (index.rows, index.extent, one.tensor.dims[axis])
         for one in listed
@@ -157,6 +158,17 @@ def check_rows(
         )
 
 
+def _named(index: Index) -> str:
+    """The vector that names elements in the program, with a dot where rows of groups do."""
+    grouped = any(isinstance(place, Within) for place in places_of(index))
+    return (index.rows if isinstance(index, Gathered) else "") + "." * grouped
+
+
+def _found(along: Along) -> str:
+    """The same of what the match says."""
+    return along.rows + "." * bool(along.group)
+
+
 def check_stored_rows(plan: KernelPlan, statements: Iterable[Pointwise]) -> None:
     """Results are stored by index where the program stores them so, by the same vectors.
 
@@ -173,13 +185,13 @@ def check_stored_rows(plan: KernelPlan, statements: Iterable[Pointwise]) -> None
         return ", ".join(sorted(f"{name}[{rows}] of {extent}" for name, rows, extent in indices))
 
     wanted = listed(
-        (statement.write.name, index.rows, outputs[statement.write.name].dims[axis])
+        (statement.write.name, _named(index), outputs[statement.write.name].dims[axis])
         for statement in statements
         for axis, index in enumerate(statement.write.index)
         if isinstance(index, Gathered)
     )
     found = listed(
-        (one.tensor.name, along.rows, along.extent)
+        (one.tensor.name, _found(along), along.extent)
         for one in plan.work.writes
         for along in one.index
         if along.rows

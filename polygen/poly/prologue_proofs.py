@@ -116,5 +116,5 @@ def _instances(statement: Statement, access: Access, prefix: str) -> isl.UnionMa
     own = ",".join(iterator for iterator, _ in statement.domain)
     bounds = " and ".join(f"0 <= {it} < {extent}" for it, extent in statement.domain)
     assert not access.indexed_by  # products read values that are computed, at their own points
-    cell = f"{access.name}[{','.join(map(str, access.index))}]"
+    cell = f"{access.name}[{','.join(map(str, access.by_group))}]"
     return isl.UnionMap(f"{prefix}{{ {statement.name}[{own}] -> {cell} : {bounds} }}")

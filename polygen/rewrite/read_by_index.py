@@ -110,11 +110,11 @@ def _source(
 def _renamed(index: Index, names: Mapping[str, str]) -> Index:
     if isinstance(index, Gathered):
         return replace(index, places=tuple(_place(one, names) for one in index.places))
-    assert not isinstance(index, Within)  # of rows in groups there are no chains
     return _place(index, names)
 
 
 def _place(place: Place, names: Mapping[str, str]) -> Place:
+    assert not isinstance(place, Within)  # of rows in groups there are no chains
     if isinstance(place, Form):
         terms = tuple(replace(term, of=names[str(term.of)]) for term in place.terms)
         return replace(place, terms=terms)
