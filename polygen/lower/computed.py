@@ -170,6 +170,4 @@ def rows_of(one: Element, dim: str) -> Rows | None:
     index = one.index[axis] if axis is not None else None
     if index is None or not index.rows:
         return None
-    return Rows(
-        index.rows, index.scale, index.offset, index.per, index.extent, bool(index.group)
-    )
+    return Rows(index.rows, index.scale, index.offset, index.per, index.extent, bool(index.group))
