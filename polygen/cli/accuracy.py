@@ -277,7 +277,7 @@ def _operand(
 ) -> tuple[Array, Array]:
     """A computed operand, rounded, and how far a kernel's element may be from that."""
     own = prologues(program)[value]
-    kind, extents = multiplied_as(own[-1]), dict(own[-1].domain)
+    kind, extents = multiplied_as(program, own[-1]), dict(own[-1].domain)
     dims = tuple(extents[i] if isinstance(i, str) else 1 for i in own[-1].write.index)
     statements, moves = _moved(own, sizes, fast=kind.bits <= FAST_BITS)
     alone = replace(

@@ -111,6 +111,7 @@ def evaluate(
     sizes: Mapping[str, int] | None = None,
     round_outputs: bool = True,
     single: bool = False,
+    moved: float = 0.0,
 ) -> tuple[Array, ...]:
     """Interprets a Program's statements in float64.
 
@@ -123,6 +124,8 @@ def evaluate(
             operands are used as they are: rounding them is the tensor core's doing.
         single: round constants, and what each pointwise function gives, to f32 as kernels do. How
             far that is from the float64 values says how much the program makes of a rounding.
+        moved: by which share of its terms' magnitudes each sum is moved whose operands are
+            computed: what the program makes of operands that are as far off.
 
     Returns:
         The outputs in order, each of its dims' shape.
@@ -138,9 +141,9 @@ def evaluate(
         values[tensor.name] = np.asarray(arrays[tensor.name]).astype(np.float64)
         _bind_sizes(str(tensor), tensor.dims, values[tensor.name].shape, extents)
     if program.ends:
-        found = _by_groups(program, values, extents, round_outputs, single)
+        found = _by_groups(program, values, extents, round_outputs, single, moved)
     else:
-        found = _run(program, values, extents, round_outputs, single)
+        found = _run(program, values, extents, round_outputs, single, moved)
     outputs = [(found[tensor.name], tensor.dtype.numpy) for tensor in program.outputs]
     return tuple(value.astype(dtype) if round_outputs else value for value, dtype in outputs)
 
@@ -151,6 +154,7 @@ def _run(
     extents: Mapping[str, int],
     round_outputs: bool,
     single: bool,
+    moved: float = 0.0,
 ) -> dict[str, Array]:
     """All values, by name."""
     values = dict(given)
@@ -160,6 +164,10 @@ def _run(
         with np.errstate(all="ignore"):
             if isinstance(statement, Contraction):
                 values[name] = _contraction(statement, values, extents)
+                own = [access.name for access in statement.reads]
+                if moved and any(one not in program.tensors for one in own):
+                    sizes = values | {one: np.abs(values[one]) for one in own}
+                    values[name] = values[name] + moved * _contraction(statement, sizes, extents)
                 if program.rest is not None:  # of the only product
                     made = _run(program.rest.middle, values, extents, True, single)
                     more = _run(program.rest.last, {**values, **made}, extents, False, single)
@@ -214,6 +222,7 @@ def _by_groups(
     extents: Mapping[str, int],
     round_outputs: bool,
     single: bool,
+    moved: float,
 ) -> dict[str, Array]:
     """The outputs, group after group: rows that have no group stay NaN."""
     shapes = {t.name: tuple(_size(dim, extents) for dim in t.dims) for t in program.outputs}
@@ -224,7 +233,7 @@ def _by_groups(
     for group, (first, last) in enumerate(zip(*bounds(given[program.ends], rows), strict=True)):
         if last > first:
             alone = one_group(program, group, int(first), int(last - first))
-            values = _run(alone, known, extents, round_outputs, single)
+            values = _run(alone, known, extents, round_outputs, single, moved)
             for name, array in found.items():
                 array[first:last] = values[name]
             known |= {name: values[name] for name in shapes if name not in found}  # by index

@@ -186,6 +186,7 @@ class Contraction:
     dtype: DType  # accumulator type
     block: int = 0  # indices of the sum in a block; 0: it has none
     factors: tuple[Access, ...] = ()
+    exact: bool = False  # operands that are computed in f32 keep its digits; else they are tf32
 
     @property
     def reads(self) -> tuple[Access, ...]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from polygen.errors import VerifyError
-from polygen.frontend.dtypes import F32, TF32, DType
+from polygen.frontend.dtypes import DType
 from polygen.frontend.indices import places_of
 from polygen.frontend.program import Access, Dim, Gathered, Index, Pointwise, Within
 from polygen.hardware.swizzle import chunk_bytes
@@ -19,7 +19,7 @@ from polygen.lower.computed import Computed, Fetch, group, rows_of
 from polygen.lower.plan import KernelPlan
 from polygen.lower.work import Copy
 from polygen.poly.elements import Along, Element
-from polygen.poly.prologue import Prologue, prologues
+from polygen.poly.prologue import Prologue, multiplied, prologues
 
 Address = Callable[[Fetch, tuple[Along, ...], str, dict[str, str]], None]
 
@@ -111,7 +111,8 @@ def check_statements(plan: KernelPlan, made: Prologue, value: str) -> None:
     functions = [(s.write.name, s.function, s.dtype) for s in statements]
     own = [(s.result, s.function, s.dtype) for s in made.statements]
     # A value of f32 is multiplied as tf32, which no statement of the program says.
-    if own[: len(functions)] != functions or own[len(functions) :] != _rounding(functions[-1]):
+    rounding = _rounding(functions[-1], multiplied(plan.program, statements[-1]))
+    if own[: len(functions)] != functions or own[len(functions) :] != rounding:
         raise VerifyError(
             f"{value} is computed by {own}, in the program by {functions}", where=plan.entry
         )
@@ -203,9 +204,9 @@ def check_stored_rows(plan: KernelPlan, statements: Iterable[Pointwise]) -> None
         )
 
 
-def _rounding(last: tuple[str, str, DType]) -> list[tuple[str, str, DType]]:
+def _rounding(last: tuple[str, str, DType], kind: DType) -> list[tuple[str, str, DType]]:
     value, function, dtype = last
-    return [] if function == "cast" and dtype != F32 else [(f"{value}_out", "cast", TF32)]
+    return [] if function == "cast" and dtype == kind else [(f"{value}_out", "cast", kind)]
 
 
 def _check_fetch(plan: KernelPlan, of: Computed, fetch: Fetch, one: Element, first: int) -> None:

@@ -130,7 +130,7 @@ def _made(program: Program, sections: Sequence[Match]) -> Iterator[Tensor]:
         if operand.computed is not None
     }
     for value, statements in prologues(program).items():
-        tensor = operand_of(value, statements[-1])
+        tensor = operand_of(program, statements[-1])
         last = tensor.order[inner[value]]
         order = (*(axis for axis in tensor.order if axis != last), last)
         yield replace(tensor, order=order, alignment=chunk_bytes())

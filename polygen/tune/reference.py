@@ -180,7 +180,7 @@ def _made(xp: Any, program: Program, operands: Mapping[str, Any], value: str) ->
     """A computed operand, whole, as its type stores it: computed on the host."""
     statements = prologues(program)[value]
     dims = without_prologues(program).tensors[value].dims
-    kind = multiplied(statements[-1])
+    kind = multiplied(program, statements[-1])
     arrays = {
         t.name: host(bits(operands[t.name])).view(t.dtype.numpy) if t.dims else operands[t.name]
         for t in program.inputs

@@ -31,6 +31,7 @@ PACKED = {
     "bf16": "pack_bf16(made[2 * i], made[2 * i + 1])",
     "f16": "pack_f16(made[2 * i], made[2 * i + 1])",
     "tf32": "__float_as_uint(made[i])",
+    "f32": "__float_as_uint(made[i])",  # whose parts who loads fragments of it takes apart
 }
 # The copy engine rounds tf32 on its way; where no fragment load does, who computes it has to.
 ROUND_TF32 = 'asm("cvt.rn.tf32.f32 %0, %1;" : "=r"({to}[i]) : "f"(made[i]));'
