@@ -28,12 +28,14 @@ from polygen.small_problem import few_blocks, runnable_sizes, trial_operands, tr
 
 Array = np.ndarray[Any, Any]
 
+_PART = "nearest_tf32"  # of which f32 operands that are multiplied in parts are made
 # Primitives that map small integers to values every dtype here holds exactly.
 # fmt: off
 _EXACT = frozenset(
     [
         "add", "sub", "mul", "neg", "abs", "minimum", "maximum", "where", "lt", "le", "gt", "ge",
         "eq", "ne", "logical_and", "logical_or", "logical_not", "cast", "square", "relu", "clip",
+        _PART,
     ]
 )
 # fmt: on
@@ -115,7 +117,11 @@ def operands_off(program: Program) -> float:
     """
     if is_exact(program) or program.rest is not None or is_chain(program):
         return 0.0
-    kinds = {multiplied(program, own[-1]) for own in prologues(program).values()}
+    kinds = set()
+    for own in prologues(program).values():
+        functions = {one.function for one in own}
+        if functions - _EXACT:
+            kinds.add(F32 if _PART in functions else multiplied(program, own[-1]))
     return _TF32_OFF if TF32 in kinds else _F32_OFF if F32 in kinds else 0.0
 
 
