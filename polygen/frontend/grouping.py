@@ -14,7 +14,7 @@ from polygen.errors import DTypeError, ShapeError, UnsupportedProgram
 from polygen.frontend.describing import describe
 from polygen.frontend.dtypes import S32
 from polygen.frontend.forms import Form
-from polygen.frontend.indices import Place
+from polygen.frontend.indices import Place, places_of
 from polygen.frontend.nodes import Dims, FoldNode, GroupNode, InputNode, Node, ProductNode, read_by
 from polygen.frontend.program import (
     Access,
@@ -193,10 +193,10 @@ def in_groups(
         UnsupportedProgram: a statement without rows, rows in steps, or a value at other rows than
             its own.
     """
-    over = _Groups(
-        ends, group, frozenset(tensor.name for tensor in tensors), _of_all_groups(statements)
-    )
     rows = next(dict(s.domain)[s.write.iterators[0]] for s in statements if _is_grouped(s, group))
+    names = frozenset(tensor.name for tensor in tensors)
+    apart = _of_all_groups(statements) | _of_all_rows(statements, names, group, rows)
+    over = _Groups(ends, group, names, apart)
     return tuple(over.statement(one, rows) for one in statements)
 
 
@@ -216,6 +216,36 @@ def _of_all_groups(statements: Sequence[Statement]) -> frozenset[str]:
         if name in writers and name not in found:
             found.add(name)
             wanted += [access.name for access in writers[name].reads]
+    return frozenset(found)
+
+
+def _of_all_rows(
+    statements: Sequence[Statement], tensors: frozenset[str], group: str, rows: Dim
+) -> frozenset[str]:
+    """The values that operands with rows are computed from, where they are the same whatever
+    groups these are of: nothing but products and each other reads them, at their own rows.
+    """
+    read: dict[str, list[tuple[Statement, Access]]] = {}
+    for one in statements:
+        for access in one.reads:
+            read.setdefault(access.name, []).append((one, access))
+    found: set[str] = set()
+    for one in reversed(statements):
+        row, extent = one.domain[0]
+        if not isinstance(one, Pointwise) or extent != rows or one.write.index[0] != row:
+            continue
+        if one.write.name in tensors or not all(
+            isinstance(by, Contraction) or by.write.name in found
+            for by, _ in read.get(one.write.name, [])
+        ):
+            continue
+        indices = [index for access in one.reads for index in access.index]
+        indices += [arg.index for arg in one.args if isinstance(arg, Coordinate)]
+        places = [place for index in indices for place in places_of(index)]
+        met = {it for p in places if isinstance(p, Form) for it in p.iterators}
+        met |= {p.iterator for p in places if isinstance(p, Affine)}
+        if group not in places and not {row, group} & met:
+            found.add(one.write.name)
     return frozenset(found)
 
 
@@ -262,8 +292,8 @@ class _Groups:
     def _access(self, access: Access, row: str) -> Access:
         if access.name in self.tensors:
             return Access(access.name, tuple(self._row(index, row) for index in access.index))
-        if access.name in self.apart and row not in access.iterators:
-            return access
+        if access.name in self.apart and access.index[1:].count(row) == 0:
+            return Access(access.name, tuple(self._row(index, row) for index in access.index))
         if access.name in self.apart or access.index[:1] != (row,):
             raise UnsupportedProgram(
                 f"{access} is read at other rows than its own",

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from polygen.errors import VerifyError
 from polygen.frontend.dtypes import DType
@@ -95,19 +95,30 @@ def check_chunks(
         first += fetch.words
 
 
-def check_statements(plan: KernelPlan, made: Prologue, value: str) -> None:
+def check_statements(
+    plan: KernelPlan, made: Prologue, value: str, *, of_all: bool = False
+) -> None:
     """What the match says of an operand is what the program's statements say.
 
     Args:
         plan: the kernel.
         made: how an element is computed.
         value: that the program calls it.
+        of_all: whether rows of groups are computed all together, before any group is known.
 
     Raises:
         VerifyError: with both.
     """
     statements = prologues(plan.program)[value]
-    check_rows(plan, made.reads, statements, value)
+    rows = {
+        statements[-1].write.index[axis]
+        for product in plan.program.contractions
+        for access in product.reads
+        if access.name == value
+        for axis, index in enumerate(access.index)
+        if isinstance(index, Within)
+    }
+    check_rows(plan, made.reads, statements, value, frozenset(() if of_all else map(str, rows)))
     functions = [(s.write.name, s.function, s.dtype) for s in statements]
     own = [(s.result, s.function, s.dtype) for s in made.statements]
     # A value of f32 is multiplied as tf32, which no statement of the program says.
@@ -119,7 +130,11 @@ def check_statements(plan: KernelPlan, made: Prologue, value: str) -> None:
 
 
 def check_rows(
-    plan: KernelPlan, reads: Iterable[Element], statements: Iterable[Pointwise], what: str
+    plan: KernelPlan,
+    reads: Iterable[Element],
+    statements: Iterable[Pointwise],
+    what: str,
+    of_groups: frozenset[str] = frozenset(),
 ) -> None:
     """Arrays are read by index where the program's statements read them so, by the same vectors.
 
@@ -128,14 +143,22 @@ def check_rows(
         reads: what the match says that they read.
         statements: the program's.
         what: is computed, for messages.
+        of_groups: iterators of the last statement that products count in groups.
 
     Raises:
         VerifyError: with both.
     """
     arrays, listed = plan.program.tensors, tuple(reads)
+    given = tuple(statements)
+    places = (
+        [at for at, (name, _) in enumerate(given[-1].domain) if name in of_groups] if given else []
+    )
     wanted = {
-        (access.name, tuple(_named(index) for index in access.index))
-        for statement in statements
+        (
+            access.name,
+            tuple(_named(i, [statement.domain[at][0] for at in places]) for i in access.index),
+        )
+        for statement in given
         for access in statement.args
         if isinstance(access, Access) and access.name in arrays
     }
@@ -159,9 +182,11 @@ def check_rows(
         )
 
 
-def _named(index: Index) -> str:
-    """The vector that names elements in the program, with a dot where rows of groups do."""
-    grouped = any(isinstance(place, Within) for place in places_of(index))
+def _named(index: Index, rows: Sequence[str] = ()) -> str:
+    """The vector that names elements in the program, with a dot where rows of groups do, which
+    are iterators of operands that are computed for all of them.
+    """
+    grouped = any(isinstance(place, Within) or place in rows for place in places_of(index))
     return (index.rows if isinstance(index, Gathered) else "") + "." * grouped
 
 

@@ -168,6 +168,9 @@ def composed(index: Index, at: Mapping[str, Along]) -> Along:
         return _composed_form(index, at)
     named = index if isinstance(index, Affine) else Affine(index, 1, 0)
     inner = at[named.iterator]
+    if inner.group:  # frontends leave no other places along rows of groups
+        assert isinstance(index, str)
+        return inner
     if not inner.plain:
         if isinstance(index, str) and not inner.padded:
             return inner
