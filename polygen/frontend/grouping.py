@@ -223,30 +223,40 @@ def _of_all_rows(
     statements: Sequence[Statement], tensors: frozenset[str], group: str, rows: Dim
 ) -> frozenset[str]:
     """The values that operands with rows are computed from, where they are the same whatever
-    groups these are of: nothing but products and each other reads them, at their own rows.
+    groups these are of: nothing but products and each other reads them.
     """
-    read: dict[str, list[tuple[Statement, Access]]] = {}
-    for one in statements:
-        for access in one.reads:
-            read.setdefault(access.name, []).append((one, access))
-    found: set[str] = set()
-    for one in reversed(statements):
-        row, extent = one.domain[0]
-        if not isinstance(one, Pointwise) or extent != rows or one.write.index[0] != row:
-            continue
-        if one.write.name in tensors or not all(
-            isinstance(by, Contraction) or by.write.name in found
-            for by, _ in read.get(one.write.name, [])
-        ):
-            continue
-        indices = [index for access in one.reads for index in access.index]
-        indices += [arg.index for arg in one.args if isinstance(arg, Coordinate)]
-        places = [place for index in indices for place in places_of(index)]
-        met = {it for p in places if isinstance(p, Form) for it in p.iterators}
-        met |= {p.iterator for p in places if isinstance(p, Affine)}
-        if group not in places and not {row, group} & met:
-            found.add(one.write.name)
-    return frozenset(found)
+    found = {one.write.name for one in statements if _is_alike(one, tensors, group, rows)}
+    values = {one.write.name for one in statements}
+    while True:
+        apart = {
+            name
+            for one in statements
+            for name in (one.write.name, *(access.name for access in one.reads))
+            if name in found
+            and (
+                any(access.name in values - found for access in one.reads)
+                if name == one.write.name
+                else not isinstance(one, Contraction) and one.write.name not in found
+            )
+        }
+        if not apart:
+            return frozenset(found)
+        found -= apart
+
+
+def _is_alike(one: Statement, tensors: frozenset[str], group: str, rows: Dim) -> bool:
+    """Whether a statement computes rows in their order, of arguments at the same or at any that
+    vectors name, and of nothing that groups have.
+    """
+    row, extent = one.domain[0]
+    if not isinstance(one, Pointwise) or extent != rows or one.write.index[0] != row:
+        return False
+    indices = [index for access in one.reads for index in access.index]
+    indices += [arg.index for arg in one.args if isinstance(arg, Coordinate)]
+    places = [place for index in indices for place in places_of(index)]
+    met = {it for p in places if isinstance(p, Form) for it in p.iterators}
+    met |= {p.iterator for p in places if isinstance(p, Affine)}
+    return one.write.name not in tensors and group not in places and not {row, group} & met
 
 
 def _is_grouped(statement: Statement, group: str) -> bool:

@@ -95,9 +95,7 @@ def check_chunks(
         first += fetch.words
 
 
-def check_statements(
-    plan: KernelPlan, made: Prologue, value: str, *, of_all: bool = False
-) -> None:
+def check_statements(plan: KernelPlan, made: Prologue, value: str, *, of_all: bool = False) -> None:
     """What the match says of an operand is what the program's statements say.
 
     Args:

@@ -9,7 +9,8 @@
 1. For p = 0, 1, 2 these are x1 * w0, x0 * w1, x0 * w0: what is small is added up first, so that
    additions to sums that are large already are no more than without parts. What is left out,
    x1 * w1 and what x1 loses, is less than 3 * 2^-22 of a product.
-2. The parts are operands that are computed: whoever makes those of other products makes these.
+2. The parts are operands that are computed: whoever makes those of other products makes these. Of
+   an operand that is computed itself its statements are part of that, for each part again.
 3. Instructions of warpgroups cut sums off where f32 instructions round. So sums are in blocks, each
    promoted by an f32 instruction; no factor multiplies it.
 

@@ -127,24 +127,15 @@ def test_rows_by_index_in_steps():
     )
 
 
-def test_operands_of_groups_and_of_all_rows_at_once():
-    refused(
-        UnsupportedProgram,
-        "is read at other rows than its own",
-        lambda x, w, ends: pg.grouped_matmul(pg.relu(x), w, ends) @ pg.relu(x),
-        "bf16[8,8]",
-        "bf16[E,8,8]",
-        ENDS,
-    )
-
-
 def test_operands_that_a_launch_before_makes():
     refused(
         ScheduleError,
-        'roles.computes = "before" with rows in groups',
-        lambda x, rows, w, ends: pg.grouped_matmul(x[rows], w, ends),
-        "bf16[S,K]",
-        "s32[T]",
+        'roles.computes = "before" with v.*what its rows. groups have.*rows of all groups alike',
+        lambda x, s, w, ends: pg.grouped_matmul(
+            (x * pg.per_group(s, ends, x)[:, None]).astype("bf16"), w, ends
+        ),
+        X,
+        "f32[E]",
         W,
         ENDS,
         arch="sm_90a",

@@ -81,6 +81,15 @@ def scaled_rows(x, w, ends, s):
     return pg.grouped_matmul(kept.astype("bf16"), w, ends)
 
 
+def scaled_by_group(x, w, ends, s):
+    rows = x * pg.per_group(s, ends, x)[:, None]
+    return pg.grouped_matmul(rows.astype("bf16"), w, ends)
+
+
+def in_f32(x, rows, w, ends, s):
+    return pg.grouped_matmul(pg.maximum(x[rows], 0), w, ends) * s[:, None]
+
+
 def narrow_matrices(x, rows, w, ends, s):
     return pg.grouped_matmul(x[rows], (w * s[:, :, None]).astype("bf16").mT, ends)
 
@@ -115,6 +124,9 @@ UNSORTED = (*PLAIN, "s32[T]", "f32[S,N]")
 BACK = (*ROUTED[:4], "s32[T]", "f32[S,N]", "bf16[S,N]")
 SCALED = (*PLAIN, "f32[T]")
 NARROW = ("bf16[S,K]", "s32[T]", "s8[E,N,K]", "s32[E]", "bf16[E,N]")
+BY_GROUP = (*PLAIN, "f32[E]")
+F32 = ("f32[S,K]", "s32[T]", "f32[E,K,N]", "s32[E]", "f32[T]")
+FIRST = replace(SHALLOW, roles=Roles("cooperative", 40, 232, "before"))
 COMPUTING = roles((128, 64, 64), (64, 64), registers=152)
 
 # name -> (function, signature, schedule, sizes of a run)
@@ -194,6 +206,19 @@ KERNELS = {
         (75, 72, 72),
     ),
     "warps, a computed operand": (scaled_rows, SCALED, SCHEDULE, (75, 72, 72)),
+    "warps, rows by numbers of groups": (scaled_by_group, BY_GROUP, SCHEDULE, (75, 72, 72)),
+    "warps, f32 by index": (
+        in_f32, F32, replace(SCHEDULE, tile=Tile(CtaTile(64, 64, 32), WarpTile(32, 32))),
+        (75, 72, 72),
+    ),
+    "roles, rows by numbers of groups": (scaled_by_group, BY_GROUP, COMPUTING, (270, 72, 136)),
+    "roles, rows by index, made first": (routed, ROUTED, FIRST, (270, 72, 136)),
+    "roles, a computed operand, made first": (scaled_rows, SCALED, FIRST, (270, 72, 136)),
+    "roles, computed matrices, made first": (
+        narrow_matrices, NARROW, replace(FIRST, tile=Tile(CtaTile(64, 64, 64), WarpTile(64, 64))),
+        (140, 72, 136),
+    ),
+    "roles, made first and stored by index": (there_and_back, BACK, FIRST, (270, 72, 136)),
     "warps, computed matrices": (narrow_matrices, NARROW, SCHEDULE, (75, 72, 72)),
     "roles, rows by index": (routed, ROUTED, COMPUTING, (270, 72, 136)),
     "roles, a pair of rows by index": (
