@@ -124,12 +124,6 @@ def cosine_then_norm(x: Any, w: Any) -> Any:
     return pg.layer_norm((x @ w.T) * inverse)
 
 
-def mixture_of_experts(x: Any, rows: Any, gate: Any, up: Any, ends: Any) -> Any:
-    picked = x[rows]
-    values = pg.grouped_matmul(picked, up.mT, ends)
-    return pg.silu(pg.grouped_matmul(picked, gate.mT, ends)) * values
-
-
 def gated_layer(x: Any, g: Any, w: Any, b: Any) -> Any:
     return pg.gelu(pg.rms_norm(x, g) @ w.T + b)
 
@@ -189,11 +183,6 @@ PROGRAMS: dict[str, Everyday] = {
     ),
     "SigLIP": Everyday(
         sigmoid_contrast, ("bf16[M,K]", "bf16[N,K]", "f32", "f32", "f32"), LARGE, TOKENS
-    ),
-    "mixture of experts": Everyday(
-        mixture_of_experts,
-        ("bf16[S,K]", "s32[M]", "bf16[E,N,K]", "bf16[E,N,K]", "s32[E]"),
-        {"S": 4096, "M": 8192, "E": 8, "N": 4096, "K": 4096}, TOKENS | {"S": 40, "E": 5},
     ),
     "a layer in f32": Everyday(
         gated_layer, ("f32[M,K]", "f32[K]", "f32[N,K]", "f32[N]"), LARGE, TOKENS
