@@ -13,31 +13,37 @@ from typing import Any, Protocol
 import numpy as np
 
 from polygen.brief import Brief
+from polygen.chained import is_chain
 from polygen.emit.source import KernelSource
 from polygen.emulated import Emulation, emulate, launch_of
-from polygen.frontend.dtypes import F64
+from polygen.frontend.dtypes import F32, F64, TF32
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Program, Tensor
 from polygen.lower.plan import KernelPlan
 from polygen.machine import AccessProfile, Finding
 from polygen.pipeline import Passes, check_sizes
 from polygen.poly.legality import Proof
+from polygen.poly.prologue import multiplied, prologues
 from polygen.small_problem import few_blocks, runnable_sizes, trial_operands, trial_sizes
 
 Array = np.ndarray[Any, Any]
 
+_PART = "nearest_tf32"  # of which f32 operands that are multiplied in parts are made
 # Primitives that map small integers to values every dtype here holds exactly.
 # fmt: off
 _EXACT = frozenset(
     [
         "add", "sub", "mul", "neg", "abs", "minimum", "maximum", "where", "lt", "le", "gt", "ge",
         "eq", "ne", "logical_and", "logical_or", "logical_not", "cast", "square", "relu", "clip",
+        _PART,
     ]
 )
 # fmt: on
 _EXACT_FOLDS = ("sum", "max", "min", "argmax", "argmin")
 
 
+# Of computed operands, in shares of themselves: f32 functions, and how tf32 rounds.
+_F32_OFF, _TF32_OFF = 2.0**-18, 2.0**-10
 _SHOWN = 6  # instructions of the access profile that are printed
 
 
@@ -101,6 +107,22 @@ def is_exact(program: Program) -> bool:
     """Whether the program maps small integers to exactly representable results."""
     folds = all(fold.function in _EXACT_FOLDS for fold in program.folds)
     return folds and all(s.function in _EXACT for s in program.pointwise)
+
+
+def operands_off(program: Program) -> float:
+    """How far computed operands of f32 and tf32 may be off, in shares of themselves; 0: they are
+    exact, or of 16 bits, whose rounding the program says.
+
+    What a sum is off by then goes with the magnitudes of its terms, which may cancel.
+    """
+    if is_exact(program) or program.rest is not None or is_chain(program):
+        return 0.0
+    kinds = set()
+    for own in prologues(program).values():
+        functions = {one.function for one in own}
+        if functions - _EXACT:
+            kinds.add(F32 if _PART in functions else multiplied(program, own[-1]))
+    return _TF32_OFF if TF32 in kinds else _F32_OFF if F32 in kinds else 0.0
 
 
 class Checked(Protocol):
@@ -174,14 +196,16 @@ def check(
     arrays = {t.name: value for t, value in zip(program.operands, operands, strict=True)}
     wanted = evaluate(program, arrays, chosen)
     wide = any(one.dtype == F64 for one in program.contractions)  # nothing is computed in f32
-    in_single = wanted if wide else evaluate(program, arrays, chosen, single=True)
+    others = [wanted if wide else evaluate(program, arrays, chosen, single=True)]
+    if off := operands_off(program):
+        others += [evaluate(program, arrays, chosen, moved=moved) for moved in (off, -off)]
     done = emulate(program, few_blocks(source), ptx, operands, profile=True, workers=workers)
     results = done.results if isinstance(done.results, tuple) else (done.results,)
     findings = list(done.report.findings)
     exact = is_exact(program)
     worst = 0.0
-    for tensor, found, *expected in zip(program.outputs, results, wanted, in_single, strict=True):
-        finding, error = compare(tensor, found, expected[0], exact, expected[1])
+    for tensor, found, *expected in zip(program.outputs, results, wanted, *others, strict=True):
+        finding, error = compare(tensor, found, expected[0], exact, *expected[1:])
         worst = max(worst, error)
         if finding is not None:
             findings.append(finding)
@@ -199,14 +223,15 @@ def check(
 
 
 def compare(
-    tensor: Tensor, found: Array, expected: Array, exact: bool, in_single: Array | None = None
+    tensor: Tensor, found: Array, expected: Array, exact: bool, *others: Array
 ) -> tuple[Finding | None, float]:
     """The first element that differs by more than allowed, and the largest relative error.
 
     Inexact functions may differ by two units in the last place of the output, or by 2^-18 of f32
     arithmetic, 2^-46 of f64 results; whole numbers besides by one, conditions not at all; and where
-    `in_single`, which is `expected` by f32 arithmetic, is farther off (the sine of a large product,
-    a number rounded to a whole one), from that or what lies between.
+    `others`, which are `expected` by f32 arithmetic and of operands that are off (`operands_off`),
+    are farther off (the sine of a large product, a number rounded to a whole one, a sum of terms
+    that cancel), from them or what lies between.
     """
     kind = tensor.dtype.kind
     a = (found.view(np.uint8) if kind == "bool" else found).astype(np.float64)
@@ -215,22 +240,27 @@ def compare(
     allowed = max(2.0**-tensor.dtype.mantissa, arithmetic) if kind == "float" else arithmetic
     allowed = 0.0 if exact or kind == "bool" else allowed
     scale = np.maximum(np.abs(b), 1.0)
-    c = b if exact or in_single is None else in_single.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        numbers = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
-        b = np.where(numbers, np.clip(a, np.fmin(b, c), np.fmax(b, c)), b)
-        apart = np.abs(a - b)
-        if kind == "int" and not exact:
-            apart = np.maximum(apart - 1, 0)  # a value between two may be rounded to either
-        error = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, apart / scale)
-    error = np.where(np.isnan(error), np.inf, error)
-    worst = float(error.max(initial=0.0))
-    if worst <= allowed:
+    every = [b, *(() if exact else (other.astype(np.float64) for other in others))]
+    worst = float(_apart(a, every[:2], kind, exact, scale).max(initial=0.0))
+    error = _apart(a, every, kind, exact, scale)
+    if float(error.max(initial=0.0)) <= allowed:
         return None, worst
     first = tuple(int(i) for i in np.argwhere(error > allowed)[0])
     place = ", ".join(map(str, first))
     sentence = f"{tensor.name}[{place}] is {a[first]}, NumPy says {b[first]}"
     return Finding("wrong-value", sentence, tensor.name, int((error > allowed).sum())), worst
+
+
+def _apart(a: Array, every: list[Array], kind: str, exact: bool, scale: Array) -> Array:
+    """How far elements are from what lies between some others, in shares of their size."""
+    with np.errstate(invalid="ignore"):
+        b, numbers = every[0], np.isfinite(a) & np.isfinite(every).all(axis=0)
+        b = np.where(numbers, np.clip(a, np.fmin.reduce(every), np.fmax.reduce(every)), b)
+        apart = np.abs(a - b)
+        if kind == "int" and not exact:
+            apart = np.maximum(apart - 1, 0)  # a value between two may be rounded to either
+        error = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, apart / scale)
+    return np.where(np.isnan(error), np.inf, error)
 
 
 __all__ = [

@@ -14,6 +14,7 @@ import numpy as np
 
 from polygen.emit.source import KernelSource
 from polygen.frontend.dtypes import U8
+from polygen.frontend.grouping import rows_in_groups
 from polygen.frontend.indices import named_in, size_value, times_in
 from polygen.frontend.pitches import pitch_of
 from polygen.frontend.program import Dim, Program
@@ -169,11 +170,6 @@ def trial_rows(count: int, rows: int, generator: np.random.Generator) -> Array:
     return generator.permutation(np.arange(-1, rows + spare))[:count]
 
 
-def _rows(program: Program, sizes: dict[str, int]) -> int:
-    """The rows of all groups, which are those of every output."""
-    return _extent(program.outputs[0].dims[0], sizes)
-
-
 def _extent(dim: Dim, sizes: dict[str, int]) -> int:
     found: int = size_value(dim, sizes)
     return found
@@ -200,7 +196,8 @@ def trial_operands(
         if tensor.dtype == U8:
             values = np.abs(values)
         if tensor.name == program.ends:
-            values = trial_ends(shape[0], _rows(program, sizes), generator)
+            rows = _extent(rows_in_groups(program), sizes)
+            values = trial_ends(shape[0], rows, generator)
         if tensor.name in program.gathered:
             values = generator.integers(0, _extent(program.gathered[tensor.name], sizes), shape)
         if tensor.name in program.scattered:

@@ -124,6 +124,10 @@ def cosine_then_norm(x: Any, w: Any) -> Any:
     return pg.layer_norm((x @ w.T) * inverse)
 
 
+def gated_layer(x: Any, g: Any, w: Any, b: Any) -> Any:
+    return pg.gelu(pg.rms_norm(x, g) @ w.T + b)
+
+
 TOKENS = {"M": 72, "N": 136, "K": 208}
 LARGE = {"M": 4096, "N": 4096, "K": 1024}
 HEADS = ("bf16[B,S,H,64]",) * 3
@@ -179,6 +183,9 @@ PROGRAMS: dict[str, Everyday] = {
     ),
     "SigLIP": Everyday(
         sigmoid_contrast, ("bf16[M,K]", "bf16[N,K]", "f32", "f32", "f32"), LARGE, TOKENS
+    ),
+    "a layer in f32": Everyday(
+        gated_layer, ("f32[M,K]", "f32[K]", "f32[N,K]", "f32[N]"), LARGE, TOKENS
     ),
     "cosine, then norm": Everyday(
         cosine_then_norm, ("bf16[M,K]", "bf16[N,K]"), {"M": 8192, "N": 1024, "K": 512}, TOKENS

@@ -42,8 +42,9 @@ from polygen.emit.functions import FAST_BITS, behind, expanded
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import F32, F64, TF32
 from polygen.frontend.evaluate import evaluate
-from polygen.frontend.grouping import one_group
+from polygen.frontend.grouping import apart_from_groups, one_group, rows_in_groups
 from polygen.frontend.groups import bounds
+from polygen.frontend.indices import size_value
 from polygen.frontend.program import (
     Access,
     Argument,
@@ -113,6 +114,17 @@ def expected(
     """
     if program.ends:
         return _of_groups(program, arrays, sizes, atom_k)
+    return _expected(program, arrays, sizes, atom_k, {})
+
+
+def _expected(
+    program: Program,
+    arrays: Mapping[str, Any],
+    sizes: Mapping[str, int],
+    atom_k: int,
+    rounded: Mapping[str, Any],
+) -> tuple[Expected, ...]:
+    """The same; `rounded`: how far arrays may be from what they are taken for."""
     program = rewritten(program)
     rest, program = program.rest, replace(program, rest=None)
     given = {t.name: np.asarray(arrays[t.name]).astype(np.float64) for t in program.operands}
@@ -121,7 +133,8 @@ def expected(
     program = without_prologues(without_row_operands(program))
     contraction = _contraction(program)
     inputs = given | {value: rounded for value, (rounded, _) in made.items()}
-    multiplied, ties = dict(inputs), {value: error for value, (_, error) in made.items()}
+    multiplied = dict(inputs)
+    ties = {**rounded, **{value: error for value, (_, error) in made.items()}}
     for tensor in program.inputs:
         if tensor.dtype == TF32:
             multiplied[tensor.name], tie = nearest_tf32(inputs[tensor.name])
@@ -186,18 +199,40 @@ def _rest(
 def _of_groups(
     program: Program, arrays: Mapping[str, Any], sizes: Mapping[str, int], atom_k: int
 ) -> tuple[Expected, ...]:
-    """The outputs group after group; rows that have none may hold anything."""
+    """The outputs group after group; rows that have none may hold anything, and stay as they are
+    where rows are stored by index.
+    """
+    given = {t.name: np.asarray(arrays[t.name]) for t in program.operands}
+    wide = {name: array.astype(np.float64) for name, array in given.items()}
+    apart = {one.write.name for one in apart_from_groups(program)}
+    shared = {name: own for name, own in prologues(program).items() if name in apart}
+    made = {value: _operand(program, value, wide, sizes) for value in shared}
+    program = without_prologues(program, shared)
+    given |= {value: found for value, (found, _) in made.items()}
+    ties = {value: error for value, (_, error) in made.items()}
     shapes = [shape_of(tensor, sizes) for tensor in program.outputs]
-    values = [np.full(shape, np.nan) for shape in shapes]
-    allowed = [np.full(shape, np.inf) for shape in shapes]
-    table = bounds(arrays[program.ends], shapes[0][0])
+    values = [wide.get(t.name, np.full(s, np.nan)) for t, s in _pairs(program, shapes)]
+    allowed = [np.full(s, 0.0 if t.name in wide else np.inf) for t, s in _pairs(program, shapes)]
+    writes = {s.write.name: s.write for s in program.statements}
+    table = bounds(given[program.ends], size_value(rows_in_groups(program), sizes))
     for group, (first, last) in enumerate(zip(*table, strict=True)):
-        if last > first:
-            alone = one_group(program, group, int(first), int(last - first))
-            for number, one in enumerate(expected(alone, arrays, sizes, atom_k)):
-                values[number][first:last] = one.value
-                allowed[number][first:last] = one.allowed
+        if last <= first:
+            continue
+        alone = one_group(program, group, int(first), int(last - first))
+        for number, one in enumerate(_expected(alone, given, sizes, atom_k, ties)):
+            rows: Any = slice(first, last)
+            for by in writes[one.tensor.name].indexed_by:
+                rows = given[by.name][first:last]
+                rows = rows[(rows >= 0) & (rows < len(one.value))]
+            own = one.value[rows] if one.tensor.name in wide else one.value
+            error = one.allowed[rows] if one.tensor.name in wide else one.allowed
+            values[number][rows], allowed[number][rows] = own, error
     return tuple(map(Expected, program.outputs, values, allowed))
+
+
+def _pairs(program: Program, shapes: Sequence[tuple[int, ...]]) -> list[tuple[Tensor, Any]]:
+    """The outputs, each with its shape."""
+    return list(zip(program.outputs, shapes, strict=True))
 
 
 def _contraction(program: Program) -> Contraction:
@@ -250,7 +285,7 @@ def _operand(
     own: Sequence[Pointwise | Fold] = prologues(program)[value] if by_rows is None else by_rows.own
     last = own[-1]
     assert isinstance(last, Pointwise)
-    kind, extents = multiplied_as(last), dict(last.domain)
+    kind, extents = multiplied_as(program, last), dict(last.domain)
     dims = tuple(extents[i] if isinstance(i, str) else 1 for i in last.write.index)
     names = frozenset(s.write.name for s in own) if kind.bits > FAST_BITS else frozenset()
     statements, moves = _moved(own, sizes, accurate=names)

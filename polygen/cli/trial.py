@@ -15,6 +15,7 @@ from polygen.cli.commands import sums_json
 from polygen.cli.output import print_json, print_pairs
 from polygen.cli.sum_error import reduction_size
 from polygen.errors import PolygenError
+from polygen.frontend.grouping import rows_in_groups
 from polygen.frontend.groups import routed_ends
 from polygen.frontend.indices import size_value
 from polygen.frontend.pitches import pitch_of, pitches
@@ -141,7 +142,7 @@ def random_operands(
     for tensor in program.operands:
         shape = tuple(d if isinstance(d, int) else sizes[d] for d in tensor.dims)
         if tensor.name == program.ends:
-            rows = program.outputs[0].dims[0]
+            rows = rows_in_groups(program)
             count = rows if isinstance(rows, int) else sizes[rows]
             values.append(routed_ends(shape[0], count, seed))
             continue

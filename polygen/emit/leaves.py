@@ -173,6 +173,7 @@ def element_of(access: Read, kind: str, row: str, column: str) -> str:
 
 def row_at(rows: Rows, row: str) -> str:
     """Which row of an array goes with a row: the one that a vector names."""
+    row = f"({ROWS_BEFORE} + {row})" if rows.grouped else row
     row = row if rows.per == 1 else f"({row} / {rows.per})"
     place = plus(row if rows.scale == 1 else f"{row} * {rows.scale}", rows.offset)
     return f"row_at({c_name(rows.vector)}, {place}, {size_name(rows.extent)})"

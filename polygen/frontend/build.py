@@ -84,8 +84,9 @@ def build_program(
     names = [str(name) for tensor in given for name in (tensor.name, *tensor.dims)]
     builder = Builder(_prefix("v", given), Iterators(names), acc_dtype)
     stores = {one.target: one for one in trace.assigned}
-    for position, root in enumerate(roots):
-        builder.collect(stores[root].value if root in stores else root, position)
+    values = [stores[root].value if root in stores else root for root in roots]
+    for position, value in enumerate(values):
+        builder.collect(value, position)
     builder.contract(trace.positions())
     output = _prefix("y", given)
     outputs = tuple(
@@ -96,7 +97,7 @@ def build_program(
     )
     statements = tuple(builder.statements)
     require_unread(trace.assigned, statements)
-    ends = ends_of(roots)
+    ends = ends_of(values)
     if ends is not None:
         group = builder.iterators.group()
         statements = in_groups(statements, (*inputs, *outputs), ends, group)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from polygen.errors import ArgumentError
 from polygen.frontend.dtypes import F32
 from polygen.frontend.forms import Form
 from polygen.frontend.functions import TABLE
-from polygen.frontend.grouping import one_group
+from polygen.frontend.grouping import apart_from_groups, one_group, rows_in_groups
 from polygen.frontend.groups import bounds
 from polygen.frontend.indexing import form_of
 from polygen.frontend.indices import size_value
@@ -110,6 +111,7 @@ def evaluate(
     sizes: Mapping[str, int] | None = None,
     round_outputs: bool = True,
     single: bool = False,
+    moved: float = 0.0,
 ) -> tuple[Array, ...]:
     """Interprets a Program's statements in float64.
 
@@ -122,6 +124,8 @@ def evaluate(
             operands are used as they are: rounding them is the tensor core's doing.
         single: round constants, and what each pointwise function gives, to f32 as kernels do. How
             far that is from the float64 values says how much the program makes of a rounding.
+        moved: by which share of its terms' magnitudes each sum is moved whose operands are
+            computed: what the program makes of operands that are as far off.
 
     Returns:
         The outputs in order, each of its dims' shape.
@@ -137,9 +141,9 @@ def evaluate(
         values[tensor.name] = np.asarray(arrays[tensor.name]).astype(np.float64)
         _bind_sizes(str(tensor), tensor.dims, values[tensor.name].shape, extents)
     if program.ends:
-        found = _by_groups(program, values, extents, round_outputs, single)
+        found = _by_groups(program, values, extents, round_outputs, single, moved)
     else:
-        found = _run(program, values, extents, round_outputs, single)
+        found = _run(program, values, extents, round_outputs, single, moved)
     outputs = [(found[tensor.name], tensor.dtype.numpy) for tensor in program.outputs]
     return tuple(value.astype(dtype) if round_outputs else value for value, dtype in outputs)
 
@@ -150,6 +154,7 @@ def _run(
     extents: Mapping[str, int],
     round_outputs: bool,
     single: bool,
+    moved: float = 0.0,
 ) -> dict[str, Array]:
     """All values, by name."""
     values = dict(given)
@@ -159,6 +164,10 @@ def _run(
         with np.errstate(all="ignore"):
             if isinstance(statement, Contraction):
                 values[name] = _contraction(statement, values, extents)
+                own = [access.name for access in statement.reads]
+                if moved and any(one not in program.tensors for one in own):
+                    sizes = values | {one: np.abs(values[one]) for one in own}
+                    values[name] = values[name] + moved * _contraction(statement, sizes, extents)
                 if program.rest is not None:  # of the only product
                     made = _run(program.rest.middle, values, extents, True, single)
                     more = _run(program.rest.last, {**values, **made}, extents, False, single)
@@ -184,7 +193,7 @@ def _placed(
     """The array that a statement writes: as it is, a part of it, or at sums of digits."""
     name, index = statement.write.name, statement.write.index
     if statement.write.indexed_by:
-        return _by_index(statement.write, value, values)
+        return _by_index(statement, value, values, extents)
     if name not in program.in_parts and not any(isinstance(one, Form) for one in index):
         return value
     shape = tuple(_size(dim, extents) for dim in program.tensors[name].dims)
@@ -195,11 +204,13 @@ def _placed(
     return found
 
 
-def _by_index(write: Access, value: Array, values: Mapping[str, Array]) -> Array:
+def _by_index(
+    statement: Pointwise, value: Array, values: Mapping[str, Array], extents: Mapping[str, int]
+) -> Array:
     """An array with rows stored into it; numbers that name no row store nothing."""
-    first, *_ = write.index
-    assert isinstance(first, Gathered)
-    rows, found = values[first.rows].astype(np.int64), values[write.name].copy()
+    write, ranges = statement.write, _extents(statement, extents)
+    (named,) = write.indexed_by
+    rows, found = _select(named, values, ranges).astype(np.int64), values[write.name].copy()
     inside = (rows >= 0) & (rows < len(found))
     found[rows[inside]] = value[inside]
     return found
@@ -211,18 +222,22 @@ def _by_groups(
     extents: Mapping[str, int],
     round_outputs: bool,
     single: bool,
+    moved: float,
 ) -> dict[str, Array]:
     """The outputs, group after group: rows that have no group stay NaN."""
     shapes = {t.name: tuple(_size(dim, extents) for dim in t.dims) for t in program.outputs}
-    found = {name: np.full(shape, np.nan) for name, shape in shapes.items()}
-    rows = len(next(iter(found.values())))
+    found = {name: np.full(shape, np.nan) for name, shape in shapes.items() if name not in given}
+    apart = replace(program, statements=apart_from_groups(program))
+    known = _run(apart, given, extents, round_outputs, single)
+    rows = _size(rows_in_groups(program), extents)
     for group, (first, last) in enumerate(zip(*bounds(given[program.ends], rows), strict=True)):
         if last > first:
             alone = one_group(program, group, int(first), int(last - first))
-            values = _run(alone, given, extents, round_outputs, single)
+            values = _run(alone, known, extents, round_outputs, single, moved)
             for name, array in found.items():
                 array[first:last] = values[name]
-    return found
+            known |= {name: values[name] for name in shapes if name not in found}  # by index
+    return found | {name: known[name] for name in shapes if name not in found}
 
 
 def _size(dim: Dim, extents: Mapping[str, int]) -> int:

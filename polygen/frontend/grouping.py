@@ -14,6 +14,7 @@ from polygen.errors import DTypeError, ShapeError, UnsupportedProgram
 from polygen.frontend.describing import describe
 from polygen.frontend.dtypes import S32
 from polygen.frontend.forms import Form
+from polygen.frontend.indices import Place, places_of
 from polygen.frontend.nodes import Dims, FoldNode, GroupNode, InputNode, Node, ProductNode, read_by
 from polygen.frontend.program import (
     Access,
@@ -192,9 +193,70 @@ def in_groups(
         UnsupportedProgram: a statement without rows, rows in steps, or a value at other rows than
             its own.
     """
-    over = _Groups(ends, group, frozenset(tensor.name for tensor in tensors))
     rows = next(dict(s.domain)[s.write.iterators[0]] for s in statements if _is_grouped(s, group))
+    names = frozenset(tensor.name for tensor in tensors)
+    apart = _of_all_groups(statements) | _of_all_rows(statements, names, group, rows)
+    over = _Groups(ends, group, names, apart)
     return tuple(over.statement(one, rows) for one in statements)
+
+
+def _of_all_groups(statements: Sequence[Statement]) -> frozenset[str]:
+    """The values that operands without rows are computed from, as matrices of groups are."""
+    writers = {one.write.name: one for one in statements}
+    wanted = [
+        access.name
+        for one in statements
+        if isinstance(one, Contraction)
+        for access in one.reads
+        if one.write.iterators[0] not in access.iterators
+    ]
+    found: set[str] = set()
+    while wanted:
+        name = wanted.pop()
+        if name in writers and name not in found:
+            found.add(name)
+            wanted += [access.name for access in writers[name].reads]
+    return frozenset(found)
+
+
+def _of_all_rows(
+    statements: Sequence[Statement], tensors: frozenset[str], group: str, rows: Dim
+) -> frozenset[str]:
+    """The values that operands with rows are computed from, where they are the same whatever
+    groups these are of: nothing but products and each other reads them.
+    """
+    found = {one.write.name for one in statements if _is_alike(one, tensors, group, rows)}
+    values = {one.write.name for one in statements}
+    while True:
+        apart = {
+            name
+            for one in statements
+            for name in (one.write.name, *(access.name for access in one.reads))
+            if name in found
+            and (
+                any(access.name in values - found for access in one.reads)
+                if name == one.write.name
+                else not isinstance(one, Contraction) and one.write.name not in found
+            )
+        }
+        if not apart:
+            return frozenset(found)
+        found -= apart
+
+
+def _is_alike(one: Statement, tensors: frozenset[str], group: str, rows: Dim) -> bool:
+    """Whether a statement computes rows in their order, of arguments at the same or at any that
+    vectors name, and of nothing that groups have.
+    """
+    row, extent = one.domain[0]
+    if not isinstance(one, Pointwise) or extent != rows or one.write.index[0] != row:
+        return False
+    indices = [index for access in one.reads for index in access.index]
+    indices += [arg.index for arg in one.args if isinstance(arg, Coordinate)]
+    places = [place for index in indices for place in places_of(index)]
+    met = {it for p in places if isinstance(p, Form) for it in p.iterators}
+    met |= {p.iterator for p in places if isinstance(p, Affine)}
+    return one.write.name not in tensors and group not in places and not {row, group} & met
 
 
 def _is_grouped(statement: Statement, group: str) -> bool:
@@ -206,11 +268,15 @@ def _is_grouped(statement: Statement, group: str) -> bool:
 class _Groups:
     """Rewrites statements of one program."""
 
-    def __init__(self, ends: InputNode, group: str, tensors: frozenset[str]) -> None:
-        self.ends, self.group, self.tensors = ends, group, tensors
+    def __init__(
+        self, ends: InputNode, group: str, tensors: frozenset[str], apart: frozenset[str]
+    ) -> None:
+        self.ends, self.group, self.tensors, self.apart = ends, group, tensors, apart
 
     def statement(self, one: Statement, rows: Dim) -> Statement:
-        """One statement, over the groups as well."""
+        """One statement, over the groups as well; as it is where it computes no rows."""
+        if one.write.name in self.apart:
+            return one
         row, extent = one.domain[0]
         if extent != rows or len(one.write.iterators) != 2:
             raise UnsupportedProgram(
@@ -236,7 +302,9 @@ class _Groups:
     def _access(self, access: Access, row: str) -> Access:
         if access.name in self.tensors:
             return Access(access.name, tuple(self._row(index, row) for index in access.index))
-        if access.index[:1] != (row,):
+        if access.name in self.apart and access.index[1:].count(row) == 0:
+            return Access(access.name, tuple(self._row(index, row) for index in access.index))
+        if access.name in self.apart or access.index[:1] != (row,):
             raise UnsupportedProgram(
                 f"{access} is read at other rows than its own",
                 where="grouped_matmul",
@@ -247,21 +315,35 @@ class _Groups:
 
     def _row(self, index: Index, row: str) -> Index:
         if isinstance(index, Gathered):
-            raise UnsupportedProgram(
-                f"rows in groups are read at {index}",
-                where="grouped_matmul",
-                why="rows of a group are adjacent",
-                nearest="Pass the rows themselves as an argument, in the order of the groups",
-            )
+            places = tuple(self._place(place, row) for place in index.places)
+            return replace(index, places=places)
+        return self._place(index, row)
+
+    def _place(self, index: Place, row: str) -> Place:
         met = index.iterators if isinstance(index, Form) else ()
         if row in met or (isinstance(index, Affine) and index.iterator == row):
             raise UnsupportedProgram(
                 f"rows in groups are read at {index}",
                 where="grouped_matmul",
                 why="rows of a group are adjacent",
-                nearest="Pass the rows themselves as an argument",
+                nearest="Pass the rows themselves as an argument, or x[rows] with a vector that "
+                "names them in the order of the groups",
             )
-        return Within(row, self.group, self.ends.tensor.name) if index == row else index
+        return Within(str(index), self.group, self.ends.tensor.name) if index == row else index
+
+
+def rows_in_groups(program: Program) -> Dim:
+    """How many rows all groups and none have, of a program in groups."""
+    group = program.in_groups[0].group
+    return next(one.domain[1][1] for one in program.statements if one.domain[0][0] == group)
+
+
+def apart_from_groups(program: Program) -> tuple[Statement, ...]:
+    """The statements of a program in groups that compute no rows: operands that groups share, and
+    the matrices of all of them.
+    """
+    group = program.in_groups[0].group
+    return tuple(one for one in program.statements if one.domain[0][0] != group)
 
 
 def one_group(program: Program, number: int, first: int, rows: int) -> Program:
@@ -274,25 +356,34 @@ def one_group(program: Program, number: int, first: int, rows: int) -> Program:
         rows: how many it has.
 
     Returns:
-        A program of which outputs have `rows` rows; arguments stay whole.
+        A program of which outputs have `rows` rows; arguments stay whole. What is computed of no
+        rows is not in it (`apart_from_groups`), and read as an argument is.
     """
-    inputs = {tensor.name for tensor in program.inputs}
+    apart = apart_from_groups(program)
+    own = (one for one in program.statements if one not in apart)
+    whole = {tensor.name for tensor in program.inputs} | {one.write.name for one in apart}
     return replace(
-        program,
-        statements=tuple(_alone(one, number, first, rows, inputs) for one in program.statements),
+        program, statements=tuple(_alone(one, number, first, rows, whole) for one in own)
     )
 
 
-def _alone(one: Statement, number: int, first: int, rows: int, inputs: set[str]) -> Statement:
+def _alone(one: Statement, number: int, first: int, rows: int, whole: set[str]) -> Statement:
     (group, _), (row, _), *others = one.domain
 
-    def index(of: Index) -> Index:
+    def place(of: Place) -> Place:
         if isinstance(of, Within):
             return Affine(of.iterator, 1, first)  # from row 0 on as well: some of the array's
         return number if of == group else of
 
+    def index(of: Index) -> Index:
+        if isinstance(of, Gathered):
+            return replace(of, places=tuple(map(place, of.places)))
+        return place(of)
+
     def access(given: Access) -> Access:
-        if given.name in inputs:
+        if given.name in whole:
+            return Access(given.name, tuple(map(index, given.index)))
+        if given.indexed_by:  # stored where numbers say
             return Access(given.name, tuple(map(index, given.index)))
         return Access(given.name, given.by_group[1:])
 

@@ -42,8 +42,9 @@ def affine_of(iterator: str, scale: int, offset: int, per: int) -> str | Affine:
     return iterator if plain else Affine(iterator, scale, offset, per)
 
 
-def form_of(index: str | int | Affine | Form) -> Form:
-    """An index as a sum of digits."""
+def form_of(index: str | int | Affine | Form | Within) -> Form:
+    """An index as a sum of digits; of rows in groups only where they are those of one group."""
+    assert not isinstance(index, Within)
     if isinstance(index, Form):
         return index
     if isinstance(index, int):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from polygen.frontend.forms import Form
@@ -97,7 +97,8 @@ class Within:
         return f"{self.group}.{self.iterator}"
 
 
-Place = str | int | Affine | Form  # in an array of numbers that names elements of others
+# In an array of numbers that names elements of others.
+Place = str | int | Affine | Form | Within
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +126,20 @@ class Gathered:
 # An iterator's name, a constant (0 on an axis of size 1), a slice, what a reshape or a window makes
 # of several, a row of a group, or one that an array of numbers names.
 Index = str | int | Affine | Form | Within | Gathered
+
+
+def places_of(index: Index) -> tuple[Place, ...]:
+    """The places in an array of numbers that names an element; of another index that itself."""
+    return index.places if isinstance(index, Gathered) else (index,)
+
+
+def by_group(index: Index) -> tuple[str | int | Affine | Form | Gathered, ...]:
+    """An index with rows of groups by group and row: two that say the same."""
+    if isinstance(index, Gathered):
+        places = tuple(one for place in index.places for one in _by_group(place))
+        return (replace(index, places=places),)
+    return _by_group(index)
+
+
+def _by_group(place: Place) -> tuple[str | int | Affine | Form, ...]:
+    return (place.group, place.iterator) if isinstance(place, Within) else (place,)

@@ -47,12 +47,15 @@ def rounded(
     if scaled is not None:
         return left, right, scaled
     kind = given[0] if given else _multiplied_again(left)
-    if kind not in MATMUL_DTYPES or kind == F32 or kind.bits < 16:
+    behind = (one for node in computed for one in walk(node, products=False))
+    chained = any(isinstance(one, ProductNode) for one in behind)
+    if kind not in MATMUL_DTYPES or (kind == F32 and chained) or kind.bits < 16:
         operand = describe(computed[0])
         reason = f"the other operand is {kind}" if given else f"it comes from {kind}"
         raise DTypeError(
             f"{text}: the computed operand {operand} is {computed[0].dtype}",
-            why=f"{reason}; only 16-bit types and tf32 are implied",
+            why=f"{reason}; only 16-bit types and tf32 are implied"
+            + ", and in front of products f32" * chained,
             nearest=_nearest(operand, computed[0], kind, given=bool(given)),
         )
     if kind != TF32:  # which is how f32 is read, and rounds nothing
@@ -71,10 +74,8 @@ def _nearest(operand: str, node: Node, kind: DType, *, given: bool) -> str:
     """
     in_bf16 = f'Write ({operand}).astype("{BF16}")'
     behind = [one for one in walk(node, products=False) if isinstance(one, ProductNode)]
-    if given and kind == F32 and behind:  # one instruction makes both products of a chain
+    if given and kind == F32:  # one instruction makes both products of a chain
         return f"Say {BF16}[...] of all that both products read"
-    if given and kind == F32:
-        return "Say tf32[...] of the other operand, whose arrays stay float32"
     if any(min(kind.bits, one.operand.bits) < BF16.bits for one in behind):
         return f"Return {operand} from one function, and multiply it in a second"
     return f'{in_bf16}, and .astype("{BF16}") behind the other operand' if given else in_bf16

@@ -28,7 +28,7 @@ from polygen.frontend.indices import Dim as Dim
 from polygen.frontend.indices import Gathered as Gathered
 from polygen.frontend.indices import Index as Index
 from polygen.frontend.indices import Within as Within
-from polygen.frontend.indices import named_in
+from polygen.frontend.indices import by_group, named_in, places_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +78,10 @@ class Access:
         """The iterators that occur, axis by axis; an axis indexed by a constant has none."""
         found: list[str] = []
         for index in self.by_group:
-            for placed in index.places if isinstance(index, Gathered) else (index,):
+            for placed in places_of(index):
                 if isinstance(placed, Form):
                     found += placed.iterators
-                elif not isinstance(placed, int):
+                elif isinstance(placed, str | Affine):
                     found.append(placed.iterator if isinstance(placed, Affine) else placed)
         return tuple(found)
 
@@ -109,10 +109,7 @@ class Access:
     @property
     def by_group(self) -> tuple[str | int | Affine | Form | Gathered, ...]:
         """The index with rows of groups by group and row: two axes that say the same."""
-        found: list[str | int | Affine | Form | Gathered] = []
-        for index in self.index:
-            found += (index.group, index.iterator) if isinstance(index, Within) else (index,)
-        return tuple(found)
+        return tuple(placed for index in self.index for placed in by_group(index))
 
     def __str__(self) -> str:
         return f"{self.name}[{','.join(map(str, self.index))}]" if self.index else self.name
@@ -189,6 +186,7 @@ class Contraction:
     dtype: DType  # accumulator type
     block: int = 0  # indices of the sum in a block; 0: it has none
     factors: tuple[Access, ...] = ()
+    exact: bool = False  # operands that are computed in f32 keep its digits; else they are tf32
 
     @property
     def reads(self) -> tuple[Access, ...]:
@@ -338,9 +336,14 @@ class Program(Brief):
     @property
     def ends(self) -> str:
         """The argument that says where groups of rows end; "" without groups."""
+        return next((place.ends for place in self.in_groups), "")
+
+    @property
+    def in_groups(self) -> tuple[Within, ...]:
+        """The indices that are rows of groups, of arrays or of what names rows of them."""
         accesses = (access for s in self.statements for access in (s.write, *s.reads))
-        found = (i.ends for access in accesses for i in access.index if isinstance(i, Within))
-        return next(found, "")
+        places = (place for access in accesses for i in access.index for place in places_of(i))
+        return tuple(place for place in places if isinstance(place, Within))
 
     @property
     def gathered(self) -> dict[str, Dim]:

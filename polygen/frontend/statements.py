@@ -128,7 +128,7 @@ class Builder:
                 along = tuple(extents[label] for label in labels)
                 at = stretched(operand.dims, index, along)
                 sides.append(self._leaf(operand, at, dict(zip(names, extents, strict=True))))
-            position = len(self.statements)
+            position, values = len(self.statements), {s.write.name for s in self.statements}
             statement = Contraction(
                 name=f"S{position}",
                 domain=tuple(zip(own, extents, strict=False)),
@@ -136,6 +136,7 @@ class Builder:
                 lhs=sides[0],
                 rhs=sides[1],
                 dtype=accumulator(node.operand, self.acc_dtype),
+                exact=node.operand == F32 and any(s.name in values for s in sides),
             )
             # Two spellings of one product are one statement.
             unnamed = replace(statement, name="", write=replace(statement.write, name=""))

@@ -252,14 +252,6 @@ class Trace:
         where = describe_product(text, left, right)
         left, right, kinds = rounded(self, left, right, where, in_groups=ends is not None)
         check_matmul_dtypes((names[0], kinds[0]), (names[1], kinds[1]))
-        for name, node in zip(names, (left, right), strict=True):
-            if kinds[0] == F32 and isinstance(node, ViewNode) and node.by_index:
-                raise DTypeError(
-                    f"{name} of f32 in a product",
-                    why="rows by index are copied as computed operands are, of which those of f32 "
-                    "are multiplied as tf32",
-                    nearest="Say tf32[...] in the signature; the array stays float32",
-                )
         fields = (axes.lhs, axes.rhs, axes.dims, axes.summed, kinds[0], text)
         return self._intern(ProductNode, left, right, *fields, F32, ends)
 

@@ -65,7 +65,7 @@ def base(tensor: Tensor, index: tuple[Along, ...]) -> tuple[str, ...]:
                 found.append(f"(long long){place} * {_times(tensor, axis, term.scale)}")
         if one.start:
             found.append(_times(tensor, axis, one.start))
-        if one.group:
+        if one.group and not one.rows:
             found.append(f"(long long){ROWS_BEFORE} * {_times(tensor, axis, one.scale)}")
     return tuple(found)
 

@@ -22,7 +22,8 @@ from polygen.poly.operand import Operand
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Where a stored row's number stands: at ``scale * floor(row / per) + offset`` of a vector.
+    """Where a stored row's number stands: at ``scale * floor(row / per) + offset`` of a vector;
+    of rows in groups behind those of the groups before.
 
     Attributes:
         vector: of s32.
@@ -30,6 +31,7 @@ class Rows:
         offset: the place of row 0's.
         per: stored rows that have one.
         extent: of the axis that the numbers are kept inside of.
+        grouped: whether rows are counted in their group.
     """
 
     vector: str
@@ -37,6 +39,7 @@ class Rows:
     offset: int
     per: int
     extent: Dim
+    grouped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,4 +170,4 @@ def rows_of(one: Element, dim: str) -> Rows | None:
     index = one.index[axis] if axis is not None else None
     if index is None or not index.rows:
         return None
-    return Rows(index.rows, index.scale, index.offset, index.per, index.extent)
+    return Rows(index.rows, index.scale, index.offset, index.per, index.extent, bool(index.group))

@@ -113,7 +113,7 @@ def made_operand(tensor: Tensor, asked: Program) -> Operand:
     names = {inner: "k"} | dict(zip(reversed(outer), ("m", *_batch_dims(len(outer))), strict=False))
     index = tuple(Along(names[axis]) for axis in range(len(tensor.dims)))
     extents = {names[axis]: dim for axis, dim in enumerate(tensor.dims)}
-    made = prologue(asked.tensors, prologues(asked)[tensor.name], index)
+    made = prologue(asked.tensors, prologues(asked)[tensor.name], index, tensor.dtype)
     return Operand(tensor, "m", index, tuple(({"m": 1} | extents).items()), made)
 
 

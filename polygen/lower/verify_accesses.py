@@ -122,6 +122,9 @@ def _check_groups(plan: KernelPlan) -> None:
     groups, launch = plan.match.groups, plan.launch
     indices = [operand.index for _, operand in plan.match.operands]
     indices += [element.index for element in (*plan.work.reads, *plan.work.writes)]
+    made = [operand.computed for _, operand in plan.match.operands if operand.computed is not None]
+    indices += [element.index for one in made for element in one.reads]
+    indices += [(place,) for one in made for _, place in one.coordinates]
     for one in (one for index in indices for one in index if one.group):
         if groups is None or (one.dim, one.scale, one.offset, one.group) != ("m", 1, 0, groups.dim):
             raise VerifyError(f"{one} is no row of a group", where=plan.entry)

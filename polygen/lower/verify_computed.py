@@ -8,17 +8,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from polygen.errors import VerifyError
-from polygen.frontend.dtypes import F32, TF32, DType
-from polygen.frontend.program import Access, Dim, Gathered, Pointwise
+from polygen.frontend.dtypes import DType
+from polygen.frontend.indices import places_of
+from polygen.frontend.program import Access, Dim, Gathered, Index, Pointwise, Within
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.computed import Computed, Fetch, group, rows_of
 from polygen.lower.plan import KernelPlan
 from polygen.lower.work import Copy
 from polygen.poly.elements import Along, Element
-from polygen.poly.prologue import Prologue, prologues
+from polygen.poly.prologue import Prologue, multiplied, prologues
 
 Address = Callable[[Fetch, tuple[Along, ...], str, dict[str, str]], None]
 
@@ -94,30 +95,44 @@ def check_chunks(
         first += fetch.words
 
 
-def check_statements(plan: KernelPlan, made: Prologue, value: str) -> None:
+def check_statements(plan: KernelPlan, made: Prologue, value: str, *, of_all: bool = False) -> None:
     """What the match says of an operand is what the program's statements say.
 
     Args:
         plan: the kernel.
         made: how an element is computed.
         value: that the program calls it.
+        of_all: whether rows of groups are computed all together, before any group is known.
 
     Raises:
         VerifyError: with both.
     """
     statements = prologues(plan.program)[value]
-    check_rows(plan, made.reads, statements, value)
+    rows = {
+        statements[-1].write.index[axis]
+        for product in plan.program.contractions
+        for access in product.reads
+        if access.name == value
+        for axis, index in enumerate(access.index)
+        if isinstance(index, Within)
+    }
+    check_rows(plan, made.reads, statements, value, frozenset(() if of_all else map(str, rows)))
     functions = [(s.write.name, s.function, s.dtype) for s in statements]
     own = [(s.result, s.function, s.dtype) for s in made.statements]
     # A value of f32 is multiplied as tf32, which no statement of the program says.
-    if own[: len(functions)] != functions or own[len(functions) :] != _rounding(functions[-1]):
+    rounding = _rounding(functions[-1], multiplied(plan.program, statements[-1]))
+    if own[: len(functions)] != functions or own[len(functions) :] != rounding:
         raise VerifyError(
             f"{value} is computed by {own}, in the program by {functions}", where=plan.entry
         )
 
 
 def check_rows(
-    plan: KernelPlan, reads: Iterable[Element], statements: Iterable[Pointwise], what: str
+    plan: KernelPlan,
+    reads: Iterable[Element],
+    statements: Iterable[Pointwise],
+    what: str,
+    of_groups: frozenset[str] = frozenset(),
 ) -> None:
     """Arrays are read by index where the program's statements read them so, by the same vectors.
 
@@ -126,18 +141,26 @@ def check_rows(
         reads: what the match says that they read.
         statements: the program's.
         what: is computed, for messages.
+        of_groups: iterators of the last statement that products count in groups.
 
     Raises:
         VerifyError: with both.
     """
     arrays, listed = plan.program.tensors, tuple(reads)
+    given = tuple(statements)
+    places = (
+        [at for at, (name, _) in enumerate(given[-1].domain) if name in of_groups] if given else []
+    )
     wanted = {
-        (access.name, tuple(i.rows if isinstance(i, Gathered) else "" for i in access.index))
-        for statement in statements
+        (
+            access.name,
+            tuple(_named(i, [statement.domain[at][0] for at in places]) for i in access.index),
+        )
+        for statement in given
         for access in statement.args
         if isinstance(access, Access) and access.name in arrays
     }
-    found = {(one.tensor.name, tuple(along.rows for along in one.index)) for one in listed}
+    found = {(one.tensor.name, tuple(map(_found, one.index))) for one in listed}
     kept = {
         (index.rows, index.extent, one.tensor.dims[axis])
         for one in listed
@@ -157,6 +180,19 @@ def check_rows(
         )
 
 
+def _named(index: Index, rows: Sequence[str] = ()) -> str:
+    """The vector that names elements in the program, with a dot where rows of groups do, which
+    are iterators of operands that are computed for all of them.
+    """
+    grouped = any(isinstance(place, Within) or place in rows for place in places_of(index))
+    return (index.rows if isinstance(index, Gathered) else "") + "." * grouped
+
+
+def _found(along: Along) -> str:
+    """The same of what the match says."""
+    return along.rows + "." * bool(along.group)
+
+
 def check_stored_rows(plan: KernelPlan, statements: Iterable[Pointwise]) -> None:
     """Results are stored by index where the program stores them so, by the same vectors.
 
@@ -173,13 +209,13 @@ def check_stored_rows(plan: KernelPlan, statements: Iterable[Pointwise]) -> None
         return ", ".join(sorted(f"{name}[{rows}] of {extent}" for name, rows, extent in indices))
 
     wanted = listed(
-        (statement.write.name, index.rows, outputs[statement.write.name].dims[axis])
+        (statement.write.name, _named(index), outputs[statement.write.name].dims[axis])
         for statement in statements
         for axis, index in enumerate(statement.write.index)
         if isinstance(index, Gathered)
     )
     found = listed(
-        (one.tensor.name, along.rows, along.extent)
+        (one.tensor.name, _found(along), along.extent)
         for one in plan.work.writes
         for along in one.index
         if along.rows
@@ -191,9 +227,9 @@ def check_stored_rows(plan: KernelPlan, statements: Iterable[Pointwise]) -> None
         )
 
 
-def _rounding(last: tuple[str, str, DType]) -> list[tuple[str, str, DType]]:
+def _rounding(last: tuple[str, str, DType], kind: DType) -> list[tuple[str, str, DType]]:
     value, function, dtype = last
-    return [] if function == "cast" and dtype != F32 else [(f"{value}_out", "cast", TF32)]
+    return [] if function == "cast" and dtype == kind else [(f"{value}_out", "cast", kind)]
 
 
 def _check_fetch(plan: KernelPlan, of: Computed, fetch: Fetch, one: Element, first: int) -> None:

@@ -89,7 +89,7 @@ def check_made(plan: KernelPlan, of: MakePlan) -> None:
     if work.computed.dims != ("m", "k") or work.computed.dtype != tensor.dtype:
         raise VerifyError(f"rows of {work.computed.dtype} are made of {tensor}", where=plan.entry)
     source = replace(plan, program=plan.whole)
-    check_statements(source, made, tensor.name)
+    check_statements(source, made, tensor.name, of_all=True)
     batches = tuple(dim for dim, _ in work.outer if dim != "m")
 
     def check(fetch: Fetch, index: tuple[Along, ...], text: str, names: dict[str, str]) -> None:

@@ -32,7 +32,7 @@ class Along:
         per: indices of the dim that have one element.
         group: the batch dim that counts groups of rows, where index 0 is the first row of one.
         rows: the vector in which that is a place: the element is the one that stands there, kept
-            inside of the axis.
+            inside of the axis. With `group`, places count from the first of all groups.
         extent: of the axis, with `rows`.
         places: with `rows` of what boxes of the copy engine are read by: the place along each of
             its axes, in the place of a dim.
@@ -147,12 +147,7 @@ def composed(index: Index, at: Mapping[str, Along]) -> Along:
     if isinstance(index, int):
         return Along("", 0, index)
     if isinstance(index, Within):
-        raise UnsupportedProgram(
-            "a product by groups of rows that are computed",
-            why="rows of a group begin where the one before ends, and computed operands are copied "
-            "from their first row on",
-            nearest="Compute the rows before, and pass them",
-        )
+        return replace(composed(index.iterator, at), group=at[index.group].dim)
     if isinstance(index, Gathered):
         if len(index.places) > 1:
             raise UnsupportedProgram(
@@ -173,6 +168,9 @@ def composed(index: Index, at: Mapping[str, Along]) -> Along:
         return _composed_form(index, at)
     named = index if isinstance(index, Affine) else Affine(index, 1, 0)
     inner = at[named.iterator]
+    if inner.group:  # frontends leave no other places along rows of groups
+        assert isinstance(index, str)
+        return inner
     if not inner.plain:
         if isinstance(index, str) and not inner.padded:
             return inner

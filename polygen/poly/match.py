@@ -298,7 +298,8 @@ def _operand(
     """What a product reads in one role: an argument, or what is computed of several."""
     if name not in computed:
         return Operand(program.tensors[name], role, index, sizes)
-    made = prologue({t.name: t for t in arguments}, computed[name], index)
+    kind = program.tensors[name].dtype
+    made = prologue({t.name: t for t in arguments}, computed[name], index, kind)
     own = {term.dim for one in index for term in one.terms}
     tensor, axes = operand_array(made, name, tuple(s for s in sizes if s[0] in own), role)
     inner = axis_of(index, axes[tensor.order[-1]].dim)

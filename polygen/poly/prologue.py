@@ -40,7 +40,7 @@ from polygen.frontend.program import (
 from polygen.poly.elements import Along, Compute, Element, composed
 
 Prologues = Mapping[str, tuple[Pointwise, ...]]
-COMPUTED_TYPES = (BF16, F16, TF32)  # in which a computed operand is multiplied
+COMPUTED_TYPES = (BF16, F16, TF32, F32)  # in which a computed operand is multiplied
 _ROUNDED = (BF16, F16, F32)  # that casts between its statements round to
 
 
@@ -109,7 +109,7 @@ def prologues(program: Program) -> dict[str, tuple[Pointwise, ...]]:
             if not all(isinstance(s, Pointwise) for s in behind):
                 continue
             own = tuple(s for s in program.pointwise if s in behind)
-            _require_type(program, access.name, multiplied(own[-1]))
+            _require_type(program, access.name, multiplied(program, own[-1]))
             for statement in own:
                 _require_own_point(program, statement, writers)
                 _require_rounding(program, statement)
@@ -117,9 +117,24 @@ def prologues(program: Program) -> dict[str, tuple[Pointwise, ...]]:
     return found
 
 
-def multiplied(last: Pointwise) -> DType:
-    """The type in which products take a value: f32 is read as tf32."""
-    return TF32 if last.dtype == F32 else last.dtype
+def multiplied(program: Program, last: Pointwise) -> DType:
+    """The type in which products take a value: f32 as what they say that it is, by default tf32.
+
+    Raises:
+        UnsupportedProgram: one product takes it as f32, another as tf32.
+    """
+    if last.dtype != F32:
+        return last.dtype
+    value = last.write.name
+    said = {one.exact for one in program.contractions if value in (one.lhs.name, one.rhs.name)}
+    if len(said) > 1:
+        raise UnsupportedProgram(
+            f"the operand {value} is multiplied as {F32} and as {TF32}",
+            where=program.name,
+            why="an operand is brought to shared memory in one type",
+            nearest=f"Say {TF32}[...] or {F32}[...] of all that it meets",
+        )
+    return F32 if said == {True} else TF32
 
 
 def _behind(writers: Mapping[str, Statement], value: str) -> list[Statement]:
@@ -202,19 +217,23 @@ def without_prologues(program: Program, found: Prologues | None = None) -> Progr
     read = {access.name for s in statements for access in s.reads}
     inside = {access.name for own in found.values() for s in own for access in s.reads}
     arguments = tuple(t for t in program.inputs if t.name in read or t.name not in inside)
-    made = tuple(operand_of(value, own[-1]) for value, own in found.items())
+    made = tuple(operand_of(program, own[-1]) for own in found.values())
     return replace(program, inputs=(*arguments, *made), statements=statements)
 
 
-def operand_of(value: str, last: Pointwise) -> Tensor:
-    """The value as an array, which nobody stores."""
+def operand_of(program: Program, last: Pointwise) -> Tensor:
+    """The value that a statement computes as an array, which nobody stores."""
     extents = dict(last.domain)
     dims = tuple(extents[it] if isinstance(it, str) else 1 for it in last.write.index)
-    return Tensor(value, multiplied(last), dims, tuple(range(len(dims))))
+    kind = multiplied(program, last)
+    return Tensor(last.write.name, kind, dims, tuple(range(len(dims))))
 
 
 def prologue(
-    tensors: Mapping[str, Tensor], statements: tuple[Pointwise, ...], index: tuple[Along, ...]
+    tensors: Mapping[str, Tensor],
+    statements: tuple[Pointwise, ...],
+    index: tuple[Along, ...],
+    dtype: DType,
 ) -> Prologue:
     """The element of an operand that is read at `index`.
 
@@ -222,16 +241,15 @@ def prologue(
         tensors: the arguments.
         statements: that compute the value, the last one writing it.
         index: per axis of the value, over the dims of the instruction.
+        dtype: in which it is multiplied.
     """
     last = statements[-1]
     places = dict(zip(last.write.index, index, strict=True))
     at = {iterator: places[iterator] for iterator, _ in last.domain}
     reads, coordinates, computed = of_elements(tensors, statements, at)
     found = list(computed)
-    if last.function != "cast" or last.dtype == F32:  # which is multiplied as tf32
-        found.append(
-            Compute(f"{last.write.name}_out", "cast", (last.write.name,), multiplied(last))
-        )
+    if last.function != "cast" or last.dtype != dtype:  # as f32 is multiplied as tf32
+        found.append(Compute(f"{last.write.name}_out", "cast", (last.write.name,), dtype))
     return Prologue(found[-1].result, reads, tuple(found), coordinates)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from polygen import isl
 from polygen.errors import VerifyError
+from polygen.frontend.grouping import apart_from_groups
 from polygen.frontend.program import (
     Access,
     Dim,
@@ -12,11 +13,14 @@ from polygen.frontend.program import (
     Pointwise,
     Program,
     Statement,
+    Within,
 )
 from polygen.poly.legality import Proof
 from polygen.poly.prologue import prologues
 from polygen.poly.row_operands import row_operands
 from polygen.poly.scop import space
+
+_BEFORE = "rows_before"  # a group's own
 
 
 def prove_prologues(program: Program) -> tuple[Proof, ...]:
@@ -30,7 +34,8 @@ def prove_prologues(program: Program) -> tuple[Proof, ...]:
     found: dict[str, tuple[Pointwise | Fold, ...]] = dict(prologues(program))
     by_rows = row_operands(program)
     found |= {value: one.own for value, one in by_rows.items()}
-    prefix = space(tuple(dict.fromkeys(d for d in _extents(program) if isinstance(d, str))))
+    sizes = (d for d in _extents(program) if isinstance(d, str))
+    prefix = space((*dict.fromkeys(sizes), _BEFORE))
     proofs = [
         prove_inside(statement.name, access)
         for statement in program.pointwise
@@ -44,7 +49,8 @@ def prove_prologues(program: Program) -> tuple[Proof, ...]:
             for access in product.reads:
                 if access.name != value:
                     continue
-                read = _instances(product, access, prefix)
+                of_all = any(one.write.name == value for one in _of_all(program))
+                read = _instances(product, access, prefix, of_all=of_all)
                 source = read.apply_range(written.reverse())
                 missing = read.subtract_domain(source.domain())
                 if not missing.is_empty():
@@ -125,10 +131,28 @@ def _extents(program: Program) -> list[Dim]:
     return [extent for s in program.statements for _, extent in s.domain]
 
 
-def _instances(statement: Statement, access: Access, prefix: str) -> isl.UnionMap:
-    """Instance -> the cell that it accesses."""
+def _of_all(program: Program) -> tuple[Statement, ...]:
+    """The statements of a program in groups that compute the rows of all groups."""
+    return apart_from_groups(program) if program.ends else ()
+
+
+def _instances(
+    statement: Statement, access: Access, prefix: str, *, of_all: bool = False
+) -> isl.UnionMap:
+    """Instance -> the cell that it accesses; with `of_all` rows of groups, of which any number lie
+    before a group's own, by their numbers in the rows of all, which end with the last.
+    """
     own = ",".join(iterator for iterator, _ in statement.domain)
     bounds = " and ".join(f"0 <= {it} < {extent}" for it, extent in statement.domain)
     assert not access.indexed_by  # products read values that are computed, at their own points
-    cell = f"{access.name}[{','.join(map(str, access.index))}]"
+    cell = f"{access.name}[{','.join(map(str, access.by_group))}]"
+    within = [index for index in access.index if isinstance(index, Within)]
+    if of_all and within:
+        places = [
+            f"{_BEFORE} + {one.iterator}" if isinstance(one, Within) else str(one)
+            for one in access.index
+        ]
+        rows = dict(statement.domain)[within[0].iterator]
+        cell = f"{access.name}[{','.join(places)}]"
+        bounds += f" and 0 <= {_BEFORE} and {places[access.index.index(within[0])]} < {rows}"
     return isl.UnionMap(f"{prefix}{{ {statement.name}[{own}] -> {cell} : {bounds} }}")

@@ -78,6 +78,16 @@ def _behind_making(matched: Match, schedule: Schedule) -> Match:
             why="a launch before the kernel computes operands that are computed",
             nearest='roles.computes = "producer"',
         )
+    groups = matched.groups
+    for one in matched.side("m") if groups is not None else ():
+        if groups is not None and one.computed is not None and groups.dim in one.dims:
+            raise ScheduleError(
+                f'roles.computes = "before" with {one.tensor.name}, which is computed of what its '
+                "rows' groups have",
+                where=f"schedule {schedule.name}",
+                why="a launch before the kernel computes rows of all groups alike",
+                nearest='roles.computes = "producer"',
+            )
     return replace(
         matched,
         operands=tuple(
@@ -134,7 +144,7 @@ def _made(program: Program, sections: Sequence[Match]) -> Iterator[Tensor]:
         if operand.computed is not None
     }
     for value, statements in prologues(program).items():
-        tensor = operand_of(value, statements[-1])
+        tensor = operand_of(program, statements[-1])
         last = tensor.order[inner[value]]
         order = (*(axis for axis in tensor.order if axis != last), last)
         yield replace(tensor, order=order, alignment=chunk_bytes())

@@ -139,7 +139,8 @@ def row_prologue(program: Program, of: MadeRows, index: tuple[Along, ...]) -> Pr
         for one in statements
     )
     last = replace(kept[-1], domain=tuple(zip(_names(of), of.rows.axes, strict=True)))
-    return replace(prologue(program.tensors, (*kept[:-1], last), index), passes=of.passes)
+    made = prologue(program.tensors, (*kept[:-1], last), index, of.tensor.dtype)
+    return replace(made, passes=of.passes)
 
 
 def _names(of: MadeRows) -> tuple[str, ...]:

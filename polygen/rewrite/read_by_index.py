@@ -99,7 +99,7 @@ def _source(
     names = {it: at for it, at in zip(own, access.index, strict=True) if isinstance(at, str)}
     if tensor is None or tensor.dtype != writer.dtype or not set(source.iterators) <= set(names):
         return access
-    found = Access(source.name, tuple(_renamed(one, names) for one in source.index))
+    found = Access(source.name, tuple(renamed(one, names) for one in source.index))
     (named,) = (one for one in found.index if isinstance(one, Gathered))
     # Rows and columns have a number each: only matrices share one.
     shared = set(product.lhs.iterators) & set(product.rhs.iterators) & set(product.write.iterators)
@@ -107,14 +107,15 @@ def _source(
     return found if plain <= shared else access
 
 
-def _renamed(index: Index, names: Mapping[str, str]) -> Index:
+def renamed(index: Index, names: Mapping[str, str]) -> Index:
+    """An index over iterators of other names."""
     if isinstance(index, Gathered):
         return replace(index, places=tuple(_place(one, names) for one in index.places))
-    assert not isinstance(index, Within)  # of rows in groups there are no chains
     return _place(index, names)
 
 
 def _place(place: Place, names: Mapping[str, str]) -> Place:
+    assert not isinstance(place, Within)  # of rows in groups there are no chains
     if isinstance(place, Form):
         terms = tuple(replace(term, of=names[str(term.of)]) for term in place.terms)
         return replace(place, terms=terms)

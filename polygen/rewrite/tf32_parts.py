@@ -9,7 +9,8 @@
 1. For p = 0, 1, 2 these are x1 * w0, x0 * w1, x0 * w0: what is small is added up first, so that
    additions to sums that are large already are no more than without parts. What is left out,
    x1 * w1 and what x1 loses, is less than 3 * 2^-22 of a product.
-2. The parts are operands that are computed: whoever makes those of other products makes these.
+2. The parts are operands that are computed: whoever makes those of other products makes these. Of
+   an operand that is computed itself its statements are part of that, for each part again.
 3. Instructions of warpgroups cut sums off where f32 instructions round. So sums are in blocks, each
    promoted by an f32 instruction; no factor multiplies it.
 
@@ -21,6 +22,7 @@ matter of the schedule (`polygen.decision`).
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import replace
 
 from polygen.frontend.dtypes import BOOL, F32, DType
@@ -37,6 +39,7 @@ from polygen.frontend.program import (
     Program,
     Statement,
 )
+from polygen.rewrite.read_by_index import renamed
 from polygen.rewrite.simplify import Fresh
 
 BLOCK = 32  # of k, whose products are added up before they are promoted
@@ -53,8 +56,8 @@ def in_parts(program: Program) -> Program | None:
         program: no chain.
 
     Returns:
-        None if it has other products, or some whose operands are no arguments, or are read as rows
-        in groups or by index, as windows or reshapes.
+        None if it has other products, or some whose operands are computed of products or folds, or
+        are read as rows in groups or by index, as windows or reshapes.
     """
     products = program.contractions
     if not products or program.rest is not None or not all(_splits(program, p) for p in products):
@@ -72,25 +75,65 @@ def in_parts(program: Program) -> Program | None:
         for access, side in zip(one.reads, (Form((low, high)), Form((low,))), strict=True):
             key = (access, one.domain, len(side.terms))
             if key not in known:
-                statements = _made(one, access, fresh, rest=2 - len(side.terms))
+                statements = _made(program, one, access, fresh, rest=2 - len(side.terms))
                 found += statements
                 known[key] = statements[-1].write
             sides.append(Access(known[key].name, (side, *known[key].index[1:])))
         (k,) = one.summed
         kept = tuple(item for item in one.domain if item[0] != k)
         domain = (*kept, (p, PRODUCTS), (k, dict(one.domain)[k]))
-        found.append(replace(one, domain=domain, lhs=sides[0], rhs=sides[1], block=BLOCK))
-    return replace(program, statements=tuple(found))
+        sums = replace(one, domain=domain, lhs=sides[0], rhs=sides[1], block=BLOCK, exact=False)
+        found.append(sums)
+    return replace(program, statements=tuple(_without_unread(found, program)))
 
 
 def _splits(program: Program, product: Contraction) -> bool:
-    """Whether both operands are f32 arguments, each element of which has one place."""
+    """Whether both operands are f32, arguments or computed of them, each element of which has one
+    place.
+    """
     for access in product.reads:
         tensor = program.tensors.get(access.name)
         plain = all(isinstance(index, str | int | Affine) for index in access.index)
-        if tensor is None or tensor.dtype != F32 or not plain:
+        if tensor is None and not (product.exact and _behind(program, access)):
+            return False
+        if not plain or (tensor is not None and tensor.dtype != F32):
             return False
     return not product.block and len(product.summed) == 1
+
+
+def _behind(program: Program, access: Access) -> tuple[Pointwise, ...]:
+    """The statements that compute an operand, each at its own point, in their order; () if it is
+    none that they compute so, or one of rows in groups.
+    """
+    writers = {one.write.name: one for one in program.statements}
+    wanted, met = [access.name], set[str]()
+    while wanted:
+        name = wanted.pop()
+        one = writers[name]
+        own = tuple(iterator for iterator, _ in one.domain)
+        if not isinstance(one, Pointwise) or name in program.tensors or one.write.index != own:
+            return ()
+        for read in one.reads:
+            if read.name in writers and read.index != own:
+                return ()
+            wanted += [read.name] if read.name in writers and read.name not in met else []
+        met.add(name)
+    plain = all(isinstance(index, str) for index in access.index) and not program.ends
+    return tuple(one for one in program.pointwise if one.write.name in met) if plain else ()
+
+
+def _without_unread(statements: list[Statement], program: Program) -> list[Statement]:
+    """What is left where parts are computed in the place of operands that nothing else reads."""
+    names = {tensor.name for tensor in program.outputs}
+    names |= {one.write.name for one in program.statements} - {
+        access.name for one in program.statements for access in one.reads
+    }
+    kept: list[Statement] = []
+    for one in reversed(statements):
+        if one.write.name in names:
+            kept.append(one)
+            names |= {access.name for access in one.reads}
+    return kept[::-1]
 
 
 def _unused(letter: str, product: Contraction) -> str:
@@ -101,10 +144,13 @@ def _unused(letter: str, product: Contraction) -> str:
     return letter
 
 
-def _made(product: Contraction, access: Access, fresh: Fresh, rest: int) -> list[Pointwise]:
+def _made(
+    program: Program, product: Contraction, access: Access, fresh: Fresh, rest: int
+) -> list[Pointwise]:
     """The statements that compute the parts of an operand: over their number, and its iterators.
 
     Args:
+        program: whose statements may compute the operand.
         product: that reads it.
         access: how.
         fresh: names.
@@ -120,8 +166,48 @@ def _made(product: Contraction, access: Access, fresh: Fresh, rest: int) -> list
         found.append(Pointwise(fresh("R"), domain, value, function, args, dtype))
         return value
 
+    if access.name not in program.tensors:
+        found, access = _again(_behind(program, access), access, domain, fresh)
     nearest = made("nearest_tf32", access)
     left = made("sub", access, nearest)
     is_left = made("eq", Coordinate(q), Constant(float(rest)), dtype=BOOL)
     made("where", is_left, left, nearest)
     return found
+
+
+def _again(
+    statements: tuple[Pointwise, ...],
+    access: Access,
+    domain: tuple[tuple[str, Dim], ...],
+    fresh: Fresh,
+) -> tuple[list[Pointwise], Access]:
+    """The statements behind an operand over a domain that counts its parts as well, and its value.
+
+    Args:
+        statements: at their own points.
+        access: of a product to the value that the last one writes.
+        domain: the number of the part, then the iterators of the access.
+        fresh: names.
+    """
+    extents, own = dict(domain), access.iterators
+    (part, _), *_ = domain
+    over = (domain[0], *((iterator, extents[iterator]) for iterator in own))
+    values: dict[str, Access] = {}
+    found = []
+    for one in statements:
+        names = dict(zip((iterator for iterator, _ in one.domain), own, strict=True))
+
+        def argument(of: Argument, names: Mapping[str, str] = names) -> Argument:
+            if isinstance(of, Coordinate):
+                return Coordinate(renamed(of.index, names))
+            if not isinstance(of, Access):
+                return of
+            index = tuple(renamed(index, names) for index in of.index)
+            return values.get(of.name, Access(of.name, index))
+
+        args = tuple(argument(of) for of in one.args)
+        values[one.write.name] = Access(fresh("w"), (part, *own))
+        found.append(replace(
+            one, name=fresh("R"), domain=over, write=values[one.write.name], args=args
+        ))  # fmt: skip
+    return found, values[access.name]

@@ -151,12 +151,14 @@ def _weighed(device: Device, problem: Problem) -> list[Schedule]:
         if not one.from_registers or problem.under(one).stored_bits[0]
     ]
     if any(problem.computed):
-        # Behind a launch that makes them, operands are as they are where nothing is computed.
+        # Behind a launch that makes them, operands are as they are where nothing is computed. Where
+        # rows are in groups blocks read the ends of these before anything else, and so wait.
+        early = device.has("griddepcontrol") and not problem.uneven
         found += [
             replace(
                 one,
                 roles=replace(one.roles, computes="before"),
-                launch=Launches(dependent=device.has("griddepcontrol")),
+                launch=Launches(dependent=early),
             )
             for one in found
             if one.specialised and not one.from_registers

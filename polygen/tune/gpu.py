@@ -24,6 +24,7 @@ from polygen.check import compare, is_exact
 from polygen.emit.source import KernelSource
 from polygen.errors import PolygenError
 from polygen.frontend.dtypes import F16, TF32, DType
+from polygen.frontend.grouping import rows_in_groups
 from polygen.frontend.groups import routed_ends
 from polygen.frontend.pitches import pitch_of
 from polygen.frontend.program import Program, Tensor
@@ -265,7 +266,7 @@ def operands(
             continue
         shape = tuple(d if isinstance(d, int) else sizes[d] for d in tensor.dims)
         if tensor.name == program.ends:
-            rows = program.outputs[0].dims[0]
+            rows = rows_in_groups(program)
             count = sizes[rows] if isinstance(rows, str) else rows
             found[tensor.name] = xp.asarray(routed_ends(shape[0], count, seed))
             continue

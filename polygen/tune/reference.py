@@ -21,9 +21,9 @@ import numpy as np
 from polygen.frontend.dtypes import F32, DType
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.forms import Form
-from polygen.frontend.grouping import one_group
+from polygen.frontend.grouping import apart_from_groups, one_group, rows_in_groups
 from polygen.frontend.groups import bounds
-from polygen.frontend.indices import Place
+from polygen.frontend.indices import Place, size_value
 from polygen.frontend.program import (
     Access,
     Affine,
@@ -123,7 +123,7 @@ def sampled(
 
     def by_number(vector: Any, place: Place, statement: Statement) -> Any:
         """What stands in a vector of indices for the rows."""
-        assert not isinstance(place, int | Form)  # of keys in pages: chains are not tuned
+        assert not isinstance(place, int | Form | Within)  # of keys in pages: chains are not tuned
         at = place if isinstance(place, Affine) else Affine(place, 1, 0)
         extent = dict(statement.domain)[at.iterator]
         count = sizes[extent] if isinstance(extent, str) else extent
@@ -180,7 +180,7 @@ def _made(xp: Any, program: Program, operands: Mapping[str, Any], value: str) ->
     """A computed operand, whole, as its type stores it: computed on the host."""
     statements = prologues(program)[value]
     dims = without_prologues(program).tensors[value].dims
-    kind = multiplied(statements[-1])
+    kind = multiplied(program, statements[-1])
     arrays = {
         t.name: host(bits(operands[t.name])).view(t.dtype.numpy) if t.dims else operands[t.name]
         for t in program.inputs
@@ -194,8 +194,17 @@ def _of_groups(
     xp: Any, program: Program, operands: Mapping[str, Any], rows: Sequence[int]
 ) -> dict[str, Array]:
     """Every row alone, as the only one of its group."""
-    count = len(operands[program.contractions[0].lhs.name])
-    _, last = bounds(host(operands[program.ends]), count)
+    apart = {one.write.name for one in apart_from_groups(program)}
+    made = {name: own for name, own in prologues(program).items() if name in apart}
+    operands = {**operands, **{name: _made(xp, program, operands, name) for name in made}}
+    program = without_prologues(program, made)
+    sizes = {
+        dim: count
+        for tensor in program.inputs
+        for dim, count in zip(tensor.dims, np.shape(operands[tensor.name]), strict=True)
+        if isinstance(dim, str)
+    }
+    _, last = bounds(host(operands[program.ends]), size_value(rows_in_groups(program), sizes))
     found: dict[str, list[Array]] = {t.name: [] for t in program.outputs}
     for row in rows:
         group = int(np.searchsorted(last, row, side="right"))

@@ -329,9 +329,9 @@ def test_sizes_below_one(dim):
             ("the computed operand x @ w is f32", "Return x @ w from one function"),
         ),
         (
-            lambda x, w: (x + 1) @ w,
-            {"w": "f32[K,N]"},
-            ("x + 1 is f32", "the other operand is f32", "Say tf32[...] of the other operand"),
+            lambda x, w: (x @ w + 1) @ w,
+            {"x": "f32[M,K]", "w": "f32[K,K]"},
+            ("is f32", "the other operand is f32", "Say bf16[...] of all that both products read"),
         ),
         (lambda x, w: (x > 0) @ w, {"w": "bool[K,N]"}, ("is bool", '.astype("bf16"), and .astype')),
         (lambda x, w: (x @ w) & 1, {}, ("bit operation on x @ w, which is f32",)),

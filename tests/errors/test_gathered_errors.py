@@ -121,11 +121,6 @@ REFUSED = {
         lambda x, r, w: w @ x[r], ("tf32[S,N]", R, "tf32[M,T]"), UnsupportedProgram,
         ("reads r[k]", "lies along the sum", "Index the axis that is not summed"),
     ),
-    "rows in groups": (
-        lambda x, r, w, e: pg.grouped_matmul(x[r], w, e),
-        (X, R, "bf16[E,K,N]", "s32[E]"), UnsupportedProgram,
-        ("rows in groups are read at r[i]", "in the order of the groups"),
-    ),
 }  # fmt: skip
 
 

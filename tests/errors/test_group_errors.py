@@ -5,7 +5,23 @@ from __future__ import annotations
 import pytest
 
 import polygen as pg
-from polygen.errors import DTypeError, GradientError, ShapeError, UnsupportedProgram
+from polygen.errors import (
+    DTypeError,
+    GradientError,
+    ScheduleError,
+    ShapeError,
+    UnsupportedProgram,
+)
+from polygen.schedule.model import CtaTile, Epilogue, Pipeline, Roles, Schedule, Tile, WarpTile
+
+SCHEDULE = Schedule(
+    name="groups",
+    device="sm_90a",
+    tile=Tile(CtaTile(128, 64, 64), WarpTile(64, 64)),
+    pipeline=Pipeline(stages=3, in_flight=1),
+    roles=Roles("cooperative", 40, 232, "before"),
+    epilogue=Epilogue(through="lines"),
+)
 
 X, W, ENDS = "bf16[T,K]", "bf16[E,K,N]", "s32[E]"
 
@@ -91,11 +107,39 @@ def test_results_at_other_rows_than_their_own():
 def test_rows_in_steps():
     refused(
         UnsupportedProgram,
-        "rows in groups are read at 2\\*i.*rows of a group are adjacent",
+        "rows in groups are read at 2\\*i.*rows of a group are adjacent.*or x.rows. with a vector",
         lambda x, w, ends: pg.grouped_matmul(x[::2], w, ends),
         "bf16[8,K]",
         W,
         ENDS,
+    )
+
+
+def test_rows_by_index_in_steps():
+    refused(
+        UnsupportedProgram,
+        "rows in groups are read at 2\\*i.*rows of a group are adjacent",
+        lambda x, rows, w, ends: pg.grouped_matmul(x[rows][::2], w, ends),
+        "bf16[8,K]",
+        "s32[8]",
+        W,
+        ENDS,
+    )
+
+
+def test_operands_that_a_launch_before_makes():
+    refused(
+        ScheduleError,
+        'roles.computes = "before" with v.*what its rows. groups have.*rows of all groups alike',
+        lambda x, s, w, ends: pg.grouped_matmul(
+            (x * pg.per_group(s, ends, x)[:, None]).astype("bf16"), w, ends
+        ),
+        X,
+        "f32[E]",
+        W,
+        ENDS,
+        arch="sm_90a",
+        schedule=SCHEDULE,
     )
 
 

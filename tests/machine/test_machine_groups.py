@@ -56,6 +56,44 @@ def beside(x, w, ends, shared):
     return pg.grouped_matmul(x, w, ends) + x @ shared
 
 
+def routed(x, rows, w, ends, s):
+    return pg.grouped_matmul(x[rows], w, ends) * s[:, None]
+
+
+def routed_pair(x, rows, w, v, ends, b):
+    gate = pg.maximum(pg.grouped_matmul(x[rows], v.mT, ends) + pg.per_group(b, ends, x[rows]), 0)
+    return pg.grouped_matmul(x[rows], w.mT, ends) * gate + x[rows] @ w[0].T
+
+
+def unsorted(x, w, ends, rows, out):
+    out[rows] = pg.grouped_matmul(x, w, ends)
+    return out
+
+
+def there_and_back(x, rows, w, ends, back, out, r):
+    out[back] = pg.grouped_matmul(x[rows], w, ends) + r[back]
+    return out
+
+
+def scaled_rows(x, w, ends, s):
+    i, j = pg.indices(x)
+    kept = pg.where(i + 2 * j >= 9, x * s[:, None], 0)
+    return pg.grouped_matmul(kept.astype("bf16"), w, ends)
+
+
+def scaled_by_group(x, w, ends, s):
+    rows = x * pg.per_group(s, ends, x)[:, None]
+    return pg.grouped_matmul(rows.astype("bf16"), w, ends)
+
+
+def in_f32(x, rows, w, ends, s):
+    return pg.grouped_matmul(pg.maximum(x[rows], 0), w, ends) * s[:, None]
+
+
+def narrow_matrices(x, rows, w, ends, s):
+    return pg.grouped_matmul(x[rows], (w * s[:, :, None]).astype("bf16").mT, ends)
+
+
 def roles(
     cta: tuple[int, int, int],
     warp: tuple[int, int],
@@ -68,7 +106,7 @@ def roles(
         name="groups",
         device="sm_90a",
         tile=Tile(CtaTile(*cta), WarpTile(*warp)),
-        roles=Roles(form, registers),
+        roles=Roles(form, registers, 176 if registers == 152 else 232),
         pipeline=Pipeline(stages=3, in_flight=1),
         epilogue=Epilogue(through, 2, 2),
         cluster=cluster or Cluster(),
@@ -80,6 +118,16 @@ TURNED = ("bf16[T,K]", "bf16[E,N,K]", "s32[E]")
 LAYER = (*PLAIN, "f32[E,N]", "bf16[T,N]")
 GATED = ("bf16[T,K]", "bf16[E,K,N]", "bf16[E,K,N]", "s32[E]", "f32[E]")
 SHALLOW = roles((128, 64, 64), (64, 64))
+ROUTED = ("bf16[S,K]", "s32[T]", "bf16[E,K,N]", "s32[E]", "f32[T]")
+PAIR = ("bf16[S,K]", "s32[T]", "bf16[E,N,K]", "bf16[E,N,K]", "s32[E]", "f32[E,N]")
+UNSORTED = (*PLAIN, "s32[T]", "f32[S,N]")
+BACK = (*ROUTED[:4], "s32[T]", "f32[S,N]", "bf16[S,N]")
+SCALED = (*PLAIN, "f32[T]")
+NARROW = ("bf16[S,K]", "s32[T]", "s8[E,N,K]", "s32[E]", "bf16[E,N]")
+BY_GROUP = (*PLAIN, "f32[E]")
+F32 = ("f32[S,K]", "s32[T]", "f32[E,K,N]", "s32[E]", "f32[T]")
+FIRST = replace(SHALLOW, roles=Roles("cooperative", 40, 232, "before"))
+COMPUTING = roles((128, 64, 64), (64, 64), registers=152)
 
 # name -> (function, signature, schedule, sizes of a run)
 KERNELS = {
@@ -151,13 +199,49 @@ KERNELS = {
         roles((64, 64, 64), (64, 64), registers=72),
         (140, 71, 135),
     ),
+    "warps, rows by index": (routed, ROUTED, SCHEDULE, (75, 72, 72)),
+    "warps, stored by index": (unsorted, UNSORTED, SCHEDULE, (75, 72, 72)),
+    "warps, by index and stored by another": (
+        there_and_back, BACK, replace(SCHEDULE, epilogue=Epilogue(through="registers")),
+        (75, 72, 72),
+    ),
+    "warps, a computed operand": (scaled_rows, SCALED, SCHEDULE, (75, 72, 72)),
+    "warps, rows by numbers of groups": (scaled_by_group, BY_GROUP, SCHEDULE, (75, 72, 72)),
+    "warps, f32 by index": (
+        in_f32, F32, replace(SCHEDULE, tile=Tile(CtaTile(64, 64, 32), WarpTile(32, 32))),
+        (75, 72, 72),
+    ),
+    "roles, rows by numbers of groups": (scaled_by_group, BY_GROUP, COMPUTING, (270, 72, 136)),
+    "roles, rows by index, made first": (routed, ROUTED, FIRST, (270, 72, 136)),
+    "roles, a computed operand, made first": (scaled_rows, SCALED, FIRST, (270, 72, 136)),
+    "roles, computed matrices, made first": (
+        narrow_matrices, NARROW, replace(FIRST, tile=Tile(CtaTile(64, 64, 64), WarpTile(64, 64))),
+        (140, 72, 136),
+    ),
+    "roles, made first and stored by index": (there_and_back, BACK, FIRST, (270, 72, 136)),
+    "warps, computed matrices": (narrow_matrices, NARROW, SCHEDULE, (75, 72, 72)),
+    "roles, rows by index": (routed, ROUTED, COMPUTING, (270, 72, 136)),
+    "roles, a pair of rows by index": (
+        routed_pair, PAIR, roles((64, 32, 64), (64, 32), registers=152), (140, 72, 136),
+    ),
+    "roles, rows by index, in turns": (
+        routed, ROUTED, roles((64, 64, 64), (64, 64), "pingpong", registers=152), (270, 72, 136),
+    ),
+    "roles, stored by index": (unsorted, UNSORTED, SHALLOW, (270, 72, 136)),
+    "roles, by index and stored by another": (
+        there_and_back, BACK, COMPUTING, (270, 72, 136),
+    ),
+    "roles, a computed operand": (scaled_rows, SCALED, COMPUTING, (270, 72, 136)),
+    "roles, computed matrices": (
+        narrow_matrices, NARROW, roles((64, 64, 64), (64, 64), registers=152), (140, 72, 136),
+    ),
     "roles, a product beside": (
         beside,
         (*PLAIN, "bf16[K,N]"),
         roles((64, 64, 64), (64, 64)),
         (140, 72, 136),
     ),
-}
+}  # fmt: skip
 # As parts of the rows that there are: a group without rows, one with nearly all, unsorted and
 # negative ends, ends behind the last row, rows without a group.
 TABLES = {
@@ -173,7 +257,8 @@ TABLES = {
 def kernel(name: str) -> Kernel:
     function, signature, schedule, (t, n, k) = KERNELS[name]
     arch = "sm_90a" if schedule.specialised else "sm_80"
-    sizes = {"T": t, "N": n, "K": k, "E": 4}
+    sizes = {"T": t, "N": n, "K": k, "E": 4, "S": t + 13}
+    sizes = {name: sizes[name] for name in pg.fuse(function).program(*signature).sizes}
     return pg.fuse(function).compile(*signature, arch=arch, sizes=sizes, schedule=schedule)
 
 
@@ -186,18 +271,20 @@ class Call:
 
 def call(made: Kernel, sizes: tuple[int, int, int], table: tuple[float, ...]) -> Call:
     t, n, k = sizes
-    known = {"T": t, "N": n, "K": k, "E": len(table)}
+    known = {"T": t, "N": n, "K": k, "E": len(table), "S": t + 13}
     random = np.random.default_rng(sizes)
     operands = []
-    for tensor in made.program.inputs:
+    for tensor in made.program.operands:
         shape = tuple(d if isinstance(d, int) else known[d] for d in tensor.dims)
         values = random.integers(-2, 3, shape)
         if tensor.name == made.program.ends:
             values = np.array([round(part * t) for part in table])
+        if tensor.name in made.program.gathered:  # all apart, and some that are no rows
+            values = random.permutation(np.arange(-2, known["S"] + 2))[:t]
         array = values.astype(np.float32).astype(tensor.dtype.numpy)
         order = tensor.order
         operands.append(array if order == tuple(range(len(order))) else np.asfortranarray(array))
-    arrays = {x.name: a for x, a in zip(made.program.inputs, operands, strict=True)}
+    arrays = {x.name: a for x, a in zip(made.program.operands, operands, strict=True)}
     (wanted,) = evaluate(made.program, arrays, known)
     return Call(tuple(operands), arrays, wanted)
 
@@ -301,6 +388,36 @@ FAULTS = [
         "roles",
         "the last tile of a group is left out",
         [("tiles = (rows + tile - 1) / tile;", "tiles = rows / tile;")],
+    ),
+    (
+        "warps, rows by index",
+        "numbers of rows count from the first of the group",
+        [("row_at(rows, (rows_before + safe_row)", "row_at(rows, (safe_row)")],
+    ),
+    (
+        "roles, rows by index",
+        "numbers of rows count from the first of the group",
+        [("row_at(rows, (rows_before + safe_row)", "row_at(rows, (safe_row)")],
+    ),
+    (
+        "roles, rows by index",
+        "numbers of rows count from the first of the block",
+        [("row_at(rows, (rows_before + safe_row)", "row_at(rows, (safe_row - b_m * 128)")],
+    ),
+    (
+        "warps, stored by index",
+        "places of rows count from the first of the group",
+        [("stored_row(rows, (rows_before + row)", "stored_row(rows, (row)")],
+    ),
+    (
+        "warps, a computed operand",
+        "coordinates count from the first of the group",
+        [("(float)((rows_before + from_row))", "(float)(from_row)")],
+    ),
+    (
+        "roles, computed matrices",
+        "the numbers of another matrix",
+        [("z0 * s_stride0", "min(z0, 1) * s_stride0")],
     ),
     ("roles", "ends are not clipped", [("rows = max(min(end, most) -", "rows = max(end -")]),
     ("roles", "ends go back", [("- before, 0);", "- before, -9);")]),

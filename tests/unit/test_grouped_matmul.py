@@ -108,6 +108,86 @@ def test_rows_that_the_tuner_samples_are_those_of_their_groups(program):
     assert row_axes(program) == {"y0": 0}
 
 
+@pg.fuse
+def routed(x, rows, q, s, ends):
+    """Tokens by index, matrices of int8 with scales."""
+    return pg.grouped_matmul(pg.relu(x[rows]), (q * s[:, :, None]).astype("f16").mT, ends)
+
+
+@pg.fuse
+def unsorted(x, w, ends, rows, out):
+    out[rows] = pg.grouped_matmul(x, w, ends)
+    return out
+
+
+ROUTED_NAMES = ("x", "rows", "q", "s", "ends")
+ROUTED = ("f16[S,K]", "s32[T]", "s8[E,N,K]", "f16[E,N]", "s32[E]")
+
+
+def test_operands_by_index_and_computed_ones_are_sampled_in_their_groups():
+    program = routed.program(*ROUTED)
+    sizes = SIZES | {"S": 61}
+    arrays = operands(np, program, sizes, 0, integers=True)
+    arrays |= {"ends": np.array([10, 5, 70, 71, 88], np.int32)}
+    rows = [0, 9, 10, 69, 70, 71, 87, 88, 89]
+    (wanted,) = evaluate(program, arrays, sizes, round_outputs=False)
+    assert (np.nan_to_num(wanted) != 0).any()
+    np.testing.assert_array_equal(sampled(np, program, arrays, rows)["y0"], wanted[rows])
+
+
+def test_what_a_run_allows_of_operands_by_index_and_computed_ones():
+    program = routed.program(*ROUTED)
+    sizes = SIZES | {"S": 61}
+    arrays = dict(
+        zip((t.name for t in program.inputs), random_operands(program, sizes, 0), strict=True)
+    )
+    arrays["ends"] = np.array([10, 5, 70, 71, 88], np.int32)
+    (one,) = expected(program, arrays, sizes, 16)
+    chosen = np.clip(arrays["rows"], 0, 60)
+    x = np.maximum(arrays["x"][chosen].astype(np.float64), 0)
+    scales = arrays["s"].astype(np.float64)[:, :, None]
+    w = (arrays["q"] * scales).astype(np.float16).astype(np.float64)
+    for group, (first, last) in enumerate([(0, 10), (10, 10), (10, 70), (70, 71), (71, 88)]):
+        exact = x[first:last] @ w[group].T
+        assert (abs(one.value[first:last] - exact) <= one.allowed[first:last]).all()
+    assert np.isinf(one.allowed[88:]).all()
+    assert (one.allowed[:88] < 0.5 * (1 + abs(one.value[:88]))).all()
+
+
+def test_what_a_run_allows_of_rows_that_are_stored_by_index():
+    program = unsorted.program("f16[T,K]", "f16[E,K,N]", "s32[E]", "s32[T]", "f32[S,N]")
+    sizes = SIZES | {"S": 99}
+    given = random_operands(program, sizes, 0)
+    arrays = dict(zip((t.name for t in program.operands), given, strict=True))
+    arrays["ends"] = np.array([10, 5, 70, 71, 88], np.int32)
+    (one,) = expected(program, arrays, sizes, 16)
+    (wanted,) = evaluate(program, arrays, sizes, round_outputs=False)
+    np.testing.assert_allclose(one.value, wanted)
+    places = arrays["rows"][:88]
+    places = places[(places >= 0) & (places < 99)]
+    others = np.setdiff1d(np.arange(99), places)
+    assert len(others) > 8  # which keep what they had
+    np.testing.assert_array_equal(one.value[others], arrays["out"][others])
+    assert (one.allowed[others] == 0).all()
+    assert (one.allowed[places] > 0).all()
+
+
+def test_operands_by_index_and_computed_ones_are_those_of_numpy():
+    random = np.random.default_rng(0)
+    x, q = random.integers(-2, 3, (61, 40)), random.integers(-2, 3, (5, 48, 40))
+    s, rows = random.integers(1, 3, (5, 48)), random.integers(-2, 64, 90)
+    ends = np.array([10, 5, 70, 71, 88], np.int32)
+    given = (x.astype(np.float16), rows.astype(np.int32), q.astype(np.int8), s.astype(np.float16))
+    made = routed.compile(*ROUTED, arch="sm_80", sizes=SIZES | {"S": 61})
+    found = np.asarray(made.emulate(*given, ends))
+    picked = np.maximum(x[np.clip(rows, 0, 60)], 0)
+    for group, (first, last) in enumerate([(0, 10), (10, 10), (10, 70), (70, 71), (71, 88)]):
+        wanted = picked[first:last] @ (q * s[:, :, None])[group].T
+        np.testing.assert_array_equal(found[first:last], wanted)
+    (meant,) = evaluate(made.program, dict(zip(ROUTED_NAMES, (*given, ends), strict=True)))
+    np.testing.assert_array_equal(found, meant)
+
+
 def test_the_tuner_measures_rows_that_all_have_a_group(program):
     ends = operands(np, program, SIZES, 3, integers=False)["ends"]
     assert ends.dtype == np.int32

@@ -19,6 +19,7 @@ from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import DType
 from polygen.frontend.program import Tensor
 from polygen.hardware.conversion import Conversion, conversions, is_exact
+from polygen.lower.accesses import ROWS_BEFORE
 from polygen.lower.computed import Computed, Fetch
 from polygen.lower.fragments import Make
 from polygen.poly.elements import Along, Compute
@@ -30,6 +31,7 @@ PACKED = {
     "bf16": "pack_bf16(made[2 * i], made[2 * i + 1])",
     "f16": "pack_f16(made[2 * i], made[2 * i + 1])",
     "tf32": "__float_as_uint(made[i])",
+    "f32": "__float_as_uint(made[i])",  # whose parts who loads fragments of it takes apart
 }
 # The copy engine rounds tf32 on its way; where no fragment load does, who computes it has to.
 ROUND_TF32 = 'asm("cvt.rn.tf32.f32 %0, %1;" : "=r"({to}[i]) : "f"(made[i]));'
@@ -224,6 +226,7 @@ def _element(fetch: Fetch, words: str) -> str:
 def _coordinate(of: Computed, place: Along, row: str, column: str) -> str:
     """A coordinate of element e as a float."""
     variable = {of.dims[0]: row, of.dims[1]: f"({column} + e)"}.get(place.dim, place.dim)
+    variable = f"({ROWS_BEFORE} + {variable})" if place.group else variable
     variable = variable if place.per == 1 else f"({variable} / {place.per})"
     text = variable if place.scale == 1 else f"{variable} * {place.scale}"
     return f"(float)({plus(text, place.offset)})"

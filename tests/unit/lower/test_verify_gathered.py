@@ -8,6 +8,7 @@ from matrix import roles
 from plan_changes import with_access
 from test_verify_computed import changed, fetch
 
+import polygen as pg
 from polygen import fuse
 from polygen.errors import VerifyError
 from polygen.lower.computed import Rows
@@ -140,3 +141,90 @@ def test_a_match_that_says_other_rows_than_the_program_is_refused(name, arch):
     """Also where copies do what it says."""
     with pytest.raises(VerifyError, match="in the program of"):
         verify(match_with(plan(arch), MATCHES[name]))
+
+
+GROUPED = ("bf16[S,K]", "s32[T]", "bf16[E,K,N]", "s32[E]", "s32[T]", "f32[S,N]")
+
+
+def grouped(x, r, w, ends, p, out):
+    """Rows of groups by one index, stored by another."""
+    i, j = pg.indices(x[r])
+    kept = pg.where(i + j > 9, x[r], 0).astype("bf16")
+    out[p] = pg.grouped_matmul(kept, w, ends)
+    return out
+
+
+@cache
+def plan_of_groups(arch: str) -> KernelPlan:
+    schedule = way(arch)
+    if arch == "sm_90a":
+        schedule = dataclasses.replace(
+            schedule,
+            roles=Roles("cooperative", 152, 176),
+            epilogue=dataclasses.replace(schedule.epilogue, through="lines"),
+        )
+    made = fuse(grouped, name="grouped").compile(*GROUPED, arch=arch, schedule=schedule)
+    return made.passes.plan
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_rows_of_groups_by_index_are_those_behind_the_groups_before(arch):
+    of = plan_of_groups(arch)
+    assert verify(of) is of
+    for changes in ({"grouped": False}, {"grouped": True, "offset": 1}):
+        change = fetch("x", rows=rows(**{"grouped": True} | changes))
+        with pytest.raises(VerifyError, match="x is read at"):
+            verify(changed(of, "a", change))
+    written = rows(vector="p", grouped=False)
+    with pytest.raises(VerifyError, match="out is stored at"):
+        verify(with_access(of, "out", rows=(written, None)))
+
+
+IN_GROUPS = {
+    "rows that count from the first of their group": lambda one: (
+        dataclasses.replace(one, group="") if one.rows else one
+    ),
+    "rows of another index": lambda one: dataclasses.replace(one, rows="p") if one.rows else one,
+    "groups of no index": lambda one: (
+        Along(one.dim, group=one.group) if one.rows else one
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("name", IN_GROUPS)
+def test_a_match_with_other_rows_of_groups_is_refused(name, arch):
+    with pytest.raises(VerifyError, match="in the program of"):
+        verify(match_with(plan_of_groups(arch), IN_GROUPS[name]))
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_results_that_are_stored_at_rows_of_one_group_are_refused(arch):
+    of = plan_of_groups(arch)
+    writes = tuple(
+        dataclasses.replace(
+            w, index=tuple(dataclasses.replace(i, group="") if i.rows else i for i in w.index)
+        )
+        for w in of.work.writes
+    )
+    with pytest.raises(VerifyError, match=r"stored by index are .* in the program"):
+        verify(dataclasses.replace(of, work=dataclasses.replace(of.work, writes=writes)))
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_coordinates_of_another_batch_dim_are_refused(arch):
+    of = plan_of_groups(arch)
+    operands = []
+    for name, one in of.match.operands:
+        if one.computed is not None:
+            at = tuple(
+                (variable, dataclasses.replace(place, group="z9") if place.group else place)
+                for variable, place in one.computed.coordinates
+            )
+            one = dataclasses.replace(
+                one, computed=dataclasses.replace(one.computed, coordinates=at)
+            )
+        operands.append((name, one))
+    match = dataclasses.replace(of.match, operands=tuple(operands))
+    with pytest.raises(VerifyError, match=r"computes|is no row of a group"):
+        verify(dataclasses.replace(of, match=match))

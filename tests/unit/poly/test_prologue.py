@@ -57,7 +57,7 @@ def test_both_parts_together_are_the_program():
         output = dataclasses.replace(left.tensors[value])
         alone = dataclasses.replace(made, outputs=(output,), statements=statements)
         (given[value],) = evaluate(alone, arrays, sizes)
-        assert output.dtype == multiplied(statements[-1])
+        assert output.dtype == multiplied(program, statements[-1])
     np.testing.assert_array_equal(evaluate(left, given, sizes)[0], wanted)
 
 
