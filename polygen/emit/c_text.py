@@ -144,28 +144,32 @@ class _Reader:
         return scope(run)
 
     def _instruction(self) -> Statement:
-        """One instruction, whose results are a function of what it takes."""
+        """One instruction, whose results are a function of what it takes; none changes nothing."""
         self.taken("volatile")
         self.need("(")
         text, parts = "", 0
         operands: list[list[Value]] = [[], [], []]  # results, what is taken, what is overwritten
+        kept: list[Value] = []  # results that are taken, too
         while self.kind == "text":
             text += self.next()[1:-1]
         while self.taken(":"):
             while self.kind == "text":
-                self.next()
+                constraint = self.next()
                 if parts < len(operands) - 1:
                     self.need("(")
                     operands[parts].append(self.value())
                     self.need(")")
+                    kept += operands[parts][-1:] if "+" in constraint else ()
                 self.taken(",")
             parts += 1
         self.need(")")
         self.need(";")
         results, taken, _ = operands
+        if not text:
+            return block(())
 
         def run(state: State) -> None:
-            given = [load(state, one(state)) for one in taken]
+            given = [load(state, one(state)) for one in (*taken, *kept)]
             for number, place in enumerate(results):
                 assign(place, "", Constant(mixed(text, number, *given)), state)
 
