@@ -52,17 +52,21 @@ EQUIVALENT = {
         "elements of two bytes are shifted by even numbers"
     ),
     r"= __funnelshift_r\(.*: (4 -> 5|< -> <=)$": "a word that nobody reads",
-    r"beside = min\(column \+ 8, 56\);: 56 -> \d+$": "no chunk has a byte of what is beside it",
+    r"beside = min\(column \+ (8|16), \d+\);: (48|56) -> \d+$": (
+        "no chunk has a byte of what is beside it"
+    ),
     r"int lap = 0; .*: (1 -> 2|2 -> [34]|64 -> (65|128)|< -> <=)$": (
         "behind the last lap nothing is inside"
     ),
-    r"max\(left - head, 0\) / 8 .*: 0 -> 1$": "neither is a chunk",
-    r"held\[r\]\[4 \* h \+ 0\] = part.x;: \+ -> -$": "0 is subtracted",
+    r"max\(left - head, 0\) / (8|16) .*: 0 -> 1$": "neither is a chunk",
+    r"bool at_ends = .*: < -> <=$|: without if \(at_ends\)$": "ends are looked for everywhere",
+    r"held\[r\]\[4 \* h \+ 0\] = (part.x|piece\[0\]);: \+ -> -$": "0 is subtracted",
+    r"bool whole = .*: (< -> (<=|>)|M -> N)$": "of the second reading, of chunks that were read",
     r"const int offset = .*: 16 -> 32$": "bits of a whole chunk are not looked at",
-    r"unsigned short\* const from = .*: \+ -> -$|to_column = before;: without r_0_row \+$": (
+    r"unsigned (short|char)\* const from = .*: \+ -> -$|to_column = before;: without r_0_row \+$": (
         "panels begin at whole chunks of all rows"
     ),
-    r"(read|write)_portion.*: (16 -> 15|2 -> 4|>> -> <<|\+ -> -)$": (
+    r"(read|write)_portion.*: (16 -> 15|1 -> 2|2 -> 4|>> -> <<|\+ -> -)$": (
         "portions are whole chunks, and what is behind the start of one is 0"
     ),
     r"const float q_0 = from_u8\(": "halves of a byte are computed with, not it",
@@ -71,6 +75,7 @@ EQUIVALENT = {
 UNSEEN = {
     r"min\(k \* 64 .*, K - 2\);: 2 -> \d$": "words begin at multiples of their size",
     r"left < 64 \? 2 : 1.*: 64 -> 63$": "panels of which one column is outside",
+    r"bool at_ends = .*: \d+ -> \d+$": "panels elsewhere; `polygen.lower.shifted` proves it of all",
 }
 SIZES = {"M": 4099, "N": 4093, "K": 1031}
 REGISTERS = small(epilogue=Epilogue(through="registers"))
