@@ -190,16 +190,16 @@ def test_no_kernel_is_made_of_a_broken_tree(monkeypatch: pytest.MonkeyPatch) -> 
             'roles.computes = "before" with v3, a fold.*Use roles.computes = "producer"',
         ),
         (
-            lambda x, w, ends: pg.grouped_matmul(x, w, ends),
-            ("bf16[T,64]", "bf16[E,64,N]", "s32[E]"),
-            'roles.computes = "before" with rows in groups.*Use roles.computes = "producer"',
+            lambda x, s, w, ends: pg.grouped_matmul(x * pg.per_group(s, ends, x), w, ends),
+            ("bf16[T,64]", "bf16[E,64]", "bf16[E,64,N]", "s32[E]"),
+            '"before" with v1, which is computed of what its rows\' groups have.*"producer"',
         ),
     ],
 )
 def test_what_needs_no_launch_before_or_has_one_behind_is_refused(
     function: Any, signature: tuple[str, ...], message: str
 ) -> None:
+    in_lines = replace(first().epilogue, through="lines")
+    schedule = replace(first(), launch=Launches(), epilogue=in_lines)
     with pytest.raises(ScheduleError, match=message):
-        pg.fuse(function, name="refused").compile(
-            *signature, arch="sm_90a", schedule=replace(first(), launch=Launches())
-        )
+        pg.fuse(function, name="refused").compile(*signature, arch="sm_90a", schedule=schedule)
