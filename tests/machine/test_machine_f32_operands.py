@@ -52,6 +52,7 @@ def arrays(program, which):
     return found
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_products_keep_the_digits_of_f32(name, way):
