@@ -151,7 +151,7 @@ CASES = [
     ("attended by warps", "store_rows_of_states"), ("odd rows", "fetch"), ("odd rows", "store"),
     ("rows of bytes", "fetch"), ("rows of bytes", "store"), ("staged", "store_rows"),
 ]  # fmt: skip
-EVERY = 20  # of the mutants, one in so many is tried in the fast tests
+EVERY = 12  # of the mutants, one in so many is tried in the fast tests
 
 
 @cache
