@@ -33,6 +33,7 @@ from polygen.frontend.program import (
     Program,
     Statement,
 )
+from polygen.rewrite.simplify import needed
 
 _TYPES = (BF16, F16)  # in which such an operand is multiplied
 _BYTE = 8  # bits
@@ -97,17 +98,6 @@ def _with_folds(program: Program) -> list[str]:
     return found
 
 
-def _behind(writers: Mapping[str, Statement], value: str) -> list[str]:
-    """A value and those that it is computed of."""
-    found, stack = [value], [value]
-    while stack:
-        for access in writers[stack.pop()].reads:
-            if access.name in writers and access.name not in found:
-                found.append(access.name)
-                stack.append(access.name)
-    return found
-
-
 def row_operand(program: Program, value: str) -> RowOperand:
     """How an operand with folds over its own rows is computed.
 
@@ -115,7 +105,7 @@ def row_operand(program: Program, value: str) -> RowOperand:
         UnsupportedProgram: it reads what is none of its own row, or is of another type.
     """
     writers: dict[str, Statement] = {s.write.name: s for s in program.statements}
-    own = set(_behind(writers, value))
+    own = {s.write.name for s in needed(program.statements, [value])}
     last = writers[value]
     index = last.write.index
     if not isinstance(last, Pointwise) or len(set(last.write.iterators)) < len(index):
@@ -210,13 +200,12 @@ def _require_plain(program: Program, one: Statement, access: Access) -> None:
 
 def _require_own(program: Program, values: tuple[str, ...]) -> None:
     """Nobody but the rows reads what folds are in."""
-    writers: dict[str, Statement] = {s.write.name: s for s in program.statements}
     late: set[str] = set()
     for one in program.statements:
         names = {access.name for access in one.reads}
         if isinstance(one, Fold) or names & late:
             late.add(one.write.name)
-    inside = {name for value in values for name in _behind(writers, value)} & late
+    inside = {s.write.name for s in needed(program.statements, values)} & late
     stored = {tensor.name for tensor in program.outputs} & inside
     for one in program.statements:
         mine = one.write.name in inside and not isinstance(one, Contraction)

@@ -51,9 +51,6 @@ BEFORE = "launch before"  # a part of those kernels alone that have one
 _PANEL = 64 * 64  # results: the unit in which the way out is counted
 _WORD = 2  # bytes of the elements for which rates of products are given
 _DOUBLE = 8  # bytes of elements that have a rate of their own
-# Of rows that a launch before the kernel makes; estimates, which no measurement was fitted to.
-_ROW_PASS = 1.0  # microseconds in which a block goes through a short row
-_ROWS_AT_ONCE = 8  # blocks of a multiprocessor
 
 
 class Columns:
@@ -103,7 +100,7 @@ def _before(p: CostParameters, c: Columns) -> Column:
     multiprocessors = c.slots * c.blocks / np.maximum(c.resident, 1)
     cycles = c.first_functions / (p.compute_function_rate * multiprocessors)
     # However short a row, its block waits for what it reads, and for its warps.
-    passes = c.first_passes * _ROW_PASS / (_ROWS_AT_ONCE * multiprocessors)
+    passes = c.first_passes * p.row_pass / multiprocessors
     busy = np.maximum(np.maximum(moved, cycles / p.clock * 1e-3), passes)
     return np.where(written > 0, p.copy_start + busy, 0.0)
 

@@ -72,6 +72,7 @@ WORSE = (
     "line", "across", "thread_latency", "thread_passes", "thread_start", "warp_start",
     "warp_latency", "warp_crowding", "full_rate_warps", "barrier", "round", "exchange",
     "copy_start", "fragment_latency", "vector_latency", "promote_turn",
+    "row_pass",
     "unstored", "fold", "fold_index", "fold_exponential",
 )  # fmt: skip
 
@@ -138,7 +139,14 @@ def test_every_parameter_matters_somewhere(name):
     ]
     roomy = [replace(s, roles=replace(s.roles, producer_registers=152)) for s in direct]
     copying = [replace(s, launch=Launches(realign=True)) for s in schedules if s.specialised]
-    fitted = [Fitted(s, 1) for s in (*schedules, *direct, *roomy, *copying)]
+    making = [replace(s, roles=replace(s.roles, computes="before")) for s in direct]
+    problems.append(
+        Problem(
+            65536, 128, 128, threaded=(1, 0), computed=(1, 0), source_bytes=(1 << 24, 0),
+            held=(8, 64), row_passes=3 * 65536,
+        )
+    )  # fmt: skip
+    fitted = [Fitted(s, 1) for s in (*schedules, *direct, *roomy, *copying, *making)]
     changed = replace(P, **{name: 4 * getattr(P, name)})
     for problem in problems:
         rows = Columns([counts(H200, one, problem) for one in fitted])
