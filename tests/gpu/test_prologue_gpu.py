@@ -85,7 +85,7 @@ def test_operands_that_are_made_first_have_the_bits_of_those_of_the_producer(nam
     )
     if not plain.schedule.specialised:
         pytest.skip("launches before the kernel are for kernels with roles")
-    by_lines = replace(plain.schedule.epilogue, through="lines", columns=32)
+    by_lines = replace(plain.schedule.epilogue, through="lines", columns=16)
     schedule = replace(plain.schedule, epilogue=by_lines)
     own = replace(schedule.roles, producer_registers=152, consumer_registers=168)
     before = replace(schedule.roles, computes="before")

@@ -80,7 +80,8 @@ def of_kernel(plan: KernelPlan, ends: Mapping[str, int]) -> dict[str, Any]:
         ends: sizes by their names; others are all the same.
     """
     names: dict[str, Any] = {"shared": SHARED, "b_m": 1, "b_n": 2, "rank": 0}
-    names |= {dim: 1 + at for at, (dim, _) in enumerate((*plan.batches, *plan.match.sums))}
+    for at, (dim, extent) in enumerate((*plan.batches, *plan.match.sums)):
+        names[dim] = min(1 + at, extent - 1) if isinstance(extent, int) else 1 + at
     names |= {c_name(one): ends.get(one, _SIZE) for one in plan.program.sizes}
     arguments = [one for one in plan.arguments if one.kind not in ("size", "stride", "tensor")]
     for number, one in enumerate(arguments):

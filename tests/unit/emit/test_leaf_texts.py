@@ -359,3 +359,13 @@ def test_lanes_exchange_with_who_is_there():
 def test_what_cannot_be_followed_is_refused(text, says):
     with pytest.raises(VerifyError, match=says):
         left(text)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("lead", [(1,), (1, 1), (2, 2), (3, 1, 2)], ids=str)
+def test_few_matrices_of_known_number_are_right(lead, arch):
+    """Texts are run for a matrix that there is."""
+    lead = ",".join(map(str, lead))
+    shapes = (f"f16[{lead},5,64]", f"f16[{lead},64,72]", f"f16[{lead},5,72]")
+    kernel = pg.fuse(lambda x, w, r: pg.relu(x @ w + r), name="few").compile(*shapes, arch=arch)
+    assert "finish" in kernel.source
