@@ -209,6 +209,9 @@ def space(parameters: tuple[str, ...]) -> str:
 def groups(program: Program, passes: Mapping[str, int] | None = None) -> tuple[Group, ...]:
     """The program's statements as groups: neighbours, so that no other statement runs between.
 
+    What a group reads of other statements it reads at one point: a square matrix and its transpose
+    are two groups, as others are, whose shapes differ.
+
     Args:
         program: its statements.
         passes: of statements that do not all run at once, which of them runs one.
@@ -217,6 +220,8 @@ def groups(program: Program, passes: Mapping[str, int] | None = None) -> tuple[G
     found: list[list[Statement]] = []
     written: set[str] = set()  # by the last group
     skewed: set[str] = set()  # what the last group accesses at another point than its own
+    values = {statement.write.name for statement in program.statements}
+    taken: dict[str, Access] = {}  # what the last group reads of others
     for statement in program.statements:
         own = tuple(iterator for iterator, _ in statement.domain)
         long = tuple(iterator for iterator, extent in statement.domain if extent != 1)
@@ -224,6 +229,7 @@ def groups(program: Program, passes: Mapping[str, int] | None = None) -> tuple[G
         here = {access.name for access in accesses if access.by_group not in (own, long)}
         if statement.write.by_place.index in (own, long):  # rows that are stored by index
             here.discard(statement.write.name)
+        own_reads = {access.name: access for access in statement.reads if access.name in values}
         together = (
             bool(found)
             and not isinstance(statement, Contraction)
@@ -231,14 +237,16 @@ def groups(program: Program, passes: Mapping[str, int] | None = None) -> tuple[G
             and found[-1][0].domain == statement.domain
             and times.get(found[-1][0].name) == times.get(statement.name)
             and not (written | {statement.write.name}) & (skewed | here)
+            and all(taken.get(name, access) == access for name, access in own_reads.items())
         )
         if together:
             found[-1].append(statement)
             written.add(statement.write.name)
             skewed |= here
+            taken |= own_reads
         else:
             found.append([statement])
-            written, skewed = {statement.write.name}, here
+            written, skewed, taken = {statement.write.name}, here, own_reads
     return tuple(Group(tuple(members)) for members in found)
 
 

@@ -29,8 +29,8 @@ pytestmark = pytest.mark.gpu
 COUNT = int(os.environ.get("POLYGEN_RANDOM_COUNT", "500"))
 KINDS = (
     "any", "roomy", "odd", "products", "roomy products", "prologues", "odd prologues", "folds",
-    "role folds", "rows of folds", "role rows of folds", "narrow",
-    "made prologues",
+    "role folds", "folds of operands", "role folds of operands", "rows of folds",
+    "role rows of folds", "narrow", "made prologues",
 )  # fmt: skip
 FIRST = int(os.environ.get("POLYGEN_RANDOM_FIRST", "0"))
 

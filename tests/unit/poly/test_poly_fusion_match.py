@@ -1,5 +1,6 @@
 """Fusion by dependences, and the roles that the accesses of a contraction give its iterators."""
 
+import numpy as np
 import pytest
 
 from polygen import isl
@@ -59,6 +60,25 @@ def test_groups_are_placed_as_their_statements_would_be_alone(expression, extra)
     assert together.members and not apart.members
     for statement in program.statements:
         assert together.iterators(statement.name) == apart.iterators(statement.name)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("sizes", [("64", "80", "64"), ("M", "K", "M"), ("1", "80", "1")], ids=str)
+def test_a_square_matrix_and_its_transpose_leave_one_kernel(sizes, arch):
+    m, k, n = sizes
+
+    @fuse
+    def both(x, w):
+        v = (x @ w) * 2
+        return v, (v + 1).T
+
+    kernel = both.compile(f"f16[{m},{k}]", f"f16[{k},{n}]", arch=arch)
+    rows, depth = ({"M": 40, "K": 24}.get(size) or int(size) for size in (m, k))
+    x = np.arange(rows * depth).reshape(rows, depth) % 7 - 3.0
+    w = np.arange(depth * rows).reshape(depth, rows) % 5 - 2.0
+    v, turned = kernel.emulate(x.astype(np.float16), w.astype(np.float16))
+    np.testing.assert_array_equal(v, x @ w * 2)
+    np.testing.assert_array_equal(turned, (x @ w * 2 + 1).T)
 
 
 def test_what_isl_does_is_the_same_for_two_operations_and_for_two_hundred():
