@@ -5,6 +5,11 @@ SHELL := bash
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/polygen-is-set-up
+# Tests in two processes: each begins with half of the files, so that what the tests of a file share
+# is made once, and takes of the other's when it has no more.
+PYTEST := $(BIN)/pytest -n 2 --dist worksteal
+# Tests start hundreds of processes, and each would compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 # The kernel that the demo looks at.
 KERNEL := "gelu(x @ w.T + b)" "x:bf16[M,K]" "w:bf16[N,K]" "b:bf16[N]" \
@@ -43,10 +48,10 @@ demo: setup
 	@$(BIN)/polygen generate $(KERNEL) --name up -o kernels_out
 
 test: setup lint sizes
-	$(BIN)/pytest -n 2 -m "not gpu and not slow"
+	$(PYTEST) -m "not gpu and not slow"
 
 slow-test: setup
-	$(BIN)/pytest -n 2 -m "slow and not gpu"
+	$(PYTEST) -m "slow and not gpu"
 
 lint: setup
 	$(BIN)/ruff check .

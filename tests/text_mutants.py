@@ -145,12 +145,12 @@ class Tried:
     accepted: tuple[tuple[str, bool], ...]
 
 
-def tried(plan: KernelPlan, leaf: Leaf, every: int = 1) -> Tried:
-    """Every mutant of a leaf's texts, or one in so many."""
+def tried(plan: KernelPlan, leaf: Leaf, every: int = 1, first: int = 0) -> Tried:
+    """Every mutant of a leaf's texts, or from the first one in so many."""
     texts = (*before(plan, leaf), kind_of(leaf).text(plan, leaf).code)
     does, refused, undecided, found = recorded(plan, leaf, texts), 0, [], []
     for at, text in enumerate(texts):
-        for name, changed in itertools.islice(mutants(text), 0, None, every):
+        for name, changed in itertools.islice(mutants(text), first, None, every):
             given = (*texts[:at], changed, *texts[at + 1 :])
             try:
                 prove(plan, leaf, given)

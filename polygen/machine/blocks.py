@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -144,9 +145,15 @@ def width(one: Instruction) -> int:
     return 32 if is_strict(one) or "sync" in one.parts else 1
 
 
+@functools.lru_cache(maxsize=1 << 16)  # analyses of a kernel ask for the same again and again
+def _words(operand: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"[%$\w]+", operand))
+
+
 def names_in(operand: str, kernel: Kernel) -> list[str]:
     """The registers an operand mentions."""
-    return [name for name in re.findall(r"[%$\w]+", operand) if name in kernel.registers]
+    registers = kernel.registers
+    return [name for name in _words(operand) if name in registers]
 
 
 def definitions(one: Instruction, kernel: Kernel) -> list[str]:

@@ -122,14 +122,15 @@ def type_bytes(kind: str) -> int:
 def split_operands(text: str) -> tuple[str, ...]:
     """Cut at the commas outside every bracket."""
     result, depth, begin = [], 0, 0
-    for position, character in enumerate(text):
+    for match in re.finditer(r"[{}()\[\],]", text):
+        character = match[0]
         if character in "{[(":
             depth += 1
         elif character in "}])":
             depth -= 1
-        elif character == "," and depth == 0:
-            result.append(text[begin:position].strip())
-            begin = position + 1
+        elif depth == 0:
+            result.append(text[begin : match.start()].strip())
+            begin = match.end()
     last = text[begin:].strip()
     return (*result, last) if last else tuple(result)
 

@@ -131,13 +131,15 @@ def may_load_shared(one: Instruction) -> bool:
 
 def doubtful(program: Program, follow_loads: bool = False) -> Doubt:
     """The registers of a kernel that may be read before they are written, and what they reach."""
-    kernel, blocks = program.kernel, program.blocks
+    kernel, blocks, code = program.kernel, program.blocks, program.kernel.instructions
+    reads = [_reads(one, kernel) for one in code]
+    writes = [_writes(one, kernel) for one in code]
     written = [
         {
             name
-            for one in kernel.instructions[block.begin : block.end]
-            if not one.predicate
-            for name in _writes(one, kernel)
+            for at in range(block.begin, block.end)
+            if not code[at].predicate
+            for name in writes[at]
         }
         for block in blocks
     ]
@@ -160,20 +162,22 @@ def doubtful(program: Program, follow_loads: bool = False) -> Doubt:
         if known is None:
             continue
         known = set(known)
-        for one in kernel.instructions[block.begin : block.end]:
-            read = _reads(one, kernel) + ([one.predicate] if one.predicate else [])
+        for at in range(block.begin, block.end):
+            one = code[at]
+            found.update(name for name in reads[at] if name not in known)
+            if one.predicate and one.predicate not in known:
+                found.add(one.predicate)
             if one.parts[:2] == ("wgmma", "mma_async"):
-                read += _writes(one, kernel)
-            found.update(name for name in read if name not in known)
+                found.update(name for name in writes[at] if name not in known)
             if not one.predicate:
-                known.update(_writes(one, kernel))
-    code = kernel.instructions
+                known.update(writes[at])
     loads = {at for at, one in enumerate(code) if follow_loads and may_load_shared(one)}
-    followed, size = found.union(*(_writes(code[at], kernel) for at in loads)), 0
+    followed, size = found.union(*(writes[at] for at in loads)), 0
+    apart = _SINKS | _EXCHANGES
     passing = [
-        ({*_reads(one, kernel), one.predicate}, _writes(one, kernel))
-        for one in code
-        if followed and one.parts[0] not in _SINKS | _EXCHANGES
+        ({*read, one.predicate}, write)
+        for one, read, write in zip(code, reads, writes, strict=True)
+        if followed and one.parts[0] not in apart
     ]
     while len(followed) != size:
         size = len(followed)

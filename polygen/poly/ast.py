@@ -9,9 +9,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from polygen import isl, remembered
 from polygen.errors import VerifyError
+
+_MOST_TREES = 256  # whose loops are kept: kernels of one schedule have the same ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +134,13 @@ def loops(
         names: mark -> names of the loops right below it.
         context: what is known about the parameters, as isl text.
     """
+    return _loops(tree_text, tuple(names.items()), context)
+
+
+@lru_cache(maxsize=_MOST_TREES)
+def _loops(text: str, names: tuple[tuple[str, tuple[str, ...]], ...], context: str) -> LoopAst:
     build = isl.AstBuild.from_context(isl.Set(context))
-    return _node(build.node_from_schedule(remembered.read_schedule(tree_text)), names, (), {})
+    return _node(build.node_from_schedule(remembered.read_schedule(text)), dict(names), (), {})
 
 
 def _node(

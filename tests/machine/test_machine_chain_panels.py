@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from chain_samples import arrays_of, few_rows
 from generated import edited
+from machine.conftest import ptx_of
 
 import polygen as pg
 from polygen.emulated import emulate
-from polygen.runtime.nvrtc import compile_source
 from polygen.schedule.model import (
     PAIRS,
     CtaTile,
@@ -179,6 +179,6 @@ def test_mistakes_are_found(name: str) -> None:
     kernel = _kernel(of)
     source = kernel.passes.source
     changed = replace(source, text=edited(source.text, edits))
-    ptx = compile_source(changed, allow_spills=True).ptx
+    ptx = ptx_of(changed)
     done = emulate(kernel.program, changed, ptx, _arrays(of))
     assert {finding.code for finding in done.report.findings} & shows

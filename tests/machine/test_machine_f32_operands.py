@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from machine.conftest import ptx_of
 
 import polygen as pg
 from polygen.check import check, operands_off
 from polygen.frontend.dtypes import F32, TF32
 from polygen.frontend.evaluate import evaluate
 from polygen.rewrite.tf32_parts import in_parts
-from polygen.runtime.nvrtc import compile_source
 
 X, W = "f32[M,K]", "f32[N,K]"
 SIZES = {"M": 70, "N": 72, "K": 72, "S": 31, "B": 2, "E": 3}
@@ -107,5 +107,5 @@ def test_a_check_takes_functions_whose_sums_cancel_and_finds_a_sum_that_is_off()
     plan, source = kernel.passes.plan, kernel.passes.source
     wrong = replace(source, text=source.text.replace("made[e] = ", "made[e] = 1.0001f * ", 1))
     assert wrong.text != source.text
-    report = check(plan, wrong, compile_source(wrong).ptx, {"M": 40, "N": 40, "K": 40})
+    report = check(plan, wrong, ptx_of(wrong), {"M": 40, "N": 40, "K": 40})
     assert [one.code for one in report.findings] == ["wrong-value"]

@@ -11,14 +11,15 @@ from functools import cache
 
 import numpy as np
 import pytest
+from fewer import one_in
 from generated import SCHEDULE, edited
+from machine.conftest import ptx_of
 
 import polygen as pg
 from polygen.check import emulate, launch_of
 from polygen.frontend.evaluate import evaluate
 from polygen.kernel import Kernel
 from polygen.machine import run
-from polygen.runtime.nvrtc import compile_source
 from polygen.schedule.model import (
     Cluster,
     CtaTile,
@@ -424,12 +425,12 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "fault", "edits"), FAULTS)
+@pytest.mark.parametrize(("name", "fault", "edits"), one_in(2, FAULTS))
 def test_faults_in_groups_are_found(name, fault, edits):
     made = kernel(name)
     text = edited(made.source, edits)
     source = few_blocks(replace(made.passes.source, text=text))
-    ptx = compile_source(source).ptx
+    ptx = ptx_of(source)
     found = False
     for table in TABLES.values():
         given = call(made, KERNELS[name][3], table)

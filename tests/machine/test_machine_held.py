@@ -6,6 +6,7 @@ Exact on integers on the PTX machine, rows that end inside words and instruction
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -100,11 +101,15 @@ def test_sums_of_other_types_keep_their_place():
     assert held["f32"] != ("",) and held["f16"] == ("",)
 
 
+@cache
+def by_warps(function):
+    return pg.fuse(function).compile(*X_W_R, arch="sm_80", schedule=WHOLE)
+
+
 @pytest.mark.parametrize("function", HELD, ids=lambda one: one.__name__)
 @pytest.mark.parametrize("n", [1, 87, 96])
 def test_by_warps(function, n):
-    kernel = pg.fuse(function).compile(*X_W_R, arch="sm_80", schedule=WHOLE)
-    report = kernel.check({"M": 40, "N": n, "K": 40})
+    report = by_warps(function).check({"M": 40, "N": n, "K": 40})
     assert report.ok, str(report)
 
 

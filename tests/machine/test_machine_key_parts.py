@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from chain_samples import arrays_of, few_rows, run
 from generated import edited
+from machine.conftest import ptx_of
 
 import polygen as pg
 from polygen.emulated import emulate
 from polygen.frontend.evaluate import reference
-from polygen.runtime.nvrtc import compile_source
 
 HEADS = ("bf16[B,K,G,1,64]", "bf16[B,K,1,T,64]", "bf16[B,K,1,T,64]")
 ROWS = ("bf16[S,64]", "bf16[T,64]", "bf16[T,64]")
@@ -93,7 +93,7 @@ def test_mistakes_are_found(name: str) -> None:
     arrays = arrays_of(1, (1, 2, 4, 1, 64), (1, 2, 1, 300, 64), (1, 2, 1, 300, 64))
     source = kernel.passes.source
     changed = replace(source, text=edited(source.text, BROKEN[name]))
-    done = emulate(kernel.program, changed, compile_source(changed).ptx, tuple(arrays))
+    done = emulate(kernel.program, changed, ptx_of(changed), tuple(arrays))
     wanted = reference(_scored(lambda s, i, j: s), arrays)
     right = all(
         (np.abs(one.astype(np.float64) - other) <= 0.03).all()

@@ -7,13 +7,13 @@ from functools import cache
 
 import numpy as np
 import pytest
+from machine.conftest import ptx_of
 
 import polygen as pg
 from polygen.check import emulate
 from polygen.frontend.evaluate import evaluate
 from polygen.kernel import Kernel
 from polygen.poly.last_round import LastRound
-from polygen.runtime.nvrtc import compile_source
 from polygen.schedule.model import (
     Cluster,
     CtaTile,
@@ -106,7 +106,7 @@ def run(made: Kernel, tiles: int, depth: int, text: str | None = None) -> tuple[
     arrays = {t.name: a for t, a in zip(made.program.inputs, given, strict=True)}
     (wanted,) = evaluate(made.program, arrays, sizes)
     source = few(made, text)
-    ptx = made.ptx if text is None else compile_source(source).ptx
+    ptx = made.ptx if text is None else ptx_of(source)
     done = emulate(made.program, source, ptx, tuple(given))
     right = np.array_equal(done.results.astype(np.float32), wanted.astype(np.float32))
     return right, done.report

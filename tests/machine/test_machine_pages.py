@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from chain_samples import arrays_of, few_rows, run
 from generated import edited
+from machine.conftest import ptx_of
 from paged_samples import arrays, bf16, decoding, signature, sums_of_whole_numbers
 
 import polygen as pg
 from polygen.emulated import emulate
 from polygen.frontend.evaluate import reference
-from polygen.runtime.nvrtc import compile_source
 from polygen.schedule.model import Roles
 
 
@@ -160,7 +160,7 @@ def _given() -> tuple[np.ndarray, ...]:
 
 def _right(source) -> bool:
     kernel, given = _kernel(), _given()
-    done = emulate(kernel.program, source, compile_source(source).ptx, given)
+    done = emulate(kernel.program, source, ptx_of(source), given)
     kept = np.clip(given[3], 0, len(given[1]) - 1)
     wanted = reference(sums_of_whole_numbers(80), [*given[:3], kept, given[4]])
     return not done.report.findings and np.array_equal(done.results, wanted)

@@ -12,6 +12,7 @@ from functools import cache, wraps
 import numpy as np
 import pytest
 from generated import SCHEDULE, edited
+from machine.conftest import ptx_of
 from triangular_samples import banded, far, lower, rising, upper
 
 import polygen as pg
@@ -19,7 +20,6 @@ from polygen.check import emulate
 from polygen.frontend.evaluate import evaluate
 from polygen.kernel import Kernel
 from polygen.machine import mma, wgmma
-from polygen.runtime.nvrtc import compile_source
 from polygen.schedule.model import (
     Cluster,
     CtaTile,
@@ -204,7 +204,7 @@ FAULTS = [
 def test_faults_are_found(name, fault, edit):
     made = kernel(name)
     source = few_blocks(replace(made.passes.source, text=edited(made.source, [edit])))
-    ptx = compile_source(source).ptx
+    ptx = ptx_of(source)
     found = False
     for m, n, k in CASES[name][3]:
         sizes = {"M": m, "N": n, "K": k}

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from chain_samples import arrays_of, by_warps, run
 from generated import edited
+from machine.conftest import ptx_of
 
 import polygen as pg
 from polygen.emulated import emulate
 from polygen.frontend.evaluate import reference
-from polygen.runtime.nvrtc import compile_source
 
 THREE = ("bf16[B,S,64]", "bf16[B,T,64]", "bf16[B,T,64]")
 _run = functools.partial(run, arch="sm_80")
@@ -224,7 +224,7 @@ def _changed(edits: list, keys: int):
     source = kernel.passes.source
     changed = replace(source, text=edited(source.text, edits))
     arrays = [2 * one for one in arrays_of(3, (150, 64), (keys, 64), (keys, 64))]
-    done = emulate(kernel.program, changed, compile_source(changed, allow_spills=True).ptx, arrays)
+    done = emulate(kernel.program, changed, ptx_of(changed), arrays)
     error = np.abs(done.results.astype(np.float64) - reference(softmax, arrays))
     return {finding.code for finding in done.report.findings}, bool((error <= 0.03).all())
 

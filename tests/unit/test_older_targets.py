@@ -81,8 +81,14 @@ def test_the_way_operands_lie_decides_the_tile_of_quad_pairs(layout, sums):
     assert product(layout, TURING, acc_dtype=sums).passes.plan.atom.name == f"m16n8k8_{sums}_f16"
 
 
-@pytest.mark.parametrize("arch", [TURING, VOLTA])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("layout", "arch"),
+    [
+        pytest.param(layout, arch, marks=[pytest.mark.slow] * ((n + at) % 2))
+        for n, layout in enumerate(LAYOUTS)
+        for at, arch in enumerate((TURING, VOLTA))
+    ],
+)
 def test_rows_that_are_apart_may_end_inside_a_piece(layout, arch):
     function, signature = LAYOUTS[layout]
     kernel = compilable(pg.fuse(function).compile(*signature, arch=arch, schedule=SMALL))

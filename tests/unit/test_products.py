@@ -108,7 +108,7 @@ def checked(name, **options):
     assert not report.findings, str(report)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_is_right_on_the_machine(name, arch):

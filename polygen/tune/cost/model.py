@@ -24,7 +24,7 @@ All of it is arithmetic on columns, one row per schedule: one call prices thousa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -58,13 +58,11 @@ class Columns:
 
     def __init__(self, rows: Sequence[Counts]) -> None:
         table = np.array(rows, np.float64).reshape(-1, len(Counts._fields)).T
-        self._columns: dict[str, Column] = dict(zip(Counts._fields, table, strict=True))
+        vars(self).update(zip(Counts._fields, table, strict=True))
 
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self._columns[name]
-        except KeyError:
-            raise AttributeError(name) from None
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Column: ...
 
 
 def times(p: CostParameters, c: Columns) -> dict[str, Column]:

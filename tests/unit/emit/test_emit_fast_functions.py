@@ -47,7 +47,7 @@ SAMPLE = [pytest.mark.slow, pytest.mark.sample(3)]
 
 
 # The figures in docs/accuracy.md come from a run with every 251st.
-@pytest.mark.parametrize("step", [9973, pytest.param(4001, marks=SAMPLE)])
+@pytest.mark.parametrize("step", [19937, pytest.param(4001, marks=SAMPLE)])
 @pytest.mark.parametrize("name", FAST)
 def test_the_recorded_error_holds(name, step, instructions):
     x = every(step)

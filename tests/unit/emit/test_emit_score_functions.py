@@ -76,6 +76,7 @@ def _scaled(scale: float, factor: float, offset: float) -> tuple[np.ndarray, flo
     return x, abs(factor) * absolute + relative * np.abs(wanted), wanted
 
 
+@pytest.mark.sample(2)  # each of both at least twice
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize(("factor", "offset"), [(43.28085, -43.28085), (-7.5, 3.0), (0.5, -90.0)])
 def test_scaled_tangents_have_the_error_of_the_tangent(

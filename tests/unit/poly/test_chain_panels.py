@@ -40,6 +40,7 @@ def _made(*, varying: bool = False, slots: int = 2) -> Synchronised:
     return derive(by_chain(_shape(varying=varying, slots=slots)))
 
 
+@pytest.mark.sample(3)  # each number of slots, and each way of the others
 @pytest.mark.parametrize("varying", [False, True])
 @pytest.mark.parametrize("turns", [False, True])
 @pytest.mark.parametrize(

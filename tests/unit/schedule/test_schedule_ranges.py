@@ -468,7 +468,13 @@ def code(schedule: Schedule, function: Any, signature: tuple[str, ...], sizes: A
     return "\n".join(filter(None, lines))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+# Ways out and turns of the families that the fast tests go through.
+SLOW = ("warps, from registers", "roles, from registers", "roles, in turns", "a chain, in panels")
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(f, marks=[pytest.mark.slow] * (f in SLOW)) for f in FAMILIES]
+)
 def test_no_field_is_ignored_in_silence(family):
     """Every field changes the kernel, is refused, or the document says that it decides nothing."""
     base, program = FAMILIES[family]
