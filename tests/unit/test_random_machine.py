@@ -71,7 +71,7 @@ def test_rows_at_any_address_are_exact_on_the_machine_with_roles(seed: int) -> N
 
 
 MORE_OLDER = int(os.environ.get("POLYGEN_OLDER", "8"))
-OLDER = [n if n < 4 else pytest.param(n, marks=pytest.mark.slow) for n in range(MORE_OLDER)]
+OLDER = [n if n < 2 else pytest.param(n, marks=pytest.mark.slow) for n in range(MORE_OLDER)]
 
 
 @pytest.mark.parametrize("arch", [TURING, VOLTA])
@@ -82,7 +82,7 @@ def test_random_programs_are_exact_on_the_machine_for_older_targets(seed: int, a
 
 
 MORE_PROLOGUES = int(os.environ.get("POLYGEN_PROLOGUES", "8"))
-PROLOGUES = [n if n < 4 else pytest.param(n, marks=pytest.mark.slow) for n in range(MORE_PROLOGUES)]
+PROLOGUES = [n if n < 2 else pytest.param(n, marks=pytest.mark.slow) for n in range(MORE_PROLOGUES)]
 
 
 @pytest.mark.parametrize("odd", [False, True], ids=["aligned", "odd"])
@@ -92,7 +92,7 @@ def test_computed_operands_are_exact_on_the_machine(seed: int, odd: bool) -> Non
     assert run_random(prologue_program(seed, odd=odd), arch, _on_machine) == ""
 
 
-FRAGMENTS = [n if n < 12 else pytest.param(n, marks=pytest.mark.slow) for n in range(48)]
+FRAGMENTS = [n if n < 9 else pytest.param(n, marks=pytest.mark.slow) for n in range(48)]
 
 
 @pytest.mark.parametrize("seed", FRAGMENTS)
@@ -131,7 +131,7 @@ FOLDED = int(os.environ.get("POLYGEN_RANDOM_COUNT", "12"))
 
 
 @pytest.mark.parametrize(
-    "seed", [n if n < 6 else pytest.param(n, marks=pytest.mark.slow) for n in range(FOLDED)]
+    "seed", [n if n < 4 else pytest.param(n, marks=pytest.mark.slow) for n in range(FOLDED)]
 )
 def test_random_folds_are_exact_on_the_machine(seed: int) -> None:
     """With POLYGEN_RANDOM_COUNT set, as many seeds."""

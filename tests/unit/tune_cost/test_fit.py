@@ -85,6 +85,7 @@ def test_validation_keeps_problems_of_one_name_apart(monkeypatch):
     assert len(judged) == 4 and judged[3].spearman < -0.9 and judged[0].spearman > 0.9
 
 
+@pytest.mark.slow
 def test_noise_does_not_lead_the_fit_astray():
     rates = []
     for seed in range(3):  # one draw of the noise may happen to look like another rate
