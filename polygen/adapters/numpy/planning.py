@@ -21,6 +21,7 @@ from typing import Any
 
 from polygen.adapters.numpy.elementwise import Ends
 from polygen.adapters.numpy.operations import Operation, Shape, apply
+from polygen.adapters.numpy.totals import Part, Total
 
 _MOST_MEMBERS = 32  # operations of one kernel
 
@@ -84,7 +85,8 @@ def plan(
         steps = _apart(graph)
     else:
         cuts = [part for one in graph.kernels() for part in _parts(one)]
-        steps = [Step(part) for part in _with_folds(cuts, graph, backend)]
+        parts = _with_totals(_with_folds(cuts, graph, backend), graph, backend)
+        steps = [Step(part) for part in parts]
     for step in steps:
         group = graph.groups.get(step.members[0].slot)
         if group is not None:
@@ -208,11 +210,49 @@ def _with_folds(
         if first.operation.kind == "fold" and not others:
             (read,) = first.reads
             before = only.get(read, ()) if len(graph.readers[read]) == 1 else ()
-            if before and backend.folds(first.operation, graph.shapes(before)):
+            one = first.operation
+            if before and (backend.totals(one) or backend.folds(one, graph.shapes(before))):
                 joined = before
                 found.remove(joined)
         found.append((*joined, first, *others))
     return found
+
+
+def _with_totals(
+    parts: list[tuple[Member, ...]], graph: _Graph, backend: Any
+) -> list[tuple[Member, ...]]:
+    """Folds to one number, with the pointwise kernel that alone reads it."""
+    found = list(parts)
+    for part in parts:
+        fold = part[-1]
+        if fold.operation.kind != "fold" or fold.slot in graph.kept:
+            continue
+        if not backend.totals(fold.operation):
+            continue
+        readers = {reader.slot for reader in graph.readers.get(fold.slot, ())}
+        at = found.index(part)
+        for place in range(at + 1, len(found)):
+            behind = found[place]
+            if readers & {member.slot for member in behind}:
+                if readers <= {member.slot for member in behind} and _is_of_numbers(behind, graph):
+                    found[place] = (*part, *behind)
+                    del found[at]
+                break
+            if any(member.operation.name == "store" for member in behind):
+                break  # what the fold reads may be written
+    return found
+
+
+def _is_of_numbers(part: tuple[Member, ...], graph: _Graph) -> bool:
+    """Whether a kernel is pointwise, and of single numbers."""
+    if part[0].slot in graph.groups:
+        return False
+    ones = (
+        shape for member in part for shape in (*member.operation.shapes, member.operation.shape)
+    )
+    return all(m.operation.kind == "pointwise" for m in part) and all(
+        math.prod(shape) == 1 for shape in ones
+    )
 
 
 def _apart(graph: _Graph) -> list[Step]:
@@ -248,7 +288,10 @@ def _function(step: Step, backend: Any) -> Callable[..., Any]:
     last = members[-1].operation
     if len(members) == 1 and last.direct:
         return _single(members[0], step, backend)
-    if last.kind == "fold":
+    folds = [number for number, one in enumerate(members) if one.operation.kind == "fold"]
+    if folds and backend.totals(members[folds[0]].operation):
+        return _total_function(step, folds[0], backend)
+    if folds:
         return _fold_function(step, backend)
     composed = _composed(step.reads, members, step.writes, backend)
     return backend.fuse(composed, _ends(step))  # type: ignore[no-any-return]
@@ -263,6 +306,31 @@ def _fold_function(step: Step, backend: Any) -> Callable[..., Any]:
     return _shaped(fused, twice, fold)
 
 
+def _total_function(step: Step, at: int, backend: Any) -> Callable[..., Any]:
+    """What runs a fold to one number, the operation `at` of a step, with those around it."""
+    members, reads = step.members, step.reads
+    fold, first, last = members[at], members[:at], members[at + 1 :]
+    (read,) = fold.reads
+    before = _part(first, (read,), (), reads, backend) if first else None
+    behind = _part(last, step.writes, (fold.slot,), reads, backend) if last else None
+    place = 0 if before else reads.index(read)
+    whole = Total(before, place, fold.operation, behind)
+    composed = _composed(reads, members, step.writes, backend, shaped=True)
+    return backend.total(whole, composed)  # type: ignore[no-any-return]
+
+
+def _part(
+    members: tuple[Member, ...], writes: tuple[int, ...], first: tuple[int, ...],
+    reads: tuple[int, ...], backend: Any,
+) -> Part:  # fmt: skip
+    """Pointwise operations that read some slots first, and others of the whole's."""
+    own = {member.slot for member in members} | set(first)
+    others = tuple(dict.fromkeys(s for m in members for s in m.reads if s not in own))
+    inner = Step(members, writes, (*first, *others))
+    function = _composed(inner.reads, members, writes, backend)
+    return Part(function, _ends(inner), tuple(map(reads.index, others)))
+
+
 def _shaped(fused: Callable[..., Any], twice: bool, fold: Operation) -> Callable[..., Any]:
     """A fused fold whose axes may be kept, of an array that it may be given twice."""
     if twice and fold.keepdims:
@@ -275,9 +343,18 @@ def _shaped(fused: Callable[..., Any], twice: bool, fold: Operation) -> Callable
 
 
 def _composed(
-    reads: Sequence[int], members: Sequence[Member], writes: Sequence[int], backend: Any
-) -> Callable[..., Any]:
-    """A function of some slots, that gives what operations write to others."""
+    reads: Sequence[int], members: Sequence[Member], writes: Sequence[int], backend: Any,
+    *, shaped: bool = False,
+) -> Callable[..., Any]:  # fmt: skip
+    """A function of some slots, that gives what operations write to others.
+
+    Args:
+        reads: the slots of its operands.
+        members: the operations.
+        writes: the slots of its results.
+        backend: runs them.
+        shaped: whether folds keep axes that they are told to keep, which CuPy's fusion cannot.
+    """
     module = backend.module
 
     def composed(*operands: Any) -> Any:
@@ -285,11 +362,12 @@ def _composed(
         for member in members:
             given = [values[slot] for slot in member.reads]
             if member.operation.kind == "fold":
-                values[member.slot] = backend.fold(member.operation, given[0])
+                found = backend.fold(member.operation, given[0])
+                values[member.slot] = found.reshape(member.operation.shape) if shaped else found
             else:
                 values[member.slot] = apply(module, member.operation, given)
-        found = tuple(values[slot] for slot in writes)
-        return found if len(found) > 1 else found[0] if found else None
+        results = tuple(values[slot] for slot in writes)
+        return results if len(results) > 1 else results[0] if results else None
 
     return composed
 

@@ -100,7 +100,7 @@ def test_numbers_of_python_keep_the_type_in_which_they_are_read(kind):
 @pytest.mark.parametrize("axis", [None, 1, (0, 1)])
 def test_folds_of_chains_fuse_with_numpys_types(name, axis):
     backend, functions = CuPy(cupy), []
-    backend._multiprocessors = lambda: 0
+    backend._multiprocessors, backend._is_one = (lambda: 0), (lambda: False)
     backend.fuse = lambda function, ends=None: functions.append(function) or function
     for kind in TYPES:
         square = operation(("multiply", (SHAPE, kind), (SHAPE, kind)))
@@ -141,7 +141,7 @@ def test_what_is_written_to_memory_is_written_by_the_kernel(results):
 def test_short_folds_of_one_array_are_one_launch():
     """CuPy hands functions of one array to CUB, which reduces to one number in two launches."""
     backend, functions = CuPy(cupy), []
-    backend._multiprocessors = lambda: 0
+    backend._multiprocessors, backend._is_one = (lambda: 0), (lambda: False)
     backend.fuse = lambda function, ends=None: functions.append(function) or (lambda *args: args)
     for length, count in ((8192, 2), (8193, 1)):
         form = ((length,), numpy.dtype(float))
@@ -184,6 +184,7 @@ def like_cupy():
     backend = CuPy(module)
     backend.times = False
     backend._multiprocessors = lambda: module.multiprocessors
+    backend._is_one = lambda: False  # CuPy's own folds
     module.multiprocessors = 0
     backend.address, backend.memory = NUMPY.address, NUMPY.memory
     backend.is_sole = NUMPY.is_sole
