@@ -117,14 +117,14 @@ def prepare_write(target: Any, but: Collection[Node] = ()) -> bool:
 
     Args:
         target: an array of the backend.
-        but: nodes that are computed by the write itself.
+        but: pending nodes that are computed by the write itself, each once.
 
     Returns:
         Whether something was computed for that, and perhaps some of these nodes with it.
     """
     waiting, borrowed = nodes.pending(), nodes.borrowed()
-    if not waiting and not borrowed:
-        return False
+    if len(waiting) == len(but) and not borrowed:
+        return False  # nothing is pending but what the write computes
     backend, computed = active(), False
     for node in waiting:
         if node in but:

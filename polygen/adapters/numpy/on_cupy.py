@@ -42,7 +42,7 @@ class CuPy(Backend):
     # What `cupy.fuse` has, with the types that NumPy's functions have; `mean` is a sum, divided.
     _FUSED = frozenset(["sum", "prod", "max", "min", "mean"])
 
-    times = True
+    times = updates = True
 
     def __init__(self, module: Any) -> None:
         self.module = module

@@ -22,6 +22,7 @@ class Backend:
 
     module: Any = np
     times: bool = False  # whether plans are timed
+    updates: bool = False  # whether to write to memory by kernels, and not the module's functions
 
     def waits(self) -> bool:
         """Whether the device can be waited for, now."""

@@ -366,3 +366,22 @@ def test_the_kernel_that_was_fused_first_is_called_itself():
 def test_cupy_keeps_its_fused_kernels_where_they_are_looked_for():
     fused = cupy.fuse()(lambda x: x + 1)
     assert fused._memo == {} and fused.new_fusion is None
+
+
+@pytest.mark.parametrize("kind", ["float64", "float32"])
+def test_what_is_updated_in_place_often_is_written_by_a_kernel(like_cupy, kind):
+    plain = numpy.arange(24, dtype=kind).reshape(4, 6) + 1
+    a, calls = np.array(plain), []
+    like_cupy.divide = lambda *given, **options: (
+        calls.append("out" in options) or numpy.divide(*given, **options)
+    )
+    memory = a.node.value
+    for _ in range(20):
+        for one in (a, plain):
+            one[:, 2] /= one[1, 1:2]
+            one[:, 3] /= 2
+            one[1] /= 1.5
+    numpy.testing.assert_array_equal(a.get(), plain)
+    assert a.node.value is memory
+    first, last = calls[:24], calls[-12:]
+    assert all(first) and not any(last), "functions of CuPy's, and then kernels"
