@@ -60,9 +60,9 @@ class Subtracted:
 class StandIn(CuPy):
     """Plans as for CuPy on a large GPU; what runs is NumPy's, and watched."""
 
-    times = False
+    times = updates = False
     host, address, memory = Backend.host, Backend.address, Backend.memory
-    is_sole, fold, launch = Backend.is_sole, Backend.fold, Backend.launch
+    is_sole, fold, launch, copied = Backend.is_sole, Backend.fold, Backend.launch, Backend.copied
 
     def __init__(self, subtracted: Subtracted) -> None:
         self.module, self._watched = numpy, subtracted.watched

@@ -28,7 +28,8 @@ from polygen.adapters.numpy.forcing import store, value_of
 from polygen.adapters.numpy.memory import are_apart, is_same
 from polygen.adapters.numpy.nodes import Node, known
 from polygen.adapters.numpy.operations import KNOWN, ArrayForm, Operation, operation
-from polygen.adapters.numpy.planning import Member, plan
+from polygen.adapters.numpy.planning import plan
+from polygen.adapters.numpy.steps import Member
 
 _OFTEN = 8  # updates in place of a form, before there is a kernel for them
 _DEEP = 8  # pending operations at which an update in place is run: loops carry its array on
@@ -231,4 +232,6 @@ def write(self: Array, key: Any, new: Any) -> None:
         target = value_of(self.node)
         if is_same(target[key], new, active()):
             return
-    before_writing(self)[key] = new
+    target = before_writing(self)
+    if not (basic and active().copied(target, key, new)):
+        target[key] = new

@@ -15,7 +15,8 @@ from polygen.adapters.numpy import elementwise, launching
 from polygen.adapters.numpy.backends import CuPy
 from polygen.adapters.numpy.elementwise import Ends, Layout, layout, of_fused
 from polygen.adapters.numpy.operations import form_of, operation
-from polygen.adapters.numpy.planning import Member, plan
+from polygen.adapters.numpy.planning import plan
+from polygen.adapters.numpy.steps import Member
 from polygen.emit.elementwise import NAME
 from polygen.machine.run import Launch, run
 from polygen.runtime.nvrtc_library import library

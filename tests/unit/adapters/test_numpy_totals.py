@@ -11,7 +11,8 @@ from test_numpy_elementwise import LIKE_CUPY, Plain, kernel_of, made_up, plain, 
 from polygen.adapters.numpy import totals
 from polygen.adapters.numpy.backends import CuPy
 from polygen.adapters.numpy.operations import form_of, operation
-from polygen.adapters.numpy.planning import Member, plan
+from polygen.adapters.numpy.planning import plan
+from polygen.adapters.numpy.steps import Member
 
 cupy = pytest.importorskip("cupy")
 
