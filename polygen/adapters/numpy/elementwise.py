@@ -198,11 +198,13 @@ class Elementwise:
         if self._only is not None:
             result = array(*self._only)
             values.append(result.data.ptr)
-            found(values, lambda: (*operands, result))
+            if not found(values):
+                found.ask((*operands, result))
             return result
         results = [array(shape, dtype) for shape, dtype in self._made]
         values += [one.data.ptr for one in results]
-        found(values, lambda: (*operands, *results))
+        if not found(values):
+            found.ask((*operands, *results))
         return tuple(results) if results else None
 
     def prepare(self, operands: Sequence[Any]) -> None:

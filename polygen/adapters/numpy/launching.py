@@ -45,7 +45,10 @@ class Launch:
         threads: of a block.
     """
 
-    __slots__ = ("_ask", "_lock", "_pack", "_room", "_stream", "_submit", "_table", "_tail")
+    __slots__ = (
+        "_blocks", "_kernel", "_lock", "_pack", "_room", "_stream", "_submit", "_table", "_tail",
+        "_threads",
+    )  # fmt: skip
 
     def __init__(
         self, module: Any, kernel: Any, letters: Sequence[str], rest: Sequence[int], blocks: int,
@@ -63,25 +66,32 @@ class Launch:
         table = ctypes.addressof(self._table)
         known = all(letters)
         self._submit = _submitted(module, kernel, (blocks, threads), table) if known else None
-        self._ask: Callable[[Sequence[Any]], Any] = lambda given: kernel(
-            (blocks,), (threads,), (*given, *self._tail)
-        )
+        self._kernel, self._blocks, self._threads = kernel, blocks, threads
 
-    def __call__(self, values: Sequence[Any], given: Callable[[], Sequence[Any]]) -> None:
+    def __call__(self, values: Sequence[Any]) -> bool:
         """Launch it on the current stream.
 
         Args:
             values: of the parameters that change: addresses, and numbers.
-            given: the same with arrays for addresses, as CuPy takes them.
+
+        Returns:
+            Whether it was done; if not, `ask`.
         """
-        if self._submit is not None and self._lock.acquire(False):
-            try:
-                self._pack(self._room, 0, *values)
-                if self._submit(self._stream().ptr):
-                    return
-            finally:
-                self._lock.release()
-        self._ask(given())
+        if self._submit is None or not self._lock.acquire(False):
+            return False
+        try:
+            self._pack(self._room, 0, *values)
+            return self._submit(self._stream().ptr)
+        finally:
+            self._lock.release()
+
+    def ask(self, given: Sequence[Any]) -> None:
+        """Let CuPy launch it.
+
+        Args:
+            given: the parameters that change: arrays, and numbers.
+        """
+        self._kernel((self._blocks,), (self._threads,), (*given, *self._tail))
 
 
 def _submitted(

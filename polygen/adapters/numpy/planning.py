@@ -6,6 +6,7 @@
    later kernel of that shape reads is computed in it, and so is a single number that only one
    reads, once per element.
 3. A fold takes the kernel in whose only result it is alone interested: nothing is written between.
+   One of few elements to one number also takes the kernel of single numbers that alone reads it.
 4. Kernels stay below what one can have of parameters: large ones are cut.
 
 Slots number the values: first the inputs, then the nodes in the order in which they were recorded.

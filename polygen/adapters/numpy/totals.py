@@ -115,11 +115,10 @@ class Folding:
             return self._apart(*operands)
         order, array = self._order, self._array
         results = [array(shape, dtype) for shape, dtype in self._made]
-        addresses = [one.data.ptr for one in results]
-        found(
-            [values[place] for place in order] + addresses,
-            lambda: (*(operands[place] for place in order), *results),
-        )
+        values = [values[place] for place in order]
+        values += [one.data.ptr for one in results]
+        if not found(values):
+            found.ask((*(operands[place] for place in order), *results))
         return results[0] if len(results) == 1 else tuple(results) if results else None
 
     def _laid_out(self, operands: Sequence[Any], key: tuple[Strides, ...]) -> Any:

@@ -339,19 +339,23 @@ def test_launches_hand_addresses_and_numbers_to_the_driver_and_what_it_refuses_t
     letters = [launching.ADDRESS, *(launching.letter_of(numpy.dtype(k)) for k in "f?l")]
     made = launching.Launch(types.SimpleNamespace(cuda=cuda), Raw(), letters, (7, -1), 3, 64)
     values = [1 << 40, numpy.float32(0.5), numpy.bool_(True), numpy.int64(-3)]
-    made(values, lambda: ["array", *values[1:]])
+    assert made(values)
     wanted = struct.pack("<Qf4x?7xqqq", 1 << 40, 0.5, True, -3, 7, -1)
-    assert seen == [(9, [wanted[at : at + 8] for at in range(0, 48, 8)])] and not asked
+    assert seen == [(9, [wanted[at : at + 8] for at in range(0, 48, 8)])]
     failing.append(True)
-    made(values, lambda: ["array", *values[1:]])
+    assert not made(values)
+    made.ask(["array", *values[1:]])
     made._lock.acquire()
-    made(values, lambda: ["other"])
-    assert [given for _, _, given in asked] == [("array", *values[1:], 7, -1), ("other", 7, -1)]
-    assert [size for *size, _ in asked] == [[(3,), (64,)]] * 2 and len(seen) == 1
+    assert not made(values), "another thread has the block"
+    made._lock.release()
     failing.clear()
+    assert made(values)
+    made.ask(["other"])
+    assert [given for _, _, given in asked] == [("array", *values[1:], 7, -1), ("other", 7, -1)]
+    assert [size for *size, _ in asked] == [[(3,), (64,)]] * 2 and len(seen) == 2
     nameless = launching.Launch(types.SimpleNamespace(cuda=cuda), Raw(), [""], (7, -1), 3, 64)
-    nameless([1], lambda: ["nameless"])
-    assert len(seen) == 1 and asked[-1][2] == ("nameless", 7, -1)
+    assert not nameless([1])
+    assert len(seen) == 2
 
 
 def test_types_that_have_no_name_as_a_parameter_are_not_named():
