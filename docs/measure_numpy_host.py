@@ -62,7 +62,7 @@ class StandIn(CuPy):
 
     times = updates = False
     host, address, memory = Backend.host, Backend.address, Backend.memory
-    is_sole, fold, launch, copied = Backend.is_sole, Backend.fold, Backend.launch, Backend.copied
+    is_sole, fold, launch = Backend.is_sole, Backend.fold, Backend.launch
 
     def __init__(self, subtracted: Subtracted) -> None:
         self.module, self._watched = numpy, subtracted.watched

@@ -32,7 +32,6 @@ _THREADS, _SHARED, _SHORT = 512, 32, 8192
 # Parts of the rows of a matrix that are summed by themselves: a power of two that divides them.
 _MOST_PARTS, _LEAST_PARTS = 64, 4
 _MOST_FUSED = 4096
-_ON_DEVICE = 3  # cudaMemcpyDeviceToDevice
 _ALLOCATED = ("Memory", "MemoryAsync", "ManagedMemory", "PooledMemory")
 _LARGE = 1 << 22  # elements whose reading by few blocks takes longer than another launch
 
@@ -250,21 +249,6 @@ class CuPy(Backend):
             return getattr(self.module, fold.name)(operand, axis=fold.axis)
         count = math.prod(fold.shapes[0]) // max(1, fold.size)
         return self.module.true_divide(self.module.sum(operand, axis=fold.axis), float(count))
-
-    def copied(self, target: Any, key: Any, new: Any) -> bool:
-        """As bytes, where both are without gaps, and not of one memory."""
-        if not isinstance(new, self.module.ndarray) or new.dtype != target.dtype:
-            return False
-        memory = self.memory(new)
-        if memory is FOREIGN or memory is self.memory(target) or not self._is_one():
-            return False
-        view = target[key]
-        if view.shape != new.shape or not view.flags.c_contiguous or not new.flags.c_contiguous:
-            return False
-        cuda = self.module.cuda
-        stream = cuda.get_current_stream().ptr
-        cuda.runtime.memcpyAsync(view.data.ptr, new.data.ptr, new.nbytes, _ON_DEVICE, stream)
-        return True
 
     def device(self) -> Device | None:
         """The GPU present, if polygen knows it."""

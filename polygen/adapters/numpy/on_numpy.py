@@ -89,19 +89,6 @@ class Backend:
         """A fold at the end of a fused function; its axes need not be kept."""
         return getattr(self.module, fold.name)(operand, axis=fold.axis, keepdims=fold.keepdims)
 
-    def copied(self, target: Any, key: Any, new: Any) -> bool:
-        """Write ``target[key] = new`` faster than the module does.
-
-        Args:
-            target: an array.
-            key: an index that gives a view.
-            new: what is written there.
-
-        Returns:
-            Whether it was done.
-        """
-        return False
-
     def device(self) -> Device | None:
         """What kernels are predicted for; None: there is no GPU."""
         return None

@@ -232,6 +232,4 @@ def write(self: Array, key: Any, new: Any) -> None:
         target = value_of(self.node)
         if is_same(target[key], new, active()):
             return
-    target = before_writing(self)
-    if not (basic and active().copied(target, key, new)):
-        target[key] = new
+    before_writing(self)[key] = new

@@ -5,7 +5,6 @@ The arrays have made-up addresses, which nothing reads: CuPy makes its kernels f
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import types
 
@@ -16,7 +15,6 @@ import polygen.adapters.numpy as np
 from polygen.adapters.numpy import forcing, structures
 from polygen.adapters.numpy.backends import NUMPY, CuPy, steps_of
 from polygen.adapters.numpy.calling import read_as
-from polygen.adapters.numpy.memory import FOREIGN
 from polygen.adapters.numpy.namespace import Holder
 from polygen.adapters.numpy.operations import FOLDS, POINTWISE, apply, operation
 from polygen.adapters.numpy.planning import plan
@@ -388,51 +386,3 @@ def test_what_is_updated_in_place_often_is_written_by_a_kernel(like_cupy, kind):
     assert a.node.value is memory
     first, last = calls[:24], calls[-12:]
     assert all(first) and not any(last), "functions of CuPy's, and then kernels"
-
-
-def test_what_lies_without_gaps_is_copied_as_bytes(like_cupy):
-    from polygen.adapters.numpy.backends import active
-
-    copies = []
-
-    def copy(target, source, count, kind, stream):
-        assert (kind, stream) == (3, 7)
-        copies.append(count)
-        ctypes.memmove(target, source, count)
-
-    class Told(numpy.ndarray):
-        """An array that tells its address as CuPy's do."""
-
-        @property
-        def data(self):
-            return types.SimpleNamespace(ptr=self.ctypes.data)
-
-    stream = types.SimpleNamespace(ptr=7)
-    like_cupy.cuda = types.SimpleNamespace(
-        runtime=types.SimpleNamespace(memcpyAsync=copy), get_current_stream=lambda: stream
-    )
-    backend, kinds = active(), ("float64", "float32")
-    backend._is_one = lambda: True
-    backend.memory = lambda one: one if one.base is None else one.base
-    whole = numpy.arange(24.0).reshape(4, 6)
-    for key, shape, copied in (
-        ((1, slice(2, None)), (4,), True), (2, (6,), True), (Ellipsis, (4, 6), True),
-        ((slice(None), 1), (4,), False), (slice(1, 3), (6,), False), ((1, 1, Ellipsis), (), True),
-        ((slice(None, None, -1), 0), (4,), False),
-    ):  # fmt: skip
-        for kind in kinds:
-            wanted = whole.copy()
-            target = numpy.ndarray.__new__(Told, (4, 6))
-            target[...] = whole
-            new = numpy.ndarray.__new__(Told, shape, kind)
-            new[...] = numpy.arange(new.size).reshape(shape) - 50
-            copies.clear()
-            assert backend.copied(target, key, new) == (copied and kind == "float64")
-            wanted[key] = new
-            if copies:
-                assert copies == [new.nbytes]
-                numpy.testing.assert_array_equal(target, wanted)
-    same = numpy.ndarray.__new__(Told, (4, 6))
-    assert not backend.copied(same, 0, same[1]), "what overlaps is CuPy's to copy"
-    backend.memory = lambda one: FOREIGN
-    assert not backend.copied(target, 0, new)
