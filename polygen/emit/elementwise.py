@@ -1,4 +1,6 @@
-"""CUDA of a kernel whose threads compute one element each, by a text that CuPy's fusion has made.
+"""CUDA of kernels of a text for one element that CuPy's fusion has made.
+
+In `elementwise` each thread computes one; in `total` one block folds them all to a single number.
 
 Operands are read in one of three ways, or are numbers:
 
@@ -58,6 +60,105 @@ def elementwise(
         text,
     ]
     return _whole(before, [*parameters, *after], body)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Statements that CuPy's fusion has made.
+
+    Attributes:
+        before: what they need defined.
+        text: of one element.
+    """
+
+    before: str
+    text: str
+
+
+# A fold's first value, and how it goes on; as NumPy's, what is no number stays.
+_FOLDS = {
+    "sum": ("0", "return a + b;"),
+    "max": ("-CUDART_INF", "return b != b ? b : a != a ? a : b > a ? b : a;"),
+    "min": ("CUDART_INF", "return b != b ? b : a != a ? a : b < a ? b : a;"),
+}
+FOLDS = frozenset(_FOLDS)
+_WARP, _UNROLLED = 32, 4
+
+
+def total(
+    operands: Sequence[Value], ways: str, element: Text | None, value: Value, fold: str,
+    count: int, others: Sequence[Value], results: Sequence[Value], tail: Text | None,
+) -> str:  # fmt: skip
+    """The source of a kernel `NAME` of one block, at least a warp, that folds to one number.
+
+    It takes the operands of the elements, those of the tail by address or as numbers, results, the
+    number of elements, and strides as `elementwise` does. The block's threads take turns, then each
+    warp folds what its lanes have, then the first warp what the warps have.
+
+    Args:
+        operands: of the elements.
+        ways: one letter for each of them.
+        element: what an element is computed by; None: it is the one operand.
+        value: an element's name, and type, in which it is folded.
+        fold: one of `FOLDS`.
+        count: what a sum is divided by; 1: it is none that is.
+        others: operands of the tail behind the fold; a kind that ends with ``*`` is an address.
+        results: of the tail, single elements; of the fold where there is no tail.
+        tail: what is computed of the fold, whose name is that of the first of `others`.
+    """
+    parameters, inside, after = _read(operands, ways)
+    kind, (first, onward) = value.kind, _FOLDS[fold]
+    divided = f" / {kind}({count})" if count > 1 else ""
+    ends = [f"const {kind} {others[0].name} = found{divided};"]
+    for number, one in enumerate(others[1:]):
+        pointer = one.kind.endswith("*")
+        parameters.append(f"{one.kind} o{number}")
+        at = f"*o{number}" if pointer else f"o{number}"
+        ends.append(f"{one.kind.removesuffix('*')}{'&' if pointer else ''} {one.name} = {at};")
+    for number, one in enumerate(results):
+        parameters.append(f"{one.kind}* q{number}")
+        ends.append(f"{one.kind}& {one.name} = *q{number};")
+    if tail is None:
+        ends.append(f"{results[0].name} = {others[0].name};")
+    made = [] if element is None else [f"{kind} {value.name};", *_inside("element", element)]
+    other = "__shfl_down_sync(~0u, found, d)"
+    shuffled = f"for (int d = {_WARP // 2}; d; d >>= 1) found = folded(found, {other});"
+    body = [
+        f"{kind} found = {first};",
+        f"#pragma unroll {_UNROLLED}",
+        "for (unsigned i = threadIdx.x; i < (unsigned)size; i += blockDim.x) {",
+        *inside,
+        *made,
+        f"found = folded(found, {value.name});",
+        "}",
+        shuffled,
+        f"__shared__ {kind} parts[{_WARP}];",
+        f"if (threadIdx.x % {_WARP} == 0) parts[threadIdx.x / {_WARP}] = found;",
+        "__syncthreads();",
+        f"if (threadIdx.x >= {_WARP}) return;",
+        f"found = threadIdx.x < blockDim.x / {_WARP} ? parts[threadIdx.x] : {first};",
+        shuffled,
+        "if (threadIdx.x) return;",
+        *ends,
+        *([] if tail is None else _inside("behind", tail)),
+    ]
+    texts = {"element": element, "behind": tail}
+    named = [(name, one.before) for name, one in texts.items() if one is not None]
+    folded = f"static __device__ {kind} folded({kind} a, {kind} b) {{ {onward} }}"
+    before = "\n".join([*(_named(*one) for one in named), folded])
+    return _whole(before, [*parameters, *after], body)
+
+
+def _inside(name: str, one: Text) -> list[str]:
+    return ["{", f"using namespace {name};", one.text, "}"]
+
+
+def _named(name: str, before: str) -> str:
+    """Definitions in a namespace of their own, behind what they include."""
+    lines = before.splitlines()
+    included = [line for line in lines if line.lstrip().startswith("#include")]
+    rest = [line for line in lines if not line.lstrip().startswith("#include")]
+    return "\n".join([*included, f"namespace {name} {{", *rest, "}"])
 
 
 def _whole(before: str, parameters: Sequence[str], body: Sequence[str]) -> str:

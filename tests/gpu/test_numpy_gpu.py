@@ -28,6 +28,7 @@ def fused(monkeypatch):
     found = []
     original = type(active()).fuse
     monkeypatch.setattr(type(active()), "times", False)  # what is planned runs
+    monkeypatch.setattr(type(active()), "_is_one", lambda self: False)  # CuPy's own folds
     monkeypatch.setattr(structures, "_plans", Recent(4096))
     monkeypatch.setattr(active(), "_fused", Recent(4096))
 
@@ -360,3 +361,22 @@ def test_folds_to_a_number_are_numpys(count, name, kind):
             numpy.testing.assert_allclose(found.get(), getattr(plain, name)(keepdims=True), 1e-6)
     whole[0, 0] = numpy.nan
     assert numpy.isnan(float(getattr(np.asarray(whole) * 2, name)()))
+
+
+@pytest.mark.parametrize("kind", ["float64", "float32"])
+def test_folds_to_a_number_and_what_is_around_them_are_one_kernel(kind, monkeypatch):
+    from polygen.adapters.numpy import structures, totals
+
+    monkeypatch.setattr(type(np_backend()), "times", False)
+    ran, original = [], totals.Folding.__call__
+    monkeypatch.setattr(
+        totals.Folding, "__call__", lambda self, *given: ran.append(1) or original(self, *given)
+    )
+    whole = integers(20_000, 6, dtype=kind)
+    lazy, places = np.asarray(whole), np.zeros((3, 6), dtype=kind)
+    for step in range(6):
+        before = structures.counts.steps
+        places[1, step] = np.sqrt((lazy[:, step] ** 2).sum()) + 1
+        assert structures.counts.steps == before + 1
+    numpy.testing.assert_allclose(places.get()[1], numpy.sqrt((whole**2).sum(axis=0)) + 1, 1e-6)
+    assert not places.get()[[0, 2]].any() and len(ran) >= 5

@@ -16,7 +16,8 @@ import pytest
 from plans_in_turns import Timed
 
 import polygen.adapters.numpy as lazy
-from polygen.adapters.numpy.backends import NUMPY
+from polygen.adapters.numpy import writing
+from polygen.adapters.numpy.backends import NUMPY, Backend
 
 TYPES = ["float64"] * 4 + ["float32"] * 3 + ["float16", "int64", "int64", "int32", "int8", "uint8",
                                              "bool", "bool"]  # fmt: skip
@@ -367,3 +368,23 @@ def test_scripts_whose_operations_run_apart_give_what_numpy_gives():
     for seed in range(60):
         for _ in range(4):
             check(seed, backend)
+
+
+class Updating(Backend):
+    """NumPy, where what is updated in place is written by kernels of their own."""
+
+    updates = True
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_scripts_whose_updates_in_place_are_kernels_give_what_numpy_gives(monkeypatch):
+    monkeypatch.setattr(writing, "_OFTEN", 0)
+    updated, original = [], writing._update
+    monkeypatch.setattr(
+        writing, "_update", lambda one, backend: updated.append(one) or original(one, backend)
+    )
+    backend = Updating()
+    for seed in range(90):
+        for _ in range(2):
+            check(seed, backend)
+    assert len(updated) > 20

@@ -14,7 +14,8 @@ from typing import Any
 from polygen.adapters.numpy.backends import active
 from polygen.adapters.numpy.nodes import Node
 from polygen.adapters.numpy.operations import Operation
-from polygen.adapters.numpy.planning import Member, plan
+from polygen.adapters.numpy.planning import plan
+from polygen.adapters.numpy.steps import Member
 
 _AFTER = 8  # graphs that gained nothing
 _AGAIN = 64  # runs at once between two that are recorded

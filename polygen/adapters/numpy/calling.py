@@ -138,18 +138,24 @@ def made(operand: Any) -> Array | None:
 _AS_THEY_ARE = frozenset([int, float, bool, str, type(None), type(Ellipsis)])
 
 
-_PARTS = frozenset([int, type(None), type(Ellipsis)])
+_PARTS = frozenset([type(None), type(Ellipsis)])
 
 
 def is_basic(key: Any) -> bool:
     """Whether an index gives a view, and always the same one: truth values and arrays do not."""
     for part in key if type(key) is tuple else (key,):
         kind = type(part)
+        if kind is int:
+            continue
         if kind is slice:
-            for end in (part.start, part.stop, part.step):
-                if end is not None and type(end) is not int:
-                    return False
-        elif kind is not int and kind not in _PARTS:
+            start, stop, step = part.start, part.stop, part.step
+            if start is not None and type(start) is not int:
+                return False
+            if stop is not None and type(stop) is not int:
+                return False
+            if step is not None and type(step) is not int:
+                return False
+        elif kind not in _PARTS:
             return False
     return True
 

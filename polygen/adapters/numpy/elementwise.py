@@ -19,6 +19,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from polygen.adapters.numpy.launching import ADDRESS, Launch, letter_of
 from polygen.adapters.numpy.operations import ArrayForm, Shape
 from polygen.emit.elementwise import NAME, Value, elementwise
 
@@ -157,7 +160,8 @@ class Elementwise:
     """One kernel of CuPy, for operands of certain shapes."""
 
     __slots__ = (
-        "_array", "_arrays", "_kernel", "_layouts", "_made", "_numbers", "_only", "_raw", "_shape",
+        "_array", "_arrays", "_kernel", "_layouts", "_letters", "_made", "_module", "_numbers",
+        "_only", "_shape",
     )  # fmt: skip
 
     def __init__(self, module: Any, kernel: Any, operands: Sequence[Any], ends: Ends) -> None:
@@ -169,30 +173,38 @@ class Elementwise:
             operands: arrays and numbers.
             ends: shapes.
         """
-        self._array, self._raw, self._kernel = module.ndarray, module.RawKernel, kernel
+        self._array, self._module, self._kernel = module.ndarray, module, kernel
         numbers = [not isinstance(one, module.ndarray) for one in operands]
         self._arrays = tuple(place for place, number in enumerate(numbers) if not number)
         self._numbers = [None if n else s for n, s in zip(numbers, ends.operands, strict=True)]
         self._made, self._shape = ends.results, ends.shape
         self._only = ends.results[0] if len(ends.results) == 1 else None
+        self._letters = letters_of(kernel.in_params, numbers) + [ADDRESS] * len(ends.results)
         self._layouts: dict[Any, Any] = {}
 
     def __call__(self, *operands: Any) -> Any:
         """Its result, or all of them; None where it has none."""
-        key = tuple([operands[place].strides for place in self._arrays])
-        found = self._layouts.get(key)
+        key, values = [], list(operands)
+        for place in self._arrays:
+            one = operands[place]
+            key.append(one.strides)
+            values[place] = one.data.ptr
+        found = self._layouts.get(tuple(key))
         if found is None:
-            found = self._laid_out(operands, key)
+            found = self._laid_out(operands, tuple(key))
         if not found:
             return self._kernel(*operands)
-        launch, size, tail = found
         array = self._array
         if self._only is not None:
             result = array(*self._only)
-            launch(size, (*operands, result, *tail), 0, _THREADS)
+            values.append(result.data.ptr)
+            if not found(values):
+                found.ask((*operands, result))
             return result
         results = [array(shape, dtype) for shape, dtype in self._made]
-        launch(size, (*operands, *results, *tail), 0, _THREADS)
+        values += [one.data.ptr for one in results]
+        if not found(values):
+            found.ask((*operands, *results))
         return tuple(results) if results else None
 
     def prepare(self, operands: Sequence[Any]) -> None:
@@ -210,18 +222,32 @@ class Elementwise:
             steps = [tuple(s // size for s in own) for size, own in zip(sizes, key, strict=True)]
             made = layout(self._shape, self._numbers, steps)
             if made is not None:
-                found = (self._compiled(made.ways).kernel.linear_launch, made.size, made.tail)
+                raw = compiled(self._module, source(self._kernel, made.ways))
+                blocks = -(-made.size // _THREADS)
+                found = Launch(self._module, raw, self._letters, made.tail, blocks, _THREADS)
         self._layouts[key] = found
         return found
 
-    def _compiled(self, ways: str) -> Any:
-        text = source(self._kernel, ways)
-        found = _kernels.get(text)
-        if found is None:
-            if len(_kernels) >= _MOST_KERNELS:
-                _kernels.clear()
-            found = _kernels[text] = self._raw(text, NAME)
-        return found
+
+def compiled(module: Any, text: str) -> Any:
+    """CuPy's `RawKernel` of a text that defines `NAME`; the same for the same text."""
+    found = _kernels.get(text)
+    if found is None:
+        if len(_kernels) >= _MOST_KERNELS:
+            _kernels.clear()
+        found = _kernels[text] = module.RawKernel(text, NAME)
+    return found
+
+
+def letters_of(params: Sequence[Any], numbers: Sequence[bool]) -> list[str]:
+    """What `Launch` takes of a kernel's operands.
+
+    Args:
+        params: CuPy's, whose types have names (`launching.letter_of`).
+        numbers: which of them are numbers.
+    """
+    pairs = zip(params, numbers, strict=True)
+    return [letter_of(np.dtype(one.dtype)) if number else ADDRESS for one, number in pairs]
 
 
 def of_fused(

@@ -17,9 +17,16 @@ from polygen.adapters.numpy import alone, nodes
 from polygen.adapters.numpy.backends import active
 from polygen.adapters.numpy.memory import FOREIGN, are_apart, is_same, parts_are_apart
 from polygen.adapters.numpy.nodes import Node
-from polygen.adapters.numpy.operations import COMPARISONS, KNOWN, apply, form_of, operation
-from polygen.adapters.numpy.planning import Member, Step
-from polygen.adapters.numpy.structures import Plan, counts, plan_of
+from polygen.adapters.numpy.operations import (
+    COMPARISONS,
+    KNOWN,
+    Operation,
+    apply,
+    form_of,
+    operation,
+)
+from polygen.adapters.numpy.steps import Member, Step
+from polygen.adapters.numpy.structures import Plan, counts, known_plan, plan_of
 from polygen.adapters.numpy.trials import APART, JOINED
 
 
@@ -90,10 +97,51 @@ def store(there: Node, node: Node) -> bool:
             return False  # something else has asked for it
         graph = _Graph()  # or for a part of it
         graph.visit(node)
-    graph.visit(Node(node.form, one, (there, node), node.depth + 1, None, node.place))
-    _run(graph, node)
+    if not _stored(graph, one, there, node, backend):
+        graph.visit(Node(node.form, one, (there, node), node.depth + 1, None, node.place))
+        _run(graph, node)
     node.borrow(target)
     return True
+
+
+def _stored(graph: _Graph, one: Operation, there: Node, node: Node, backend: Any) -> bool:
+    """Run what `_run` would of a graph with a node behind it that stores its last one.
+
+    Args:
+        graph: whose last node is to be stored.
+        one: the store.
+        there: where.
+        node: the last one.
+        backend: runs it.
+
+    Returns:
+        Whether it was done: where its plan is known, a single step, and there is nothing to learn.
+    """
+    order, values = graph.order, graph.values
+    slot = graph.slots.get(there)
+    given = values if slot is not None else [*values, there.value]
+    slot = len(values) if slot is None else slot
+    last = len(order)
+    kept = _kept(graph, last - 1)
+    planned = known_plan(((*graph.key, one, slot, ~(last - 1)), (*kept, last), backend))
+    if planned is None or planned.only is None or planned.gained is None:
+        return False
+    if planned.learned != alone.changes():
+        return False
+    counts.forced += 1
+    counts.steps += 1
+    found = _made(planned.only, given, [*order, node], len(given), backend)
+    for place in kept:
+        order[place].settle(found)
+    return True
+
+
+def _kept(graph: _Graph, last: int) -> list[int]:
+    """Places of nodes before the last one that somebody can still ask for."""
+    counted = list(map(sys.getrefcount, graph.order))
+    for slot in graph.edges:
+        counted[~slot] -= 1
+    return [place for place in range(last) if counted[place] > _OWN]
 
 
 def _is_apart(graph: _Graph, target: Any, backend: Any) -> bool:
@@ -117,14 +165,14 @@ def prepare_write(target: Any, but: Collection[Node] = ()) -> bool:
 
     Args:
         target: an array of the backend.
-        but: nodes that are computed by the write itself.
+        but: pending nodes that are computed by the write itself, each once.
 
     Returns:
         Whether something was computed for that, and perhaps some of these nodes with it.
     """
     waiting, borrowed = nodes.pending(), nodes.borrowed()
-    if not waiting and not borrowed:
-        return False
+    if len(waiting) == len(but) and not borrowed:
+        return False  # nothing is pending but what the write computes
     backend, computed = active(), False
     for node in waiting:
         if node in but:
@@ -217,11 +265,8 @@ _OWN = _counted()
 
 def _run(graph: _Graph, unkept: Node | None = None) -> None:
     order, values = graph.order, graph.values
-    counted = list(map(sys.getrefcount, order))
-    for slot in graph.edges:
-        counted[~slot] -= 1
     last = len(order) - 1
-    kept = [place for place in range(last) if counted[place] > _OWN]
+    kept = _kept(graph, last)
     kept.append(last)
     if unkept is not None:
         kept = [place for place in kept if order[place] is not unkept]

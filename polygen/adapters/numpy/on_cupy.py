@@ -17,6 +17,7 @@ from polygen.adapters.numpy.elementwise import Ends, of_fused
 from polygen.adapters.numpy.memory import FOREIGN
 from polygen.adapters.numpy.on_numpy import Backend
 from polygen.adapters.numpy.operations import ArrayForm, Operation, Shape
+from polygen.adapters.numpy.totals import Part, Total, is_total, of_total
 from polygen.api import target
 from polygen.emit.elementwise import NAME
 from polygen.errors import PolygenError
@@ -41,12 +42,13 @@ class CuPy(Backend):
     # What `cupy.fuse` has, with the types that NumPy's functions have; `mean` is a sum, divided.
     _FUSED = frozenset(["sum", "prod", "max", "min", "mean"])
 
-    times = True
+    times = updates = True
 
     def __init__(self, module: Any) -> None:
         self.module = module
         self._kernels = Kernels()
         self._fused: Recent[Any, Any] = Recent(_MOST_FUSED)  # CuPy's kernels, by `Ends.key`
+        self._traces: Recent[Any, Any] = Recent(_MOST_FUSED)  # likewise, of what folds read
         self._products = Products(module)
 
     def waits(self) -> bool:
@@ -69,7 +71,6 @@ class CuPy(Backend):
         follow, so that its kernel is the one that they need, too. One without a fold is launched
         by `polygen.adapters.numpy.elementwise` from then on, and for other shapes.
         """
-        fused = self.module.fuse(kernel_name=NAME)(function)
         way: Callable[..., Any] | None = None
         number = ends is not None and not ends.shape
 
@@ -81,23 +82,82 @@ class CuPy(Backend):
             way = known and of_fused(self.module, known, operands, ends)
             if way is not None:
                 return way(*operands)
-            given = map(self._with_axis, operands) if number else operands
             try:
-                found = fused(*given)
+                found, kernel = self._traced(function, operands, number)
             except Exception:
                 way = function
                 return function(*operands)
-            kernel = _kernel_of(fused)
             way = of_fused(self.module, kernel, operands, ends)
             if way is not None and ends is not None and ends.key is not None:
                 self._fused.put(ends.key, kernel)
-            if not number:
-                way = way or kernel
-                return found
-            way = way or function
-            if isinstance(found, tuple):
-                return tuple(one.reshape(()) for one in found)
-            return None if found is None else found.reshape(())
+            way = way or (function if number else kernel)
+            return found
+
+        return run
+
+    def _traced(
+        self, function: Callable[..., Any], operands: Sequence[Any], number: bool
+    ) -> tuple[Any, Callable[..., Any]]:
+        """What a function gives that `cupy.fuse` runs, and the kernel that it made.
+
+        Args:
+            function: of the operands.
+            operands: arrays and numbers.
+            number: whether none of them has axes.
+        """
+        fused = self.module.fuse(kernel_name=NAME)(function)
+        found = fused(*(map(self._with_axis, operands) if number else operands))
+        if number and found is not None:
+            several = isinstance(found, tuple)
+            found = tuple(x.reshape(()) for x in found) if several else found.reshape(())
+        return found, _kernel_of(fused)
+
+    def totals(self, fold: Operation) -> bool:
+        """On one GPU: arrays of another than the current one are CuPy's to reach."""
+        return is_total(fold) and self._is_one()
+
+    @functools.cache  # noqa: B019  (one for each process)
+    def _is_one(self) -> bool:
+        return int(self.module.cuda.runtime.getDeviceCount()) == 1
+
+    def total(self, whole: Total, composed: Callable[..., Any]) -> Callable[..., Any]:
+        """By a kernel of `polygen.adapters.numpy.totals`; the first time by CuPy's, in parts."""
+        before, behind, fold = whole.before, whole.behind, whole.fold
+        way: Callable[..., Any] | None = None
+
+        def part(one: Part, operands: Sequence[Any]) -> Any:
+            try:
+                found, kernel = self._traced(one.function, operands, not one.ends.shape)
+            except Exception:
+                return one.function(*operands)
+            self._traces.put(one.ends.key, kernel)
+            return found
+
+        def apart(*operands: Any) -> Any:
+            if before is None:
+                found = operands[whole.place]
+            else:
+                found = part(before, [operands[place] for place in before.places])
+            found = self.fold(fold, found).reshape(fold.shape)
+            if behind is not None:
+                found = part(behind, [found, *(operands[place] for place in behind.places)])
+            return found
+
+        def made(operands: Sequence[Any]) -> Callable[..., Any] | None:
+            ends = [None if one is None else one.ends for one in (before, behind)]
+            first, last = (None if one is None else self._traces.get(one.key) for one in ends)
+            return of_total(self.module, whole, (first, last), operands, composed)
+
+        def run(*operands: Any) -> Any:
+            nonlocal way
+            if way is not None:
+                return way(*operands)
+            way = made(operands)
+            if way is not None:
+                return way(*operands)
+            found = apart(*operands)
+            way = made(operands) or composed
+            return found
 
         return run
 
@@ -139,13 +199,19 @@ class CuPy(Backend):
     def _multiprocessors(self) -> int:
         return int(self.module.cuda.Device().attributes["MultiProcessorCount"])
 
-    def alone(self, fold: Operation) -> Callable[[Any], Any] | None:
-        """Sums over the rows of a matrix with few columns, which CuPy has too few blocks for.
+    def _folded(self, fold: Operation, operand: Any) -> Any:
+        return self.fold(fold, operand).reshape(fold.shape)
 
-        Those of float64 are products with a vector of ones. Large ones of float32 are sums of parts
-        of the rows, and sums of these: a product of float32 may be one of fewer bits on a tensor
-        core. What is small costs less than another launch.
+    def alone(self, fold: Operation) -> Callable[[Any], Any] | None:
+        """One kernel of few elements to one number; and sums over the rows of a matrix.
+
+        Of a matrix with few columns CuPy has too few blocks for these. Those of float64 are
+        products with a vector of ones. Large ones of float32 are sums of parts of the rows, and
+        sums of these: a product of float32 may be one of fewer bits on a tensor core. What is
+        small costs less than another launch.
         """
+        if self.totals(fold):
+            return self.total(Total(None, 0, fold, None), functools.partial(self._folded, fold))
         whole, kind = fold.shapes[0], fold.loop[0]
         few = fold.name in ("sum", "mean") and len(whole) == 2 and fold.axis == 0
         if not few or kind not in (np.float32, np.float64) or self._is_busy(fold):

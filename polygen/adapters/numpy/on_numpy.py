@@ -11,6 +11,7 @@ import numpy as np
 from polygen.adapters.numpy.elementwise import Ends
 from polygen.adapters.numpy.memory import FOREIGN
 from polygen.adapters.numpy.operations import ArrayForm, Operation, Shape
+from polygen.adapters.numpy.totals import Total, is_total
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Program
 from polygen.hardware.device import Device
@@ -21,6 +22,7 @@ class Backend:
 
     module: Any = np
     times: bool = False  # whether plans are timed
+    updates: bool = False  # whether to write to memory by kernels, and not the module's functions
 
     def waits(self) -> bool:
         """Whether the device can be waited for, now."""
@@ -49,6 +51,23 @@ class Backend:
             shapes: of the arrays that the function reads.
         """
         return True
+
+    def totals(self, fold: Operation) -> bool:
+        """Whether a fold to one number can be one kernel with what is computed before and of it.
+
+        Args:
+            fold: the fold.
+        """
+        return is_total(fold)
+
+    def total(self, whole: Total, composed: Callable[..., Any]) -> Callable[..., Any]:
+        """What runs a fold to one number with the pointwise operations around it.
+
+        Args:
+            whole: its parts.
+            composed: computes all of it.
+        """
+        return composed
 
     def is_read_twice(self, fold: Operation) -> bool:
         """Whether the only array that a function with a fold reads is to be given to it twice."""

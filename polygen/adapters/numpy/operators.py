@@ -147,6 +147,7 @@ def _in_place(operate: Callable[[Array, Any], Any], name: str) -> Callable[[Arra
 
 
 # --- indices, views -------------------------------------------------------------------------------
+_INTEGER = frozenset([int])
 _SINGLE = frozenset([int, type(None), type(Ellipsis)])  # indices that give views
 
 
@@ -162,12 +163,22 @@ def _item(self: Array, key: Any) -> Any:
     shape = view.shape
     if shape:
         found = Array(Node(form_of(shape, node.form[1]), None, (), 0, view, None))
+    elif type(view) is type(value) and type(view) is not np.ndarray and _is_places(key):
+        found = Array(Node(form_of((), node.form[1]), None, (), 0, None, None), True)
+        found.node.borrow(view)
     else:
         found = element(view, key)
         if type(found) is not Array:
             return found
     found.part = (value, key, view)
     return found
+
+
+def _is_places(key: Any) -> bool:
+    """Whether an index is numbers alone: of what has an ellipsis NumPy makes an array."""
+    if type(key) is not tuple:
+        return type(key) is int
+    return _INTEGER.issuperset(map(type, key))
 
 
 def _iterated(self: Array) -> Iterator[Any]:

@@ -6,6 +6,7 @@
    later kernel of that shape reads is computed in it, and so is a single number that only one
    reads, once per element.
 3. A fold takes the kernel in whose only result it is alone interested: nothing is written between.
+   One of few elements to one number also takes the kernel of single numbers that alone reads it.
 4. Kernels stay below what one can have of parameters: large ones are cut.
 
 Slots number the values: first the inputs, then the nodes in the order in which they were recorded.
@@ -16,44 +17,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from operator import methodcaller
 from typing import Any
 
-from polygen.adapters.numpy.elementwise import Ends
-from polygen.adapters.numpy.operations import Operation, Shape, apply
+from polygen.adapters.numpy.operations import Shape
+from polygen.adapters.numpy.steps import Member, Step, function, into, is_itself
 
 _MOST_MEMBERS = 32  # operations of one kernel
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One operation: the slots that it reads, and the one that it writes."""
-
-    slot: int
-    operation: Operation
-    reads: tuple[int, ...]
-
-
-@dataclass(slots=True)
-class Step:
-    """What runs at once.
-
-    Attributes:
-        members: its operations, in order.
-        writes: slots of its results.
-        reads: slots of its operands.
-        run: on the operands; gives a result, or a tuple where there are several.
-        done: slots that nobody reads any more, after it.
-    """
-
-    members: tuple[Member, ...]
-    writes: tuple[int, ...] = ()
-    reads: tuple[int, ...] = ()
-    run: Callable[..., Any] = apply
-    done: tuple[int, ...] = ()
-
-    def __str__(self) -> str:
-        return " + ".join(member.operation.name for member in self.members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +53,15 @@ def plan(
         steps = _apart(graph)
     else:
         cuts = [part for one in graph.kernels() for part in _parts(one)]
-        steps = [Step(part) for part in _with_folds(cuts, graph, backend)]
+        parts = _with_totals(_with_folds(cuts, graph, backend), graph, backend)
+        steps = [Step(part) for part in parts]
     for step in steps:
         group = graph.groups.get(step.members[0].slot)
         if group is not None:
             step.reads, step.writes, step.run = group.reads, group.writes, group.run
         else:
             step.reads, step.writes = graph.ends(step.members)
-            made = _into if apart and step.members[1:] else _function
+            made = into if apart and step.members[1:] else function
             step.run = made(step, backend)
     last = {slot: number for number, step in enumerate(steps) for slot in step.reads}
     for number, step in enumerate(steps):
@@ -208,11 +178,49 @@ def _with_folds(
         if first.operation.kind == "fold" and not others:
             (read,) = first.reads
             before = only.get(read, ()) if len(graph.readers[read]) == 1 else ()
-            if before and backend.folds(first.operation, graph.shapes(before)):
+            one = first.operation
+            if before and (backend.totals(one) or backend.folds(one, graph.shapes(before))):
                 joined = before
                 found.remove(joined)
         found.append((*joined, first, *others))
     return found
+
+
+def _with_totals(
+    parts: list[tuple[Member, ...]], graph: _Graph, backend: Any
+) -> list[tuple[Member, ...]]:
+    """Folds to one number, with the pointwise kernel that alone reads it."""
+    found = list(parts)
+    for part in parts:
+        fold = part[-1]
+        if fold.operation.kind != "fold" or fold.slot in graph.kept:
+            continue
+        if not backend.totals(fold.operation):
+            continue
+        readers = {reader.slot for reader in graph.readers.get(fold.slot, ())}
+        at = found.index(part)
+        for place in range(at + 1, len(found)):
+            behind = found[place]
+            if readers & {member.slot for member in behind}:
+                if readers <= {member.slot for member in behind} and _is_of_numbers(behind, graph):
+                    found[place] = (*part, *behind)
+                    del found[at]
+                break
+            if any(member.operation.name == "store" for member in behind):
+                break  # what the fold reads may be written
+    return found
+
+
+def _is_of_numbers(part: tuple[Member, ...], graph: _Graph) -> bool:
+    """Whether a kernel is pointwise, and of single numbers."""
+    if part[0].slot in graph.groups:
+        return False
+    ones = (
+        shape for member in part for shape in (*member.operation.shapes, member.operation.shape)
+    )
+    return all(m.operation.kind == "pointwise" for m in part) and all(
+        math.prod(shape) == 1 for shape in ones
+    )
 
 
 def _apart(graph: _Graph) -> list[Step]:
@@ -222,105 +230,8 @@ def _apart(graph: _Graph) -> list[Step]:
         if member.operation.name == "store" and steps:
             (before,) = steps[-1].members
             read = graph.readers.get(before.slot) == [member] and before.slot not in graph.kept
-            if read and _is_itself(before.operation) and before.operation.direct:
+            if read and is_itself(before.operation) and before.operation.direct:
                 steps[-1] = Step((before, member))
                 continue
         steps.append(Step((member,)))
     return steps
-
-
-def _into(step: Step, backend: Any) -> Callable[..., Any]:
-    """A function of the module that writes to memory."""
-    before, store = step.members
-    function = getattr(backend.module, before.operation.name)
-    places, target = [step.reads.index(s) for s in before.reads], step.reads.index(store.reads[0])
-    return lambda *operands: function(*(operands[p] for p in places), out=operands[target])
-
-
-def _is_itself(one: Operation) -> bool:
-    """Whether an operation is a function of the module, of its operands alone."""
-    return one.kind == "pointwise" and one.name not in ("astype", "store", "where")
-
-
-def _function(step: Step, backend: Any) -> Callable[..., Any]:
-    """What runs a step: a library's function as it is, or a fused one."""
-    members = step.members
-    last = members[-1].operation
-    if len(members) == 1 and last.direct:
-        return _single(members[0], step, backend)
-    if last.kind == "fold":
-        return _fold_function(step, backend)
-    composed = _composed(step.reads, members, step.writes, backend)
-    return backend.fuse(composed, _ends(step))  # type: ignore[no-any-return]
-
-
-def _fold_function(step: Step, backend: Any) -> Callable[..., Any]:
-    """What runs a step that ends with a fold, and is one kernel."""
-    fold, reads = step.members[-1].operation, step.reads
-    twice = len(reads) == 1 and backend.is_read_twice(fold)
-    reads = reads * 2 if twice else reads
-    fused = backend.fuse(_composed(reads, step.members, step.writes, backend))
-    return _shaped(fused, twice, fold)
-
-
-def _shaped(fused: Callable[..., Any], twice: bool, fold: Operation) -> Callable[..., Any]:
-    """A fused fold whose axes may be kept, of an array that it may be given twice."""
-    if twice and fold.keepdims:
-        return lambda operand: fused(operand, operand).reshape(fold.shape)
-    if twice:
-        return lambda operand: fused(operand, operand)
-    if math.prod(fold.shape) == 0 or not fold.keepdims:
-        return fused
-    return lambda *operands: fused(*operands).reshape(fold.shape)
-
-
-def _composed(
-    reads: Sequence[int], members: Sequence[Member], writes: Sequence[int], backend: Any
-) -> Callable[..., Any]:
-    """A function of some slots, that gives what operations write to others."""
-    module = backend.module
-
-    def composed(*operands: Any) -> Any:
-        values = dict(zip(reads, operands, strict=True))
-        for member in members:
-            given = [values[slot] for slot in member.reads]
-            if member.operation.kind == "fold":
-                values[member.slot] = backend.fold(member.operation, given[0])
-            else:
-                values[member.slot] = apply(module, member.operation, given)
-        found = tuple(values[slot] for slot in writes)
-        return found if len(found) > 1 else found[0] if found else None
-
-    return composed
-
-
-def _ends(step: Step) -> Ends:
-    """Of a step without a fold."""
-    members = step.members
-    shapes = {s: own for m in members for s, own in zip(m.reads, m.operation.shapes, strict=True)}
-    forms = {m.slot: m.operation.form for m in members}
-    own = {slot: number for number, slot in enumerate((*step.reads, *forms))}
-    text = [(m.operation.name, m.operation.loop, m.operation.dtype,
-             *(own[slot] for slot in m.reads)) for m in members]  # fmt: skip
-    shape = max(
-        (m.operation.shape for m in members), key=lambda one: (math.prod(one) != 1, len(one))
-    )
-    return Ends(
-        tuple(shapes[slot] for slot in step.reads), tuple(forms[slot] for slot in step.writes),
-        shape, (*text, tuple(own[slot] for slot in step.writes)),
-    )  # fmt: skip
-
-
-def _single(member: Member, step: Step, backend: Any) -> Callable[..., Any]:
-    """One function as it is, or with what it is told besides."""
-    one, module = member.operation, backend.module
-    itself = _is_itself(one) or one.name == "where"
-    if itself and member.reads == step.reads:
-        return getattr(module, one.name)  # type: ignore[no-any-return]
-    if one.kind == "fold":
-        alone = backend.alone(one)
-        if alone is not None:
-            return alone  # type: ignore[no-any-return]
-        return methodcaller(one.name, axis=one.axis, keepdims=one.keepdims)
-    places = [step.reads.index(slot) for slot in member.reads]
-    return lambda *operands: apply(module, one, [operands[place] for place in places], direct=True)

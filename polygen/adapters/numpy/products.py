@@ -23,8 +23,9 @@ from polygen.adapters.groups import groups, program_of, refused
 from polygen.adapters.kernels import stored
 from polygen.adapters.legality import refusal
 from polygen.adapters.numpy.operations import Operation
-from polygen.adapters.numpy.planning import Member, Taken
+from polygen.adapters.numpy.planning import Taken
 from polygen.adapters.numpy.settings import Settings
+from polygen.adapters.numpy.steps import Member
 from polygen.adapters.rules import PATTERNS
 from polygen.errors import PolygenError
 from polygen.frontend.dtypes import BF16, BOOL, F16, F32, DType

@@ -13,9 +13,10 @@ from operator import attrgetter
 from typing import Any
 
 from polygen.adapters.numpy.nodes import Node
-from polygen.adapters.numpy.planning import Member, Step, plan
+from polygen.adapters.numpy.planning import plan
 from polygen.adapters.numpy.products import taken
 from polygen.adapters.numpy.settings import current
+from polygen.adapters.numpy.steps import Member, Step
 from polygen.adapters.numpy.trials import APART, JOINED, Trial, worthwhile
 from polygen.runtime.recent import Recent
 
@@ -104,6 +105,17 @@ def plan_of(
     if found is not None and found is not _BY_NUMBERS:
         return found
     return _made(structure, order, key, values, kept, found is None)
+
+
+def known_plan(structure: tuple[tuple[Any, ...], tuple[int, ...], Any]) -> Plan | None:
+    """The plan of a structure, if it is known and does not depend on numbers.
+
+    Args:
+        structure: a graph's key, the places of the nodes that are wanted, and the backend, as
+            `plan_of` puts them together.
+    """
+    found = _plans.get(structure)
+    return None if found is _BY_NUMBERS else found
 
 
 def _made(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 
-from polygen.adapters.numpy.planning import Member
+from polygen.adapters.numpy.steps import Member
 
 JOINED, APART = "joined", "apart"
 _WARM = 1  # executions of a plan in either way before one that counts

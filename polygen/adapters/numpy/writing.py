@@ -18,6 +18,7 @@ from polygen.adapters.numpy.backends import active
 from polygen.adapters.numpy.calling import (
     before_writing,
     is_basic,
+    read_as,
     recorded,
     require_array,
     unwrapped,
@@ -26,7 +27,11 @@ from polygen.adapters.numpy.calling import (
 from polygen.adapters.numpy.forcing import store, value_of
 from polygen.adapters.numpy.memory import are_apart, is_same
 from polygen.adapters.numpy.nodes import Node, known
+from polygen.adapters.numpy.operations import KNOWN, ArrayForm, Operation, operation
+from polygen.adapters.numpy.planning import plan
+from polygen.adapters.numpy.steps import Member
 
+_OFTEN = 8  # updates in place of a form, before there is a kernel for them
 _DEEP = 8  # pending operations at which an update in place is run: loops carry its array on
 
 
@@ -61,7 +66,8 @@ def update(self: Array, name: str, operate: Callable[[Array, Any], Any], other: 
         plain = other.node.value if lazy else unwrapped(other)
         target, backend = before_writing(self), active()
         if plain is target or are_apart(plain, target, backend):
-            getattr(backend.module, name)(target, plain, out=target)
+            if not (backend.updates and _updated(name, self.node.form, other, target, backend)):
+                getattr(backend.module, name)(target, plain, out=target)
             return self
     found = _operated(self, name, operate, other)
     if found is None:
@@ -73,6 +79,48 @@ def update(self: Array, name: str, operate: Callable[[Array, Any], Any], other: 
         if node.value is None and store(self.node, node):
             return self
     return assign(self, found)
+
+
+def _updated(name: str, form: ArrayForm, other: Any, target: Any, backend: Any) -> bool:
+    """Write ``x op y`` to the memory of ``x`` by a kernel, where one is worth compiling.
+
+    Args:
+        name: of the function.
+        form: of ``x``.
+        other: ``y``: whatever the program has there.
+        target: the backend's array of ``x``.
+        backend: runs it.
+
+    Returns:
+        Whether it was done: not where the result is of another form or type than ``x``, nor the
+        first times.
+    """
+    kind = type(other)
+    if kind is not Array and kind is not float and kind is not int:
+        return False
+    key = (name, form, other.node.form if kind is Array else kind)
+    one = KNOWN.get(key) or operation(key)
+    if one is None or one.form is not form:
+        return False
+    place = ("update", backend)
+    run = one.ways.get(place, 0)
+    if type(run) is int:
+        one.ways[place] = run + 1 if run < _OFTEN else _update(one, backend)
+        return False
+    operand = other.node.value if kind is Array else read_as(other, one.types[1])
+    if operand is None:
+        return False
+    run(target, operand)
+    return True
+
+
+def _update(one: Operation, backend: Any) -> Callable[..., Any]:
+    """What runs an operation, and writes its result to the memory of its first operand."""
+    store = operation(("store", one.form, one.form))
+    assert store is not None, "what is recorded can be written"
+    members = [Member(2, one, (0, 1)), Member(3, store, (0, 2))]
+    (step,) = plan(members, frozenset(), (), backend)
+    return step.run if step.reads == (0, 1) else lambda x, y: step.run(y, x)
 
 
 def _operated(

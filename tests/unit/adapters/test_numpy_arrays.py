@@ -265,6 +265,22 @@ def test_errors_name_the_line_that_recorded_the_operation():
     assert caught.value.__notes__ == [f"recorded at {__file__}:{line}: divide"]
 
 
+def test_errors_of_writes_name_the_line_that_recorded_the_operation():
+    x = np.zeros(5)
+    view = x[1:]
+    line = test_errors_of_writes_name_the_line_that_recorded_the_operation.__code__.co_firstlineno
+    for step in range(4):  # the plan is new, and then it is known
+        y, z = np.ones(4), np.full(4, 0.0 if step in (0, 3) else 2.0)
+        with np.errstate(all="raise"):
+            if step in (0, 3):
+                with pytest.raises(FloatingPointError, match="divide by zero") as caught:
+                    x[1:] = (y + 1) / z + 2
+                assert caught.value.__notes__ == [f"recorded at {__file__}:{line + 9}: divide"]
+            else:
+                x[1:] = (y + 1) / z + 2
+                assert view.tolist() == [3] * 4 and float(x[0]) == 0
+
+
 def test_errors_of_shapes_come_at_once():
     with pytest.raises(
         ValueError, match=r"could not be broadcast together with shapes \(3,\) \(4,\)"

@@ -17,7 +17,8 @@ from polygen.adapters.numpy.backends import NUMPY, CuPy, steps_of
 from polygen.adapters.numpy.calling import read_as
 from polygen.adapters.numpy.namespace import Holder
 from polygen.adapters.numpy.operations import FOLDS, POINTWISE, apply, operation
-from polygen.adapters.numpy.planning import Member, plan
+from polygen.adapters.numpy.planning import plan
+from polygen.adapters.numpy.steps import Member
 
 cupy = pytest.importorskip("cupy")
 fusion = pytest.importorskip("cupy._core.fusion")
@@ -100,7 +101,7 @@ def test_numbers_of_python_keep_the_type_in_which_they_are_read(kind):
 @pytest.mark.parametrize("axis", [None, 1, (0, 1)])
 def test_folds_of_chains_fuse_with_numpys_types(name, axis):
     backend, functions = CuPy(cupy), []
-    backend._multiprocessors = lambda: 0
+    backend._multiprocessors, backend._is_one = (lambda: 0), (lambda: False)
     backend.fuse = lambda function, ends=None: functions.append(function) or function
     for kind in TYPES:
         square = operation(("multiply", (SHAPE, kind), (SHAPE, kind)))
@@ -141,7 +142,7 @@ def test_what_is_written_to_memory_is_written_by_the_kernel(results):
 def test_short_folds_of_one_array_are_one_launch():
     """CuPy hands functions of one array to CUB, which reduces to one number in two launches."""
     backend, functions = CuPy(cupy), []
-    backend._multiprocessors = lambda: 0
+    backend._multiprocessors, backend._is_one = (lambda: 0), (lambda: False)
     backend.fuse = lambda function, ends=None: functions.append(function) or (lambda *args: args)
     for length, count in ((8192, 2), (8193, 1)):
         form = ((length,), numpy.dtype(float))
@@ -184,6 +185,7 @@ def like_cupy():
     backend = CuPy(module)
     backend.times = False
     backend._multiprocessors = lambda: module.multiprocessors
+    backend._is_one = lambda: False  # CuPy's own folds
     module.multiprocessors = 0
     backend.address, backend.memory = NUMPY.address, NUMPY.memory
     backend.is_sole = NUMPY.is_sole
@@ -365,3 +367,22 @@ def test_the_kernel_that_was_fused_first_is_called_itself():
 def test_cupy_keeps_its_fused_kernels_where_they_are_looked_for():
     fused = cupy.fuse()(lambda x: x + 1)
     assert fused._memo == {} and fused.new_fusion is None
+
+
+@pytest.mark.parametrize("kind", ["float64", "float32"])
+def test_what_is_updated_in_place_often_is_written_by_a_kernel(like_cupy, kind):
+    plain = numpy.arange(24, dtype=kind).reshape(4, 6) + 1
+    a, calls = np.array(plain), []
+    like_cupy.divide = lambda *given, **options: (
+        calls.append("out" in options) or numpy.divide(*given, **options)
+    )
+    memory = a.node.value
+    for _ in range(20):
+        for one in (a, plain):
+            one[:, 2] /= one[1, 1:2]
+            one[:, 3] /= 2
+            one[1] /= 1.5
+    numpy.testing.assert_array_equal(a.get(), plain)
+    assert a.node.value is memory
+    first, last = calls[:24], calls[-12:]
+    assert all(first) and not any(last), "functions of CuPy's, and then kernels"

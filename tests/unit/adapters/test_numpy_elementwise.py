@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import random
+import struct
 import types
 
 import numpy
 import pytest
 
-from polygen.adapters.numpy import elementwise
+from polygen.adapters.numpy import elementwise, launching
 from polygen.adapters.numpy.backends import CuPy
 from polygen.adapters.numpy.elementwise import Ends, Layout, layout, of_fused
 from polygen.adapters.numpy.operations import form_of, operation
-from polygen.adapters.numpy.planning import Member, plan
+from polygen.adapters.numpy.planning import plan
+from polygen.adapters.numpy.steps import Member
 from polygen.emit.elementwise import NAME
 from polygen.machine.run import Launch, run
 from polygen.runtime.nvrtc_library import library
@@ -42,6 +45,14 @@ def kernel_of(function, *args):
         local.history, local.is_old_fusing = None, False
 
 
+class Plain(numpy.ndarray):
+    """An array of NumPy that tells its address as CuPy's do."""
+
+    @property
+    def data(self):
+        return types.SimpleNamespace(ptr=self.ctypes.data)
+
+
 class Kernel:
     """What CuPy launches, on the machine."""
 
@@ -50,10 +61,6 @@ class Kernel:
         made = library().compile(text, "sample.cu", [*options, "-default-device"])
         assert made.ptx and name == NAME, made.log
         self.text, self.kernel = made.ptx, self
-
-    def linear_launch(self, size, args, shared, threads):
-        assert shared == 0
-        self((-(-size // threads),), (threads,), args)
 
     def __call__(self, grid, block, args):
         given = tuple(numpy.int64(one) if type(one) is int else one for one in args)
@@ -66,10 +73,16 @@ class Kernel:
 
 
 def devices(count):
-    return types.SimpleNamespace(runtime=types.SimpleNamespace(getDeviceCount=lambda: count))
+    runtime = types.SimpleNamespace(getDeviceCount=lambda: count)
+    return types.SimpleNamespace(runtime=runtime, get_current_stream=None)
 
 
-LIKE_CUPY = types.SimpleNamespace(ndarray=numpy.ndarray, RawKernel=Kernel, cuda=devices(1))
+LIKE_CUPY = types.SimpleNamespace(ndarray=Plain, RawKernel=Kernel, cuda=devices(1))
+
+
+def plain(operands):
+    """Operands whose arrays tell their addresses."""
+    return [one.view(Plain) if isinstance(one, numpy.ndarray) else one for one in operands]
 
 
 def ran(function, operands, results, shape):
@@ -79,6 +92,7 @@ def ran(function, operands, results, shape):
         tuple(getattr(one, "shape", ()) for one in operands),
         tuple(form_of(shape, numpy.dtype(kind)) for kind in results), shape,
     )  # fmt: skip
+    operands = plain(operands)
     way = of_fused(LIKE_CUPY, kernel_of(function, *stand_ins), operands, ends)
     assert way is not None
     found = way(*operands)
@@ -173,12 +187,14 @@ def test_what_takes_three_axes_is_left_to_cupy():
     assert far is None, "its last element is behind what 32 bits reach"
     assert layout((2, 3), [(2, 3)], [(-7, 1)]) == Layout("s", 6, (6, 3, -7, 1))
     way = of_fused(
-        LIKE_CUPY, kernel_of(lambda a: cupy.negative(a), made_up(odd)), [odd],
+        LIKE_CUPY, kernel_of(lambda a: cupy.negative(a), made_up(odd)), plain([odd]),
         Ends((odd.shape,), (form_of(odd.shape, odd.dtype),), odd.shape),
     )  # fmt: skip
     way._kernel = Asked(way._kernel)
+    (odd,) = plain([odd])
     assert way(odd) == way(odd) == "CuPy's"
-    assert way(numpy.ascontiguousarray(odd))[0, 0, 0] == 7, "of another layout it is not"
+    again = numpy.ascontiguousarray(odd).view(Plain)
+    assert way(again)[0, 0, 0] == 7, "of another layout it is not"
 
 
 def test_layouts_give_each_operand_its_element():
@@ -235,7 +251,7 @@ def test_layouts_of_random_views_give_each_operand_its_element():
 
 
 def test_several_devices_other_types_and_folds_are_cupys():
-    one = values(3, 4)
+    one = values(3, 4).view(Plain)
     kernel = kernel_of(lambda a: cupy.negative(a), made_up(one))
     ends = Ends((one.shape,), (form_of(one.shape, one.dtype),), one.shape)
     assert of_fused(LIKE_CUPY, kernel, [one], ends) is not None
@@ -283,7 +299,7 @@ def test_cupy_traces_a_function_once_for_all_shapes():
         members = [Member(3, twice, (0, 1)), Member(4, less, (3, 2))]
         backend.module.multiply, backend.module.subtract = cupy.multiply, cupy.subtract
         (step,) = plan(members, frozenset({4}), [], backend)
-        given = (first, numpy.float32(2), second)
+        given = plain([first, numpy.float32(2), second])
         if rows == 3:
             assert step.run(*given) is None  # CuPy's own launch
         numpy.testing.assert_array_equal(step.run(*given), first * 2 - second)
@@ -292,3 +308,59 @@ def test_cupy_traces_a_function_once_for_all_shapes():
     (step,) = plan(other, frozenset({3, 4}), [], backend)
     step.run(*given)
     assert len(traced) == 2, "another result is another text"
+
+
+def test_launches_hand_addresses_and_numbers_to_the_driver_and_what_it_refuses_to_cupy():
+    """Parameters lie in slots of 8 bytes, in a table of their addresses."""
+    seen, asked, failing = [], [], []
+
+    class Failed(Exception):
+        pass
+
+    def submit(function, *given):
+        *size, shared, stream, table, extra = given
+        assert (function, size, shared, extra) == (5, [3, 1, 1, 64, 1, 1], 0, 0)
+        if failing:
+            raise Failed
+        places = (ctypes.c_uint64 * 6).from_address(table)
+        seen.append((stream, [ctypes.string_at(place, 8) for place in places]))
+
+    driver = types.SimpleNamespace(launchKernel=submit, CUDADriverError=Failed)
+    cuda = types.SimpleNamespace(
+        driver=driver, get_current_stream=lambda: types.SimpleNamespace(ptr=9)
+    )
+
+    class Raw:
+        kernel = types.SimpleNamespace(ptr=5)
+
+        def __call__(self, *given):
+            asked.append(given)
+
+    letters = [launching.ADDRESS, *(launching.letter_of(numpy.dtype(k)) for k in "f?l")]
+    made = launching.Launch(types.SimpleNamespace(cuda=cuda), Raw(), letters, (7, -1), 3, 64)
+    values = [1 << 40, numpy.float32(0.5), numpy.bool_(True), numpy.int64(-3)]
+    assert made(values)
+    wanted = struct.pack("<Qf4x?7xqqq", 1 << 40, 0.5, True, -3, 7, -1)
+    assert seen == [(9, [wanted[at : at + 8] for at in range(0, 48, 8)])]
+    failing.append(True)
+    assert not made(values)
+    made.ask(["array", *values[1:]])
+    made._lock.acquire()
+    assert not made(values), "another thread has the block"
+    made._lock.release()
+    failing.clear()
+    assert made(values)
+    made.ask(["other"])
+    assert [given for _, _, given in asked] == [("array", *values[1:], 7, -1), ("other", 7, -1)]
+    assert [size for *size, _ in asked] == [[(3,), (64,)]] * 2 and len(seen) == 2
+    nameless = launching.Launch(types.SimpleNamespace(cuda=cuda), Raw(), [""], (7, -1), 3, 64)
+    assert not nameless([1])
+    assert len(seen) == 2
+
+
+def test_types_that_have_no_name_as_a_parameter_are_not_named():
+    for kind, letter in (("?", "?"), ("b", "b"), ("H", "H"), ("i", "i"), ("Q", "Q"), ("e", "e")):
+        assert launching.letter_of(numpy.dtype(kind)) == letter
+        assert struct.calcsize(f"<{letter}") == numpy.dtype(kind).itemsize
+    assert launching.letter_of(numpy.dtype("longdouble")) == ""
+    assert launching.letter_of(numpy.dtype("complex64")) == ""
