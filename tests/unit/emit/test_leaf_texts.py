@@ -124,6 +124,14 @@ def narrow(x, w, g):
     return ((x @ w.T) * g).astype("e4m3")
 
 
+def product(x, w):
+    return x @ w.T
+
+
+def across(x, w):
+    return x @ w
+
+
 PAIR, GATED = ("bf16[M,K]", "bf16[N,K]"), ("f16[M,K]", "f16[N,K]", "f32[M]", "bf16[N]", "f16[M,N]")
 KERNELS = {
     "distances": (distances, PAIR, "sm_90a"),
@@ -139,6 +147,11 @@ KERNELS = {
     "attended by warps": (attended, tuple(f"f16[B,H,{rows},64]" for rows in "STT"), "sm_80"),
     "odd rows": (beside_odd, ("bf16[M,K]@2", "bf16[N,K]@2", "bf16[M,N]@2"), "sm_90a"),
     "rows of bytes": (of_bytes, ("e4m3[M,K]", "e4m3[N,K]", "e4m3[M,N]@4"), "sm_90a"),
+    "copied": (product, PAIR, "sm_80"),
+    "copied with rows that end anywhere": (product, ("bf16[M,K]@4", "bf16[N,K]@4"), "sm_80"),
+    "copied across": (across, ("f16[M,K]", "f16[K,N]"), "sm_80"),
+    "copied by words": (product, ("bf16[M,K]@2", "bf16[N,K]@2"), "sm_80"),
+    "copied by chunks": (product, ("f16[M,K]", "f16[N,K]@2"), "sm_75"),
     "narrow": (narrow, ("e4m3[M,K]", "e4m3[N,K]", "e4m3[M,N]"), "sm_90a"),
 }
 # Kernel, and which of its leaves.
@@ -150,6 +163,8 @@ CASES = [
     ("distances", "finish"), ("attended", "finish"),
     ("attended by warps", "store_rows_of_states"), ("odd rows", "fetch"), ("odd rows", "store"),
     ("rows of bytes", "fetch"), ("rows of bytes", "store"), ("staged", "store_rows"),
+    ("copied", "move"), ("copied with rows that end anywhere", "move"), ("copied across", "move"),
+    ("copied by words", "move"), ("copied by chunks", "write_chunks"),
 ]  # fmt: skip
 EVERY = 12  # of the mutants, one in so many is tried in the fast tests
 
@@ -203,6 +218,10 @@ MISTAKES = [
     ("gated panels", "finish", "[first_block + j]", "[j]", f"y0[128, 320] {MADE}"),
     ("gated", "store_pairs", "b_n * 32", "b_m * 32", "y0[32, 64] is not written, and 782 more"),
     ("distances", "share", "held[e / 2]", "held[0]", f"of_v3[0] {MADE}"),
+    ("copied", "move", "column * 2", "column", "16 bytes are written where they do not"),
+    ("copied", "move", "k * 64 + column", "k * 64", "ring_a["),
+    ("copied by words", "move", "left > 1 ?", "left > 0 ?", "which is outside of x"),
+    ("copied by chunks", "write_chunks", ", staged_a[i]", ", staged_a[0]", MADE),
     # A condition is left out, or is another.
     ("gated", "store_pairs", "if (count > 0) ", "", "outside of the results is finished"),
     ("gated panels", "finish", "min(first_row + 8, M - 1)", "first_row + 8", "outside of r:"),
