@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from polygen.isl import Map, Schedule, Set, Val, dim_type, points
+from polygen.isl import Map, Schedule, Set, UnionMap, Val, dim_type, points
 
 # How many results of the operations below are kept; those of one kernel are some hundreds. Two
 # relations are one key only if they are equal: what is read back from emitted text finds what was
@@ -149,6 +149,16 @@ def read_schedule(text: str) -> Schedule:
     return Schedule(text)
 
 
+@lru_cache(maxsize=_FEW_TABLES)
+def schedule_times(text: str) -> tuple[UnionMap, str]:
+    """When the instances of a tree run, and the same as isl's text of vectors of quotients.
+
+    The text is made here, before anybody computes with the relation.
+    """
+    timed = read_schedule(text).get_map()
+    return timed, str(timed.as_union_pw_multi_aff())
+
+
 @by_content
 def composed(first: Map, second: Map) -> Map:
     """`first`, and `second` after it."""
@@ -236,7 +246,7 @@ def same_first(relation: Map, count: int) -> Map:
 
 def forget() -> None:
     """Forget all results that are kept: what comes next is computed as in a new process."""
-    reading = (read_set, read_map, read_schedule, _nameless_set, _nameless_map)
+    reading = (read_set, read_map, read_schedule, schedule_times, _nameless_set, _nameless_map)
     clearing = [kept.cache_clear for kept in reading]
     for clear in (*_forgetting, *clearing, _same_first.clear, _contents.clear):
         clear()

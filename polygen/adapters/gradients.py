@@ -16,18 +16,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from polygen.adapters.backward_products import Contribution, Piece, product_piece, whole
 from polygen.adapters.backward_statements import Value, Writer, backwards, free_prefix
 from polygen.errors import GradientError
+from polygen.frontend.closure import needed
 from polygen.frontend.dtypes import F32, TF32, DType
 from polygen.frontend.program import (
     Access,
     Pointwise,
     Program,
-    Statement,
     Tensor,
 )
 from polygen.poly.sections import sections
@@ -247,25 +247,15 @@ class _Locals:
         products = {product.write.name for product in self.program.contractions}
         groups: dict[bool, dict[str, tuple[Access, DType]]] = {True: {}, False: {}}
         for (access, dtype), name in self.outputs.items():
-            needed = {s.write.name for s in self._needed([access.name])}
-            groups[bool(needed & products)][name] = (access, dtype)
+            own = {s.write.name for s in needed(self.writer.statements, [access.name])}
+            groups[bool(own & products)][name] = (access, dtype)
         for again, outputs in groups.items():
             if outputs:
                 yield self._piece("local" if again else "plain", outputs)
 
-    def _needed(self, names: Iterable[str]) -> list[Statement]:
-        """The statements that values depend on, in order."""
-        wanted = set(names)
-        found = []
-        for statement in reversed(self.writer.statements):
-            if statement.write.name in wanted:
-                found.append(statement)
-                wanted |= {access.name for access in statement.reads}
-        return found[::-1]
-
     def _piece(self, kind: str, outputs: dict[str, tuple[Access, DType]]) -> Piece:
         known = self.program.tensors | {tensor.name: tensor for tensor in self.tensors()}
-        statements = self._needed(access.name for access, _ in outputs.values())
+        statements = needed(self.writer.statements, [access.name for access, _ in outputs.values()])
         casts = [
             Pointwise(f"P{self.writer.first + len(self.writer.statements) + n}", self.writer.domain,
                       Access(name, self.writer.here), "cast", (access,), dtype)

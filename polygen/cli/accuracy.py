@@ -38,8 +38,9 @@ import numpy as np
 
 from polygen.cli.sum_error import Array, alone, dims_of, least_of, nearest_tf32, shape_of, sum_error
 from polygen.emit.function_errors import fast_error
-from polygen.emit.functions import FAST_BITS, behind, expanded
+from polygen.emit.functions import FAST_BITS, expanded
 from polygen.errors import UnsupportedProgram
+from polygen.frontend.closure import made_of
 from polygen.frontend.dtypes import F32, F64, TF32
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.grouping import apart_from_groups, one_group, rows_in_groups
@@ -268,7 +269,7 @@ def _after_the_sum(
     """
     wide = [tensor.name for tensor in program.outputs if tensor.dtype.bits > FAST_BITS]
     rest = [s for s in program.statements if not isinstance(s, Contraction)]
-    exact = behind(((s.write.name, [a.name for a in s.reads]) for s in rest), wide)
+    exact = made_of(((s.write.name, [a.name for a in s.reads]) for s in rest), wide)
     if wide and any(isinstance(s, Fold) for s in rest):
         exact = frozenset(s.write.name for s in rest)
     statements, moves = _moved(rest, sizes, accurate=exact)

@@ -12,7 +12,7 @@ documents. How the forms work, and what was found, is in docs/accuracy.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,20 +32,6 @@ from polygen.emit.primitives import (
 from polygen.frontend.expansion import expand
 
 FAST_BITS = 16  # results this narrow take the fast forms
-
-
-def behind(made: Iterable[tuple[str, Iterable[str]]], wide: Iterable[str]) -> frozenset[str]:
-    """The values that wide outputs are made of, which have accurate forms.
-
-    Args:
-        made: every value with those that it is made of, in order.
-        wide: names of outputs of more than 16 bits.
-    """
-    found = set(wide)
-    for name, reads in reversed(list(made)):
-        if name in found:
-            found.update(reads)
-    return frozenset(found)
 
 
 BOOLEAN = frozenset(

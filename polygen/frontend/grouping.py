@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from polygen.errors import DTypeError, ShapeError, UnsupportedProgram
+from polygen.frontend.closure import needed
 from polygen.frontend.describing import describe
 from polygen.frontend.dtypes import S32
 from polygen.frontend.forms import Form
@@ -202,7 +203,6 @@ def in_groups(
 
 def _of_all_groups(statements: Sequence[Statement]) -> frozenset[str]:
     """The values that operands without rows are computed from, as matrices of groups are."""
-    writers = {one.write.name: one for one in statements}
     wanted = [
         access.name
         for one in statements
@@ -210,13 +210,7 @@ def _of_all_groups(statements: Sequence[Statement]) -> frozenset[str]:
         for access in one.reads
         if one.write.iterators[0] not in access.iterators
     ]
-    found: set[str] = set()
-    while wanted:
-        name = wanted.pop()
-        if name in writers and name not in found:
-            found.add(name)
-            wanted += [access.name for access in writers[name].reads]
-    return frozenset(found)
+    return frozenset(one.write.name for one in needed(statements, wanted))
 
 
 def _of_all_rows(

@@ -17,9 +17,9 @@ Rounding is no obstacle: parts are rounded to the type in which they are added u
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from polygen.frontend.closure import needed
 from polygen.frontend.forms import Form
 from polygen.frontend.program import (
     Access,
@@ -252,7 +252,7 @@ class _Cutter:
                    if self.states[n] != PART]  # fmt: skip
         if carried or any(isinstance(self.states[t.name], int) for t in program.outputs):
             raise _Stuck
-        early = _needed([s for s in program.statements if s.name not in late], self.sums)
+        early = needed([s for s in program.statements if s.name not in late], self.sums)
         head_reads = {a.name for s in early for a in s.reads}
         sums, rounded = [], []
         dtype = program.outputs[0].dtype  # parts are as wide as results, as those of libraries are
@@ -302,17 +302,6 @@ def _only_adds(tail: Program, sums: list[str]) -> bool:
             return False
         late.add(statement.write.name)
     return len(sums) == 1 and len(tail.outputs) == 1
-
-
-def _needed(statements: list[Statement], wanted: Iterable[str]) -> list[Statement]:
-    """The statements that compute some values, in order."""
-    needed = set(wanted)
-    found = []
-    for statement in reversed(statements):
-        if statement.write.name in needed:
-            found.append(statement)
-            needed |= {access.name for access in statement.reads}
-    return found[::-1]
 
 
 def _linear_sum(statement: Contraction | Fold, parts: list[str]) -> bool:

@@ -78,14 +78,15 @@ def read_trees(emitted: Emitted, context: isl.Set) -> Mapping[str, isl.Map]:
     The same texts are read once for who proves them and for who looks at the order of sums.
 
     Raises:
-        VerifyError: a tree has a leaf that its place does not know.
+        VerifyError: a tree has a leaf that its place does not know, or has one twice; or a
+            statement of the program is in no tree, with an instance of it.
     """
     known, varying = emitted.known, emitted.program.varying
     at = {} if varying is None else positions(varying, known.values())
     found: dict[str, isl.Map] = {}
     for tree in emitted.trees:
         schedule = remembered.read_schedule(tree.text)
-        timed = schedule.get_map().intersect_domain(schedule.get_domain())
+        timed = remembered.schedule_times(tree.text)[0].intersect_domain(schedule.get_domain())
         each = timed.get_map_list()
         for position in range(each.n_map()):
             one = each.get_at(position)
@@ -96,11 +97,21 @@ def read_trees(emitted: Emitted, context: isl.Set) -> Mapping[str, isl.Map]:
                 raise VerifyError(
                     f"instances: {name} is no leaf of the {tree.place.name}", where="refinement"
                 )
+            if name in found:
+                raise VerifyError(f"instances: {name} runs twice", where="refinement")
             lifted = _lifted(one, leaf)
             if varying is not None:
                 lifted = numbered(varying, lifted, at.get(name))
             found[name] = lifted.intersect_params(context)
-    width = max(one.dim(_OUT) for one in found.values())
+    for statement in emitted.program.statements:
+        if statement.name not in found:
+            wanted = isl.Set(f"{emitted.program.prefix}{{ {statement.domain} }}")
+            wanted = wanted.intersect_params(context)
+            if not wanted.is_empty():
+                raise VerifyError(
+                    f"instances: {isl.sample_point(wanted)} is never executed", where="refinement"
+                )
+    width = max((one.dim(_OUT) for one in found.values()), default=0)
     return MappingProxyType({name: _padded(one, width) for name, one in found.items()})
 
 

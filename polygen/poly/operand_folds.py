@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from polygen.errors import UnsupportedProgram
+from polygen.frontend.closure import needed
 from polygen.frontend.dtypes import F32
 from polygen.frontend.monoids import INDEX, MONOIDS
 from polygen.frontend.program import (
@@ -111,7 +112,9 @@ def beside_products(program: Program) -> tuple[Program, OperandFolds]:
     writers = {s.write.name: s for s in program.statements}
     products = {one.write.name for one in program.contractions}
     operands = {a.name for one in program.contractions for a in one.reads}
-    within = {name: _behind(writers, name) for name in writers}
+    within = {
+        name: {one.write.name for one in needed(program.statements, [name])} for name in writers
+    }
     multiplied = {name for value in operands & set(writers) for name in within[value]}
     late = {name for name, behind in within.items() if behind & products}
     sources = _read(multiplied, writers)
@@ -131,8 +134,8 @@ def beside_products(program: Program) -> tuple[Program, OperandFolds]:
         _result(program, rows[name], writers) for name in _read_by_elements(program, rows)
     )
     names = {one.value: (one.tensor.name, rows[one.value].places) for one in results}
-    kept = _needed(program, writers, set(rows))
-    statements = tuple(_renamed(s, names) for s in program.statements if s.write.name in kept)
+    kept = needed(program.statements, [tensor.name for tensor in program.outputs], rows)
+    statements = tuple(_renamed(one, names) for one in kept)
     inputs = (*program.inputs, *(one.tensor for one in results))
     return (
         replace(program, inputs=inputs, statements=statements),
@@ -211,32 +214,9 @@ def _result(program: Program, row: _Row, writers: Mapping[str, Statement]) -> Ro
     return RowResult(row.value, tensor, row.folds, row.statements)
 
 
-def _behind(writers: Mapping[str, Statement], value: str) -> set[str]:
-    """The values that a value is computed from, and itself."""
-    found, stack = {value}, [value]
-    while stack:
-        for access in writers[stack.pop()].reads:
-            if access.name in writers and access.name not in found:
-                found.add(access.name)
-                stack.append(access.name)
-    return found
-
-
 def _read(values: set[str], writers: Mapping[str, Statement]) -> set[str]:
     """What values are computed from."""
     return {a.name for name in values for a in writers[name].reads}
-
-
-def _needed(program: Program, writers: Mapping[str, Statement], given: set[str]) -> set[str]:
-    """The values that outputs are computed from, where what is of rows is given."""
-    found: set[str] = set()
-    stack = [tensor.name for tensor in program.outputs]
-    while stack:
-        name = stack.pop()
-        if name in writers and name not in found and name not in given:
-            found.add(name)
-            stack += [a.name for a in writers[name].reads]
-    return found
 
 
 def _renamed(statement: Statement, names: Mapping[str, tuple[str, tuple[int, ...]]]) -> Statement:

@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from polygen.errors import UnsupportedProgram
+from polygen.frontend.closure import needed
 from polygen.frontend.dtypes import BF16, F16, F32, TF32, DType
 from polygen.frontend.program import (
     Access,
@@ -105,7 +106,7 @@ def prologues(program: Program) -> dict[str, tuple[Pointwise, ...]]:
         for access in product.reads:
             if access.name in found or access.name not in writers or access.name in program.tensors:
                 continue
-            behind = _behind(writers, access.name)
+            behind = needed(program.statements, [access.name])
             if not all(isinstance(s, Pointwise) for s in behind):
                 continue
             own = tuple(s for s in program.pointwise if s in behind)
@@ -135,19 +136,6 @@ def multiplied(program: Program, last: Pointwise) -> DType:
             nearest=f"Say {TF32}[...] or {F32}[...] of all that it meets",
         )
     return F32 if said == {True} else TF32
-
-
-def _behind(writers: Mapping[str, Statement], value: str) -> list[Statement]:
-    """The statements that a value is computed by, and those of the values they read."""
-    stack, seen = [value], {value}
-    found = []
-    while stack:
-        statement = writers[stack.pop()]
-        found.append(statement)
-        further = {access.name for access in statement.reads if access.name in writers} - seen
-        seen |= further
-        stack.extend(sorted(further))
-    return found
 
 
 def _require_own_point(

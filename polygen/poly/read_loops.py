@@ -16,6 +16,7 @@ from functools import lru_cache
 from polygen import isl, remembered
 from polygen.errors import VerifyError
 from polygen.poly.ast import Block, Call, Const, Expr, For, If, LoopAst, Marked, Var
+from polygen.poly.loop_order import check_order
 from polygen.poly.place_trees import PlaceTree
 
 _ANY = "any_leaf"
@@ -27,7 +28,8 @@ def check_loops(tree: PlaceTree, loops: LoopAst) -> None:
     """Check the loops of a place.
 
     Raises:
-        VerifyError: an instance is not called, is called twice, or is none; with it.
+        VerifyError: an instance is not called, is called twice, or is none, with it; or two calls
+            come in the wrong order.
     """
     prefix = tree.context.partition("->")[0] + "-> "
     known = remembered.read_set(tree.context)
@@ -45,6 +47,7 @@ def check_loops(tree: PlaceTree, loops: LoopAst) -> None:
             claim, rest = wrong
             which = name if rest is None else isl.sample_point(rest.set_tuple_name(name))
             raise VerifyError(f"{which} {claim}", where=where)
+    check_order(tree.text, tree.context, loops, where)
 
 
 def check_variable(loops: LoopAst, name: str, loop: str, sets: str) -> None:

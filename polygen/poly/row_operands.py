@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 
+from polygen.frontend.closure import needed
 from polygen.frontend.program import (
     Access,
     Constant,
@@ -33,7 +34,6 @@ from polygen.poly.operand_folds import terms
 from polygen.poly.prologue import Prologue, prologue
 from polygen.poly.whole_rows import Rows, iterator, levels, placed
 from polygen.rewrite.rows_first import RowOperand, row_operand
-from polygen.rewrite.simplify import needed
 
 _MOST = 64  # programs
 

@@ -20,11 +20,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from polygen import isl
 from polygen.errors import UnsupportedProgram
+from polygen.frontend.closure import needed
 from polygen.frontend.dtypes import F32
 from polygen.frontend.program import (
     Access,
@@ -147,14 +148,8 @@ class _Covering:
 
     def _operands(self) -> set[str]:
         """Values that operands of products are computed from, and those themselves."""
-        found: set[str] = set()
-        stack = [a.name for c in self.program.contractions for a in c.reads]
-        while stack:
-            writer = self.writers.get(stack.pop())
-            if writer is not None and writer.write.name not in found:
-                found.add(writer.write.name)
-                stack += [a.name for a in writer.reads]
-        return found
+        read = [a.name for c in self.program.contractions for a in c.reads]
+        return {one.write.name for one in needed(self.program.statements, read)}
 
     def _levels(self) -> dict[str, int]:
         """Per value, how many folds of rows lie one behind the other before it."""
@@ -166,39 +161,28 @@ class _Covering:
 
     def _used(self) -> set[str]:
         """The results of folds that elements use, by themselves or through work over results."""
-        stack = [a.name for s in self.program.statements if s.name in self.late for a in s.reads]
-        found, seen = set[str](), set[str]()
-        while stack:
-            writer = self.writers.get(stack.pop())
-            if writer is None or writer.name in seen:
-                continue
-            seen.add(writer.name)
-            if isinstance(writer, Fold):
-                found.add(writer.write.name)
-            elif writer.name in self.over_results:
-                stack += [a.name for a in writer.reads]
-        return found
+        late = [a.name for s in self.program.statements if s.name in self.late for a in s.reads]
+        over = [s for s in self.program.statements if s.name in self.over_results]
+        return {fold.write.name for fold in self._read(late, over)}
 
     def _behind(self, outputs: Iterable[str]) -> list[Fold]:
         """The folds that outputs over results are computed from."""
-        stack, found = list(outputs), set[str]()
-        while stack:
-            writer = self.writers.get(stack.pop())
-            if isinstance(writer, Fold):
-                found.add(writer.write.name)
-            elif writer is not None:
-                stack += [a.name for a in writer.reads]
-        return [f for f in self.program.folds if f.write.name in found]
+        return self._read(outputs, self._between())
 
     def _after(self, outputs: Iterable[str]) -> tuple[Pointwise, ...]:
         """The statements over results that outputs are computed by."""
-        stack, found = list(outputs), set[str]()
-        while stack:
-            writer = self.writers.get(stack.pop())
-            if writer is not None and not isinstance(writer, Fold):
-                found.add(writer.name)
-                stack += [a.name for a in writer.reads]
+        found = {one.name for one in needed(self._between(), outputs)}
         return tuple(s for s in self.behind.after if s.name in found)
+
+    def _between(self) -> list[Statement]:
+        """All statements but folds."""
+        return [one for one in self.program.statements if not isinstance(one, Fold)]
+
+    def _read(self, values: Iterable[str], by: Sequence[Statement]) -> list[Fold]:
+        """The folds that are among some values, and what statements compute these of."""
+        wanted = set(values)
+        wanted.update(a.name for one in needed(by, wanted) for a in one.reads)
+        return [fold for fold in self.program.folds if fold.write.name in wanted]
 
     # --- copies ----------------------------------------------------------------------------------
     def _copies(self, wanted: list[str], number: int, *, last: bool) -> list[Pointwise]:

@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from polygen.errors import UnsupportedProgram
+from polygen.frontend.closure import needed
 from polygen.frontend.dtypes import F32
 from polygen.frontend.program import (
     Access,
@@ -37,7 +38,7 @@ from polygen.frontend.program import (
     Statement,
 )
 from polygen.frontend.scaled import STORED
-from polygen.rewrite.simplify import Fresh, needed
+from polygen.rewrite.simplify import Fresh
 
 
 @dataclass(frozen=True, slots=True)

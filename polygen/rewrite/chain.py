@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polygen.errors import UnsupportedProgram
+from polygen.frontend.closure import needed
 from polygen.frontend.dtypes import F16, F32, S32
 from polygen.frontend.program import (
     Access,
@@ -47,7 +48,6 @@ from polygen.rewrite.simplify import (
     Fresh,
     each_once,
     log_sums_in_parts,
-    needed,
     sums_as_values,
 )  # fmt: skip
 from polygen.rewrite.two_programs import TwoPrograms

@@ -27,6 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from polygen.errors import UnsupportedProgram
+from polygen.frontend.closure import needed
 from polygen.frontend.dtypes import F32, DType
 from polygen.frontend.program import (
     Access,
@@ -40,7 +41,7 @@ from polygen.frontend.program import (
     Program,
     Statement,
 )
-from polygen.rewrite.simplify import Fresh, each_once, needed
+from polygen.rewrite.simplify import Fresh, each_once
 
 _MOST_TERMS = 16  # of a sum
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from polygen.frontend.closure import needed
 from polygen.frontend.forms import Digit, Form
 from polygen.frontend.indices import Place
 from polygen.frontend.program import (
@@ -30,7 +31,6 @@ from polygen.frontend.program import (
     Statement,
     Within,
 )
-from polygen.rewrite.simplify import needed
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from polygen.errors import UnsupportedProgram
+from polygen.frontend.closure import needed
 from polygen.frontend.dtypes import F16, F32, DType
 from polygen.frontend.program import (
     Access,
@@ -35,7 +36,7 @@ from polygen.frontend.program import (
     Statement,
     Tensor,
 )
-from polygen.rewrite.simplify import Fresh, needed
+from polygen.rewrite.simplify import Fresh
 from polygen.rewrite.values import Values
 
 _PRODUCTS = 3

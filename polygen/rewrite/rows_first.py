@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from polygen.errors import UnsupportedProgram
+from polygen.frontend.closure import needed
 from polygen.frontend.dtypes import BF16, F16, DType
 from polygen.frontend.forms import Form
 from polygen.frontend.program import (
@@ -33,7 +34,6 @@ from polygen.frontend.program import (
     Program,
     Statement,
 )
-from polygen.rewrite.simplify import needed
 
 _TYPES = (BF16, F16)  # in which such an operand is multiplied
 _BYTE = 8  # bits

@@ -98,17 +98,6 @@ def _reading(one: Statement, renamed: dict[str, str]) -> Statement:
     return replace(one, args=tuple(map(argument, one.args)))
 
 
-def needed(statements: Sequence[Statement], outputs: Sequence[str]) -> list[Statement]:
-    """The statements that outputs are made from."""
-    wanted = set(outputs)
-    found: list[Statement] = []
-    for one in reversed(statements):
-        if one.write.name in wanted:
-            wanted.update(access.name for access in one.reads)
-            found.append(one)
-    return found[::-1]
-
-
 def sums_as_values(
     statements: list[Statement], product: Contraction, operand: str, fresh: Fresh
 ) -> list[Statement]:

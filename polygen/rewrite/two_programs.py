@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from polygen.errors import UnsupportedProgram
+from polygen.frontend.closure import needed
 from polygen.frontend.dtypes import F32, DType
 from polygen.frontend.program import (
     Access,
@@ -23,7 +24,6 @@ from polygen.frontend.program import (
     Statement,
     Tensor,
 )
-from polygen.rewrite.simplify import needed
 from polygen.rewrite.values import Values
 
 

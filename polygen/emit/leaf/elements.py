@@ -12,10 +12,11 @@ from typing import Any
 from polygen.emit.ctext import pointwise
 from polygen.emit.element_types import name_of, type_records
 from polygen.emit.folds import appended, extent_text, short_beside_folds
-from polygen.emit.functions import FAST_BITS, behind, literal
+from polygen.emit.functions import FAST_BITS, literal
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import coordinate, element_of, if_stored, position, real_type
 from polygen.emit.names import c_name
+from polygen.frontend.closure import made_of
 from polygen.frontend.dtypes import F32, S32
 from polygen.frontend.program import Pointwise, Tensor
 from polygen.lower.make_rows import read_by
@@ -109,7 +110,7 @@ def statements(plan: KernelPlan, e: Epilogue) -> tuple[list[str], tuple[str, ...
     fast = alone or (not wide and short_beside_folds(plan, e.statements, bool(e.folds)))
     held = [e.holds[0]] if wide and e.holds else []
     reads = ((s.result, [a for a in s.args if isinstance(a, str)]) for s in e.statements)
-    exact = behind(reads, [*wide, *held])
+    exact = made_of(reads, [*wide, *held])
     read |= {name: f"(float)({extent_text(dims)})" for name, dims in e.sizes}
     real = real_type(plan.atom.c.dtype)
     return pointwise(e.statements, read, written, fast, whole, real, exact=exact)

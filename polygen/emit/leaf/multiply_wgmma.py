@@ -11,13 +11,13 @@ from typing import Any
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import sum_register
 from polygen.hardware.atom import Atom
+from polygen.hardware.data_file import read
 from polygen.hardware.matrix_layout import ADDRESS_MASK, MatrixLayout
 from polygen.lower.buffers import Buffer
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.sync_work import Nothing
 from polygen.lower.work import Product
 
-_MANY = 192  # columns of sums beside which registers are few
 REGISTERS = "registers"  # where the left operand lies, beside the ways of lying in shared memory
 
 
@@ -62,11 +62,17 @@ def _(plan: KernelPlan, one: Leaf, work: Product) -> Text:
 
 
 def _kept(plan: KernelPlan, ring: Buffer) -> bool:
-    """Whether the compiler would keep the addresses of all steps in registers, and they are few.
+    """Whether the compiler would keep the addresses of all steps in registers that it has not.
 
-    Those of a ring of one slot are the same in every iteration of the loops around.
+    Those of a ring of one slot are the same in every iteration of the loops around: one register
+    for each step, beside what the consumer holds and what results leave by.
     """
-    return plan.chained is not None and ring.slots == 1 and plan.tiles.warp[1] > _MANY
+    if plan.chained is None or ring.slots > 1:
+        return False
+    beside = int(read("registers.toml")["addresses"][plan.atom.scope])
+    steps = len(ring.matrix.k_steps)
+    needed = plan.resources.registers + beside + steps
+    return needed > plan.schedule.roles.consumer_registers
 
 
 def _added(work: Product) -> str:

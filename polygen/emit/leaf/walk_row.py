@@ -15,6 +15,7 @@ from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import c_type
 from polygen.emit.names import c_name
 from polygen.emit.row_places import address, coordinates
+from polygen.frontend.closure import needed
 from polygen.frontend.program import Access, Fold, Index, Pointwise, Tensor
 from polygen.lower.follow_work import Held, HoldRow, Walk, known
 from polygen.lower.plan import KernelPlan, Leaf
@@ -27,7 +28,6 @@ from polygen.poly.follow_program import (
     held_from,
 )
 from polygen.poly.pointwise import Compute
-from polygen.poly.whole_rows import Rows
 
 _OWN, _AT, _WHOLE = "fold_own", "fold_at", "fold_whole"
 
@@ -78,7 +78,8 @@ def walk_lines(plan: KernelPlan, work: Walk) -> tuple[list[str], list[str]]:
     keeps = {one.value: one for one in split_of(plan).kept}
     names = {value: known(value) for value in work.known}
     wanted = [a.name for one in folds for a in one.reads] if folds else list(rows.outputs)
-    statements = _needed(rows, wanted, set(names))
+    own = [one for one in rows.statements if isinstance(one, Pointwise)]
+    statements = needed(own, wanted, set(names))
     outputs = {} if folds else {name: result_variable(name) for name in rows.outputs}
     made = [tensor for tensor in plan.program.inputs if tensor.name in rows.outputs]
     fast = short_beside_folds(plan, statements, bool(folds), made)
@@ -225,19 +226,6 @@ def _if(condition: str, lines: list[str]) -> list[str]:
 
 def _deeper(lines: list[str]) -> list[str]:
     return [f"  {line}" for line in lines]
-
-
-def _needed(rows: Rows, wanted: list[str], there: set[str]) -> list[Pointwise]:
-    """The statements over elements that values come of, in order."""
-    writers = {s.write.name: s for s in rows.statements if isinstance(s, Pointwise)}
-    found: set[str] = set()
-    stack = list(wanted)
-    while stack:
-        name = stack.pop()
-        if name in writers and name not in found and name not in there:
-            found.add(name)
-            stack += [access.name for access in writers[name].reads]
-    return [one for name, one in writers.items() if name in found]
 
 
 def _terms(fold: Fold, writer: PointwiseWriter, reads: dict[Access, str]) -> list[str]:

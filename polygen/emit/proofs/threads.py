@@ -172,6 +172,11 @@ class Arrays:
         """The bits of an element."""
         return _stored(self.of(place)[1], place)
 
+    @staticmethod
+    def stored_in(tensor: Tensor, place: Any) -> Any:
+        """The bits of elements of an array."""
+        return _stored(tensor, place)
+
     def read(self, called: Called, count: int = 1) -> list[Any]:
         """Elements side by side, from an address on.
 

@@ -212,3 +212,19 @@ def test_a_leaf_names_the_iterators_that_it_reads(plans, name):
         assert len(given) == len(leaf.loops), head
         read = {p.rpartition(" ")[2] for p in given if p != "int"}
         assert read in [set(one) for one in kind_of(leaf).iterators], head
+
+
+@pytest.mark.parametrize(
+    ("columns", "given", "made"), [(192, 240, False), (208, 240, False), (256, 240, True)]
+)
+def test_addresses_are_made_where_they_are_used_if_registers_are_few(columns, given, made):
+    """Those of a ring of one slot, a register for every step of the product."""
+    types = [f"bf16[B,S,{columns}]"] * 3
+    kernel = pg.fuse(lambda q, k, v: pg.softmax((q @ k.mT) * 0.1) @ v, name="few")
+    plan = kernel.compile(*types, arch="sm_90a").passes.plan
+    (ring,) = (one for one in plan.buffers if one.name == "ring_a")
+    assert (ring.slots, plan.schedule.roles.consumer_registers) == (1, given)
+    score = next(one for one in plan.leaves if one.statement == "score")
+    assert ("own_a" in kind_of(score).text(plan, score).code) is made
+    left = given - plan.resources.registers - 40  # those that results are addressed by
+    assert (left < len(ring.matrix.k_steps)) is made

@@ -1,0 +1,286 @@
+"""Copies of operands by threads, as they are written: every piece of a tile, once, to its place.
+
+All parts of a tile are copied, of a block and a k tile that are the last ones and end inside. Every
+piece is then where the ring's layout has it, of its own elements as far as they are inside of the
+array, with zeros behind them; and nothing else is written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from polygen.emit.c_text import read
+from polygen.emit.leaf.move_cp_async import copy_function, positions
+from polygen.emit.leaf.table import proof
+from polygen.emit.leaves import size_name
+from polygen.emit.proofs.stored import Wanted, Writes, check_writes
+from polygen.emit.proofs.threads import (
+    SHARED,
+    Arrays,
+    address,
+    coordinate,
+    evaluated,
+    of_kernel,
+    of_place,
+    size,
+    times,
+    words_of,
+)
+from polygen.emit.run_text import Called, Handler
+from polygen.emit.text_functions import run
+from polygen.emit.text_values import held, mixed
+from polygen.errors import VerifyError
+from polygen.lower.accesses import ROWS_BEFORE, ROWS_OF_GROUP
+from polygen.lower.operands import walk
+from polygen.lower.plan import KernelPlan, Leaf
+from polygen.lower.ring_tiles import operands_of
+from polygen.lower.tallies import stored_at
+from polygen.lower.work import Copy
+
+_GROUP = 7001  # rows in front of a group's
+_WORD, _WORDS = 4, 4  # bytes; of a chunk
+_TURNS = re.compile(r"for \(int i = ([^;]+); i < ([^;]+); \+\+i\) \{")
+_MOST_TURNS = 256  # side by side
+
+
+@proof("move", "cp.async", Copy)
+def _(plan: KernelPlan, leaf: Leaf, c: Copy, texts: tuple[str, ...]) -> None:
+    tile = _Tile.of(plan, leaf, c)
+    tile.run(texts)
+    check_writes(tile.written, [tile.whole()])
+
+
+@proof("move", "threads", Copy)
+def _(plan: KernelPlan, leaf: Leaf, c: Copy, texts: tuple[str, ...]) -> None:
+    tile = _Tile.of(plan, leaf, c)
+    tile.run(texts, {"__ldg": tile.load})
+    tile.check_loaded()
+    check_writes(tile.written, [tile.words()])
+
+
+@proof("write_chunks", "threads", Copy, "fetch_chunks")
+def _(plan: KernelPlan, leaf: Leaf, c: Copy, texts: tuple[str, ...]) -> None:
+    tile = _Tile.of(plan, leaf, c)
+    tile.run(texts)
+    check_writes(tile.written, [tile.words()])
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """A tile's copies, in a copy of the threads for each part.
+
+    Attributes:
+        plan: the kernel.
+        copy: what is copied.
+        names: what the threads know.
+        threads: how many, of all copies.
+        arrays: that are read.
+        written: to shared memory.
+        loaded: elements one by one: their addresses, and who reads them.
+    """
+
+    plan: KernelPlan
+    copy: Copy
+    names: dict[str, Any]
+    threads: int
+    arrays: Arrays
+    written: Writes
+    loaded: list[tuple[Any, Any]]
+
+    @staticmethod
+    def of(plan: KernelPlan, leaf: Leaf, c: Copy) -> _Tile:
+        """The last tile, which ends inside if sizes are not numbers."""
+        dims = (c.role, "k") if c.k_contiguous else ("k", c.role)
+        each = {c.role: c.tile, "k": c.tile_k}
+        extents = dict(zip(dims, c.extents, strict=True))
+        whole = {"k": 2 * plan.buffer(c.buffer).slots - 1, c.role: 2 + (c.role == "n")}
+        ends = {}
+        for dim in dims:
+            inside = min(each[dim] // 2 + 3, each[dim])
+            if dim == dims[1] and c.in_whole_pieces:
+                inside = max(inside // c.moved * c.moved, c.moved)
+            ends[str(extents[dim])] = whole[dim] * each[dim] + inside
+        rows = ends[str(extents[c.role])]
+        if plan.match.groups and c.role == "m":
+            ends[str(extents["m"])] = 1 << 14
+        names = of_kernel(plan, ends) | {ROWS_BEFORE: _GROUP, ROWS_OF_GROUP: rows}
+        lengths = {dim: size(names, extents[dim]) for dim in dims}
+        if plan.match.groups and c.role == "m":
+            lengths["m"] = rows
+        block, k = ((lengths[dim] - 1) // each[dim] for dim in (c.role, "k"))
+        own, threads = of_place(plan, leaf.place)
+        part = np.repeat(np.arange(c.parts), threads)
+        names |= times(own, c.parts) | {"p": part, "k": k, f"b_{c.role}": block}
+        return _Tile(plan, c, names, len(part), Arrays(plan, names), [], [])
+
+    def run(self, texts: Sequence[str], more: Mapping[str, Handler] | None = None) -> None:
+        """Run texts one behind the other, with the turns of their loops side by side.
+
+        A turn knows nothing of others; a thread that leaves its loop has no piece behind.
+        """
+        turns = [self._turns(text) for text in texts]
+        known, threads = dict(self.names), self.threads
+        (first, count), *others = turns
+        if count and all(one[1] == count and np.array_equal(one[0], first) for one in others):
+            known, threads = times(known, count), threads * count
+            known["i"] = np.tile(np.broadcast_to(first, self.threads), count)
+            known["i"] = known["i"] + np.repeat(np.arange(count), self.threads)
+            texts = [
+                _TURNS.sub(r"for (int turn = 0; turn < 1; ++turn) if (i < \2) {", text)
+                for text in texts
+            ]
+        handlers = self.handlers() | dict(more or {})
+        for text in texts:
+            known = run(read(text), known, threads, handlers).names
+
+    def _turns(self, text: str) -> tuple[Any, int]:
+        """The first turn of a text's loop, and how many there are; 0: it is none of that kind."""
+        found = _TURNS.search(text)
+        if found is None:
+            return 0, 0
+        first, end = (evaluated(one, self.names, self.threads) for one in found.groups())
+        count = int(np.max(end - first))
+        return first, count if 0 < count <= _MOST_TURNS else 0
+
+    def handlers(self) -> dict[str, Handler]:
+        """What functions do that say where a ring has a byte, and bring some there."""
+        layout = self.plan.buffer(self.copy.buffer).layout
+        assert layout is not None
+        place = stored_at(layout)
+        return self.arrays.handlers() | {
+            f"place_{self.copy.buffer}": lambda called: place(*map(np.asarray, called.values)),
+            copy_function(self.copy): self._bring,
+            "read_spaced": self._spaced,
+            "write_word": lambda called: self._write(called, [called.arguments[1].value]),
+            "write_held": lambda called: self._write(called, called.arguments[1].held(_WORDS)),
+        }
+
+    def load(self, called: Called) -> Any:
+        """An element of the operand's array; whether it has one is asked of all at once."""
+        place = called.of_all(0)
+        self.loaded.append((place, called.state.who()))
+        return held(self.copy.tensor.dtype, self.arrays.stored_in(self.copy.tensor, place))
+
+    def check_loaded(self) -> None:
+        """What was loaded are elements of the operand's array.
+
+        Raises:
+            VerifyError: one of them is outside.
+        """
+        place, who = map(np.concatenate, zip(*self.loaded, strict=True))
+        first, tensor = self.arrays.of(place, who)
+        if tensor != self.copy.tensor:
+            raise VerifyError(f"{tensor.name} is read in the place of {self.copy.tensor.name}")
+        self.arrays.element(place, who, first, tensor)
+
+    def _spaced(self, called: Called) -> None:
+        """Elements that are so many bytes apart, as far as there are any; zeros behind them."""
+        c, tensor, who = self.copy, self.copy.tensor, called.state.who()
+        words, each = map(int, called.template)
+        first, step, left = (called.of_all(number) for number in range(1, 4))
+        if each != c.element_bytes or (step % each).any():
+            raise VerifyError(f"elements of {tensor.name} are read {each} bytes at a time")
+        found = []
+        for at in range(words * _WORD // each):
+            place, own = first + at * step // each, who & (left > at)
+            base, of = self.arrays.of(place, own) if own.any() else (0, tensor)
+            value = self.arrays.element(place, own, base, of) if own.any() else 0
+            found.append(np.where(own, value, 0))
+        called.arguments[0].fill(words_of(found, each))
+
+    def _write(self, called: Called, words: Sequence[Any]) -> None:
+        """Words side by side."""
+        who = called.state.who()
+        to = called.of_all(0)[who]
+        if (to % (_WORD * len(words))).any():
+            raise VerifyError(f"{_WORD * len(words)} bytes are written where they do not begin")
+        self.written.append((to, np.broadcast_to(_chunk(words), who.shape)[who]))
+
+    def _bring(self, called: Called) -> None:
+        """As many bytes of a piece as are inside, and zeros behind them."""
+        c, who = self.copy, called.state.who()
+        to, first, amount = (called.of_all(number)[who] for number in range(3))
+        if (to % c.width).any():
+            raise VerifyError(f"{c.width} bytes are written where they do not begin")
+        count = amount // c.element_bytes if c.ragged else np.where(amount, c.moved, 0)
+        self.written.append((to, _piece(first, count)))
+
+    # --- what has to be there ---------------------------------------------------------------------
+    def _pieces(self) -> _Pieces:
+        """Every piece of the tile."""
+        c, plan, known = self.copy, self.plan, dict(self.names)
+        ring, depth = plan.buffer(c.buffer), self.names["k"]
+        for name, text in walk(plan.match, plan.tiles, size_name):
+            known[name] = evaluated(text, known)
+        row_base, column_base, *ends = (evaluated(one, known) for one in positions(plan, c))
+        piece = np.indices((c.rows, c.columns // c.moved)).reshape(2, -1)
+        row, column = piece[0], piece[1] * c.moved
+        place = stored_at(ring.layout)(row, column * c.element_bytes)  # type: ignore[arg-type]
+        place = place + SHARED + ring.offset + depth % ring.slots * ring.slot_bytes
+        return _Pieces(self, known, place, row_base + row, column_base + column, tuple(ends))
+
+    def whole(self) -> Wanted:
+        """The piece that is in each place of the ring: neighbours in the array."""
+        c, every = self.copy, self._pieces()
+        ends = [every.element(at)[1] for at in range(c.moved)] if c.ragged else []
+        first, inside = every.element(0)
+        last, _ = every.element(c.moved - 1)
+        if (inside & (last != first + c.moved - 1)).any():
+            raise VerifyError(f"elements of a piece of {c.tensor.name} are not neighbours")
+        count = sum(ends) if ends else inside * c.moved
+        return every.wanted(_piece(first, count))
+
+    def words(self) -> Wanted:
+        """The words that are in each place of the ring."""
+        c, every = self.copy, self._pieces()
+        stored = []
+        for at in range(c.moved):
+            first, inside = every.element(at)
+            stored.append(np.where(inside, self.arrays.stored_in(c.tensor, first), 0))
+        return every.wanted(_chunk(words_of(stored, c.element_bytes)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """Pieces of a tile, and where they are in shared memory and in the operand."""
+
+    tile: _Tile
+    known: dict[str, Any]
+    place: Any
+    row: Any
+    column: Any
+    ends: tuple[Any, ...]
+
+    def element(self, at: int) -> tuple[Any, Any]:
+        """The addresses of an element of every piece, and which of them are inside."""
+        c, names = self.tile.copy, self.known
+        column = self.column + at
+        dims = (c.role, "k") if c.k_contiguous else ("k", c.role)
+        own = {dim: names[dim] for dim, _ in self.tile.plan.match.sums}
+        own |= dict(zip(dims, (self.row, column), strict=True))
+        inside = (self.row < self.ends[0]) & (column < self.ends[1])
+        index = operands_of(self.tile.plan)[c.operand].index
+        for axis, one in enumerate(index):
+            if one.padded:
+                number = coordinate(names, one, own)
+                inside = inside & (number >= 0) & (number < size(names, c.tensor.dims[axis]))
+        return address(names, c.tensor, index, own), inside
+
+    def wanted(self, content: Any) -> Wanted:
+        """So much, each in its place."""
+        return Wanted(self.tile.copy.buffer, self.place, content, (self.row, self.column))
+
+
+def _piece(first: Any, count: Any) -> Any:
+    """What stands for so many elements of an array, from an address on."""
+    return np.where(count > 0, mixed("piece", first, count), 0)
+
+
+def _chunk(words: Sequence[Any]) -> Any:
+    """What stands for words side by side."""
+    return mixed("chunk", *words)
