@@ -17,24 +17,32 @@ from it.
 
 from __future__ import annotations
 
-import ast as python
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 from polygen import isl, remembered
 from polygen.errors import VerifyError
-from polygen.poly.ast import Binary, Block, Call, Const, Expr, For, If, LoopAst, Marked, Var
+from polygen.poly.ast import Binary, Block, Call, Expr, For, If, LoopAst, Marked
+from polygen.poly.loop_forms import (
+    ZERO,
+    Component,
+    Form,
+    added,
+    components,
+    evaluated,
+    form_of,
+    later,
+    names_in,
+    renamed,
+    renamed_time,
+    said_of,
+    shown,
+    text_of,
+)
 
-# A constant, and names and quotients with their factors.
-Form = tuple[int, tuple[tuple[str, int], ...]]
-# Of a time, as a tree says it: a number, a name, or a sum of such and quotients.
-Component = int | str | python.expr
-_ZERO: Form = (0, ())
 _PIECE = re.compile(r"(\w+)\[([^\]]*)\] -> \[((?:\([^:;]*\)(?:, )?)*)\]")
-_WORDS = {"&&": "and", "||": "or", "==": "="}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,24 +108,8 @@ def _times(text: str) -> dict[str, tuple[tuple[str, ...], tuple[Component, ...]]
         if said is None or said[1] in found:
             raise VerifyError(f"a time is not one form: {piece.strip()}", where="loops")
         names = tuple(one.strip() for one in said[2].split(",") if one.strip())
-        found[said[1]] = names, _vector(said[3])
+        found[said[1]] = names, components(said[3])
     return found
-
-
-@lru_cache(maxsize=256)
-def _vector(text: str) -> tuple[Component, ...]:
-    """The components of a time, as isl writes them."""
-    return tuple(map(_component, text[1:-1].split("), ("))) if text else ()
-
-
-@lru_cache(maxsize=256)
-def _component(text: str) -> Component:
-    if text.isdecimal():
-        return int(text)
-    if text.isidentifier():
-        return text
-    said = re.sub(r"(?<![\w.])(\d+)(?=[A-Za-z_(])", r"\1*", text).replace(" mod ", " % ")
-    return python.parse(said, mode="eval").body
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +148,7 @@ class _Order:
         if isinstance(node, For):
             return self._loop(node, scope)
         assert isinstance(node, If)
-        holds = _text(node.condition, scope.names)
+        holds = text_of(node.condition, scope.names)
         own = tuple(
             _Around(name, (), *_bounds(node.condition, name, scope.names))
             for name in (one.name for one in scope.loops)
@@ -172,9 +164,9 @@ class _Order:
 
     def _call(self, call: Call, scope: _Scope) -> _Timed:
         names, vector = self.times[call.statement]
-        given = [_form(one, scope.names) for one in call.arguments]
+        given = [form_of(one, scope.names) for one in call.arguments]
         env = dict(zip(names, given, strict=True))
-        time = tuple(_evaluated(one, env) for one in vector)
+        time = tuple(evaluated(one, env) for one in vector)
         return _Timed(call.statement, time, scope.loops, scope.conditions, scope.within)
 
     # ---- what stands one behind the other --------------------------------------------------------
@@ -210,7 +202,7 @@ class _Order:
                         least = _distance(form, (*loops, *within), other, (*more, *inside))
                         if least > 0 or (least == 0 and _ordered(firsts, thens, at + 1)):
                             continue
-                        meet = f"{_said(form)} >= {_said(other)}"
+                        meet = f"{said_of(form)} >= {said_of(other)}"
                         if not self._none(_both(loops, more), (), meet):
                             self._pair_by_pair(firsts, thens, at)
 
@@ -218,7 +210,7 @@ class _Order:
         for first in firsts:
             for then in thens:
                 conditions = (*first.conditions, *then.conditions)
-                wrong = _later(first.time[at:], then.time[at:])
+                wrong = later(first.time[at:], then.time[at:])
                 if not self._none(_both(first.loops, then.loops), conditions, wrong):
                     raise self._wrong(first, then)
 
@@ -228,12 +220,12 @@ class _Order:
         own = f"l{self.count}"
         self.count += 1
         names = {**scope.names, node.iterator: (0, ((own, 1),))}
-        first = _text(node.first, scope.names)
-        bounds = [f"{own} >= {first}", _text(node.condition, names)]
+        first = text_of(node.first, scope.names)
+        bounds = [f"{own} >= {first}", text_of(node.condition, names)]
         if node.step > 1:
             bounds.append(f"({own} - ({first})) mod {node.step} = 0")
         inner = self.count
-        least = tuple(_form(one, scope.names) for one in _operands(node.first, "max"))
+        least = tuple(form_of(one, scope.names) for one in _operands(node.first, "max"))
         _, most = _bounds(node.condition, own, names)
         loops = (*scope.loops, _Around(own, tuple(bounds), least, most))
         calls = self.read(node.body, _Scope(names, loops, scope.conditions, scope.within))
@@ -252,22 +244,22 @@ class _Order:
                 return False
             ((_, atoms),) = forms
             if own in dict(atoms):
-                others = {name for atom, _ in atoms if atom != own for name in _names(atom)}
+                others = {name for atom, _ in atoms if atom != own for name in names_in(atom)}
                 return dict(atoms)[own] > 0 and not others & {own, *inside}
-            if {name for atom, _ in atoms for name in _names(atom)} & {own, *inside}:
+            if {name for atom, _ in atoms for name in names_in(atom)} & {own, *inside}:
                 return False
         return True  # the tree leaves the order open
 
     def _iterations(self, first: _Timed, then: _Timed, at: int) -> None:
         """Of two calls of a loop, the first in an iteration before the second's."""
-        renamed = {one.name: f"{one.name}b" for one in then.loops[at:]}
+        new_names = {one.name: f"{one.name}b" for one in then.loops[at:]}
         loops = tuple(
-            _Around(renamed[one.name], tuple(_renamed(said, renamed) for said in one.bounds))
+            _Around(new_names[one.name], tuple(renamed(said, new_names) for said in one.bounds))
             for one in then.loops[at:]
         )
         own = first.loops[at].name
-        wrong = f"({own} < {own}b and {_later(first.time, _renamed_time(then.time, renamed))})"
-        conditions = (*first.conditions, *(_renamed(one, renamed) for one in then.conditions))
+        wrong = f"({own} < {own}b and {later(first.time, renamed_time(then.time, new_names))})"
+        conditions = (*first.conditions, *(renamed(one, new_names) for one in then.conditions))
         if not self._none((*first.loops, *loops), conditions, wrong):
             raise self._wrong(first, then)
 
@@ -292,7 +284,7 @@ class _Order:
         return VerifyError(
             f"{first.name} is called before {then.name}, which the tree has first",
             where=self.where,
-            why=f"their times are ({_shown(first.time)}) and ({_shown(then.time)})",
+            why=f"their times are ({shown(first.time)}) and ({shown(then.time)})",
         )
 
 
@@ -301,11 +293,11 @@ def _alike(group: list[_Timed], at: int) -> dict[tuple[Form, Loops, Loops], list
     found: dict[tuple[Form, Loops, Loops], list[_Timed]] = {}
     for one in group:
         form, kept = one.time[at], []
-        about = {name for atom, _ in form[1] for name in _names(atom)}
+        about = {name for atom, _ in form[1] for name in names_in(atom)}
         for loop in reversed(one.loops):
             if loop.name in about:
                 kept.append(loop)
-                about.update(*map(_names, loop.bounds))
+                about.update(*map(names_in, loop.bounds))
         within = tuple(loop for loop in one.within if loop.name in about)
         found.setdefault((form, tuple(reversed(kept)), within), []).append(one)
     return found
@@ -320,7 +312,7 @@ def _distance(form: Form, loops: Loops, other: Form, more: Loops) -> int:
     """How much less than another a form is at least, as bounds of iterators say; -1: no idea."""
     ends = [_replaced(form, one.name, bound) for one in loops for bound in one.most]
     begins = [_replaced(other, one.name, bound) for one in more for bound in one.least]
-    apart = (_sum(begin, end, -1) for end in (form, *ends) for begin in (other, *begins))
+    apart = (added(begin, end, -1) for end in (form, *ends) for begin in (other, *begins))
     return max((number for number, atoms in apart if not atoms), default=-1)
 
 
@@ -339,7 +331,7 @@ def _ordered(firsts: list[_Timed], thens: list[_Timed], at: int) -> bool:
 def _replaced(form: Form, name: str, by: Form) -> Form:
     """A form with a bound for a name that has the factor 1."""
     times = dict(form[1]).get(name)
-    return form if times != 1 else _sum(_sum(form, (0, ((name, 1),)), -1), by)
+    return form if times != 1 else added(added(form, (0, ((name, 1),)), -1), by)
 
 
 def _operands(node: Expr, op: str) -> Iterator[Expr]:
@@ -364,131 +356,14 @@ def _bounds(
         lefts = _operands(one.left, "max" if sign < 0 else "min") if sign else (one.left,)
         rights = _operands(one.right, "min" if sign < 0 else "max") if sign else (one.right,)
         for left, right in itertools.product(tuple(lefts), tuple(rights)):
-            apart = _sum(_form(left, names), _form(right, names), -1)  # >= 0, or <= 0
+            apart = added(form_of(left, names), form_of(right, names), -1)  # >= 0, or <= 0
             for way in (sign,) if sign else (1, -1):
-                reach = _sum(_sum(_ZERO, apart, way), (strict, ()), -1)  # >= 0
+                reach = added(added(ZERO, apart, way), (strict, ()), -1)  # >= 0
                 times = dict(reach[1]).get(name)
                 if times in (1, -1):
-                    rest = _sum(reach, (0, ((name, times),)), -1)
-                    (least if times == 1 else most).append(_sum(_ZERO, rest, -times))
+                    rest = added(reach, (0, ((name, times),)), -1)
+                    (least if times == 1 else most).append(added(ZERO, rest, -times))
     return tuple(least), tuple(most)
 
 
 _SIGNS = {"<": (-1, 1), "<=": (-1, 0), ">": (1, 1), ">=": (1, 0), "==": (0, 0)}
-
-
-# ---- affine forms --------------------------------------------------------------------------------
-
-
-def _sum(left: Form, right: Form, factor: int = 1) -> Form:
-    if not right[1]:
-        return left[0] + factor * right[0], left[1]
-    atoms = dict(left[1])
-    for name, times in right[1]:
-        atoms[name] = atoms.get(name, 0) + factor * times
-    kept = tuple(sorted((name, times) for name, times in atoms.items() if times))
-    return left[0] + factor * right[0], kept
-
-
-def _quotient(form: Form, by: int) -> Form:
-    """The floor of a form over a number."""
-    whole: Form = (form[0] // by, tuple((n, t // by) for n, t in form[1] if t // by))
-    rest: Form = (form[0] % by, tuple((n, t % by) for n, t in form[1] if t % by))
-    return _sum(whole, (0, ((f"floor(({_said(rest)})/{by})", 1),))) if rest[1] else whole
-
-
-def _applied(op: str, left: Form, right: Form) -> Form:
-    """A sum, difference, product, quotient or remainder; else an opaque name for it."""
-    if op in "+-":
-        return _sum(left, right, 1 if op == "+" else -1)
-    if op == "*" and not left[1]:
-        left, right = right, left
-    if op == "*" and not right[1]:
-        return _sum(_ZERO, left, right[0])
-    if op in "/%" and not right[1]:
-        quotient = _quotient(left, right[0])
-        return quotient if op == "/" else _sum(left, quotient, -right[0])
-    return 0, ((f"{op}({_said(left)}, {_said(right)})", 1),)
-
-
-def _form(node: Expr, names: Mapping[str, Form]) -> Form:
-    """An expression of the loops as a form."""
-    if isinstance(node, Const):
-        return node.value, ()
-    if isinstance(node, Var):
-        return names.get(node.name, (0, ((node.name, 1),)))
-    return _applied(node.op, _form(node.left, names), _form(node.right, names))
-
-
-def _evaluated(node: Component, env: Mapping[str, Form]) -> Form:
-    """A component of a time as a form."""
-    if isinstance(node, int):
-        return node, ()
-    if isinstance(node, str):
-        return env.get(node, (0, ((node, 1),)))
-    if isinstance(node, python.Constant):
-        assert isinstance(node.value, int)
-        return node.value, ()
-    if isinstance(node, python.Name):
-        return env.get(node.id, (0, ((node.id, 1),)))
-    if isinstance(node, python.UnaryOp):
-        return _sum(_ZERO, _evaluated(node.operand, env), -1)
-    if isinstance(node, python.Call):  # floor(a / n)
-        (of,) = node.args
-        return _evaluated(of, env)
-    assert isinstance(node, python.BinOp)
-    op = _OPERATORS[type(node.op)]
-    return _applied(op, _evaluated(node.left, env), _evaluated(node.right, env))
-
-
-_OPERATORS: dict[type[python.operator], str] = {
-    python.Add: "+",
-    python.Sub: "-",
-    python.Mult: "*",
-    python.Div: "/",
-    python.Mod: "%",
-}
-
-
-# ---- isl text ------------------------------------------------------------------------------------
-
-
-def _said(form: Form) -> str:
-    return " + ".join([str(form[0]), *(f"{times}*({name})" for name, times in form[1])])
-
-
-def _shown(time: Iterable[Form]) -> str:
-    return ", ".join(_said(one).removeprefix("0 + ").replace("1*", "") for one in time)
-
-
-def _text(node: Expr, names: Mapping[str, Form]) -> str:
-    """An expression of the loops as isl text."""
-    if isinstance(node, Binary) and node.op not in "+-*/%":
-        left, right = _text(node.left, names), _text(node.right, names)
-        if node.op in ("min", "max"):
-            return f"{node.op}({left}, {right})"
-        return f"({left} {_WORDS.get(node.op, node.op)} {right})"
-    return _said(_form(node, names))
-
-
-def _later(first: tuple[Form, ...], then: tuple[Form, ...]) -> str:
-    """That one time comes behind another, as isl text."""
-    text = "1 = 0"
-    for a, b in reversed(list(zip(first, then, strict=True))):
-        if a != b:
-            left, right = _said(a), _said(b)
-            text = f"({left} > {right} or ({left} = {right} and {text}))"
-    return text
-
-
-@lru_cache(maxsize=256)
-def _names(atom: str) -> frozenset[str]:
-    return frozenset(re.findall(r"[A-Za-z_]\w*", atom))
-
-
-def _renamed(text: str, names: Mapping[str, str]) -> str:
-    return re.sub(r"[A-Za-z_]\w*", lambda found: names.get(found[0], found[0]), text)
-
-
-def _renamed_time(time: tuple[Form, ...], names: Mapping[str, str]) -> tuple[Form, ...]:
-    return tuple((n, tuple((_renamed(atom, names), t) for atom, t in atoms)) for n, atoms in time)
