@@ -72,7 +72,7 @@ WORSE = (
     "line", "across", "thread_latency", "thread_passes", "thread_start", "warp_start",
     "warp_latency", "warp_crowding", "full_rate_warps", "barrier", "round", "exchange",
     "copy_start", "fragment_latency", "vector_latency", "promote_turn",
-    "row_pass",
+    "row_pass", "tally",
     "unstored", "fold", "fold_index", "fold_exponential",
 )  # fmt: skip
 
