@@ -21,20 +21,9 @@ from polygen.emit.functions import literal
 from polygen.frontend.functions import PUBLIC
 from polygen.frontend.monoids import MONOIDS, Monoid
 from polygen.lower.plan import KernelPlan
-from polygen.lower.result_work import Epilogue, FoldPart
+from polygen.lower.result_work import TERM_TURNS, Epilogue, FoldPart
 
-_TURNS = 4  # sums that terms enter by turns, so that they need not wait for each other
 _BEATS = {"maximum": ">", "minimum": "<"}
-
-
-def at_once(fold: FoldPart) -> bool:
-    """Whether a lane's terms of a row are combined at once."""
-    return bool(MONOIDS[fold.monoid].extreme) and fold.along == "m"
-
-
-def terms_in_order(fold: FoldPart) -> str:
-    """In which order the terms of a lane enter a sum."""
-    return f"relative to their largest, {_TURNS} by turns" if at_once(fold) else ""
 
 
 def function(name: str, parameters: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -71,10 +60,10 @@ def _sum(monoid: Monoid, body: list[str], following: str) -> tuple[list[str], st
     )
     lines = [
         *_each(1, [*body, f"extreme = {following};"]),
-        f"float total[{_TURNS}] = {{}};",
-        *_each(0, [*terms, f"total[i % {_TURNS}] += {term};"]),
+        f"float total[{TERM_TURNS}] = {{}};",
+        *_each(0, [*terms, f"total[i % {TERM_TURNS}] += {term};"]),
     ]
-    sums = [f"total[{at}]" for at in range(_TURNS)]
+    sums = [f"total[{at}]" for at in range(TERM_TURNS)]
     while len(sums) > 1:
         sums = [f"({a} + {b})" for a, b in zip(sums[::2], sums[1::2], strict=True)]
     return lines, f"terms1 * {sums[0]}", needs
@@ -115,7 +104,7 @@ def gathered(plan: KernelPlan, e: Epilogue) -> dict[str, Any]:
         Lines of C: `gathers` that declare arrays, `combines` behind all terms.
     """
     declared, ends = [], []
-    for fold in filter(at_once, e.folds):
+    for fold in e.at_once:
         count, slots = _count(plan, e, fold), len(fold.offsets)
         named = [term for term in fold.terms if isinstance(term, str)]
         declared += [f"float {_array(term)}[{slots}][{count}];" for term in named]

@@ -59,7 +59,7 @@ def combining(plan: KernelPlan) -> tuple[list[str], list[str]]:
                 *(f"  {own} = {value};" for own, value in zip(left, results, strict=True)),
                 "}",
             ]
-        if monoid.extreme and any(one.monoid == name for one in plan.epilogue.folds):
+        if any(one.monoid == name for e in plan.epilogues for one in e.at_once):
             all_at_once, needs = function_of_all(name, parameters[: len(left)])
             lines, helpers = [*lines, *all_at_once], [*helpers, *needs]
         helpers += definition(lambda *v, m=monoid: (m.finish(*v),), left)[2]

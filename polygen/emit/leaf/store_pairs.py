@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from polygen.emit.fold_terms import at_once, gathered, kept
+from polygen.emit.fold_terms import gathered, kept
 from polygen.emit.leaf.elements import (
     arguments,
     folded,
@@ -75,10 +75,8 @@ def _inside_record(
 
 def _kept(plan: KernelPlan, e: Epilogue, element: int, at: int) -> list[str]:
     """What becomes of the terms of an element: some are kept until all of a row are there."""
-    alone = [fold for fold in e.folds if not at_once(fold)]
-    together = [
-        line for fold in filter(at_once, e.folds) for line in kept(plan, e, fold, element, at)
-    ]
+    alone = [fold for fold in e.folds if fold not in e.at_once]
+    together = [line for fold in e.at_once for line in kept(plan, e, fold, element, at)]
     return [*folded(e, element, at, alone), *together]
 
 
