@@ -238,13 +238,6 @@ struct Cursor {
   }
 };
 
-// NaN wins, as in NumPy.
-__device__ __forceinline__ float maximum(float x, float y) {
-  float z;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
-  return z;
-}
-
 __device__ __forceinline__ void combine_sum(float& a0, const float b0) {
   const float t1 = a0 + b0;
   a0 = t1;
@@ -280,25 +273,6 @@ __device__ __forceinline__ void combine_argmax_later(float& a0, float& a1, const
   const float t8 = t6 ? b1 : a1;
   a0 = t7;
   a1 = t8;
-}
-template <int COUNT>
-__device__ __forceinline__ void combine_all_argmax(float& a0, float& a1, const float (&terms0)[COUNT], const float (&terms1)[COUNT]) {
-  float extreme = terms0[0];
-  float index = terms1[0];
-#pragma unroll
-  for (int i = 1; i < COUNT; ++i) {
-    index = terms0[i] > extreme ? terms1[i] : index;
-    const float t1 = maximum(extreme, terms0[i]);
-    extreme = t1;
-  }
-  if (extreme != extreme) {
-  #pragma unroll
-    for (int i = 0; i < COUNT; ++i) {
-      const int last = COUNT - 1 - i;
-      if (terms0[last] != terms0[last]) index = terms1[last];
-    }
-  }
-  combine_argmax(a0, a1, extreme, index);
 }
 
 extern "C" __global__ void __launch_bounds__(384, 1)
