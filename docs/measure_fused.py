@@ -39,7 +39,8 @@ TILES = (
 )  # fmt: skip
 PROTOCOL = (
     "Contenders in random order in one process, standard normal data, L2 flushed, medians in "
-    "microseconds of CUDA events; operands bf16 where nothing else is said"
+    "microseconds of CUDA events; operands bf16 where nothing else is said; rows with a date are "
+    "of that day"
 )
 WIDTH = 3  # of windows
 GROUP = 128  # weights of a row that share a scale
@@ -415,6 +416,7 @@ def main() -> None:
             row = measured(cases[name], words.rounds)
         except Exception as error:
             row = {"failed": f"{type(error).__name__}: {error}"[:500]}
+        row["date"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         record["rows"][name] = row
         print(f"{name}: {row.get('us') or row} {row.get('schedule', '')}", flush=True)
         gc.collect()

@@ -73,9 +73,6 @@ def copying(plan: KernelPlan) -> dict[str, Any] | None:
         return None
     lanes = plan.device.warp_size
     lines = [f"const int lane = threadIdx.x % {lanes}, {WARP} = threadIdx.x / {lanes};"]
-    if plan.launch.dependent:
-        lines.append("// The kernel may begin when all blocks have; it waits for their end itself.")
-        lines.append('asm volatile("griddepcontrol.launch_dependents;");')
     lines.append("unsigned block = blockIdx.x;")
     for at, own in enumerate(plan.copies):
         inside = _inside(plan, at, own)

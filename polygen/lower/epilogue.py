@@ -313,15 +313,6 @@ def warm(given: Given, work: Finish) -> Warm:
     )
 
 
-def warm_pairs(given: Given, out: Epilogue) -> Warm:
-    """The vectors over columns that lanes read for pairs of elements."""
-    known = given.work.near
-    reads = (r for one, r in zip(given.work.reads, out.reads, strict=True) if one in known)
-    row, _ = tile_corner(given.tiles, "group")
-    visits = tuple(_visits(given, read, 1) for read in reads)
-    return Warm(visits, (), row, out.column_base, given.device.group_threads)
-
-
 def _visits(given: Given, read: Read, rows: int) -> Visits:
     """An element in every line: one more than columns fill, as rows may begin anywhere in one."""
     per_line = given.device.cache_line_bytes // read.tensor.dtype.bytes

@@ -176,17 +176,6 @@ def _check_portions(line: Line, elements: int, where: str) -> None:
             raise VerifyError("portions lie in other places than the swizzle has", where=where)
 
 
-def _check_warm_pairs(plan: KernelPlan, of: Warm, where: str) -> None:
-    """Without panels it is vectors that lanes read of columns, not of rings' folds."""
-    out = plan.epilogue
-    vectors = tuple(one for one in out.reads
-                    if one.kind == "vector" and not one.m and not one.shared)  # fmt: skip
-    if tuple(one.read for one in of.vectors) != vectors or of.matrices or out.writes:
-        raise VerifyError(f"{len(of.vectors)} operands are brought near", where=where)
-    if of.column != out.column_base:
-        raise VerifyError(f"columns from {of.column} on are brought near", where=where)
-
-
 def _check_warm(plan: KernelPlan, of: Warm) -> None:
     """What is brought near is what a tile reads per column, and what passes read of matrices."""
     where, tiles = f"{plan.entry}: {of.row}, {of.column}", plan.tiles
@@ -204,8 +193,6 @@ def _check_warm(plan: KernelPlan, of: Warm) -> None:
         if found != (vectors, tuple(matrices.values())) or of.column != finish.column:
             raise VerifyError(f"{len(found[0])} and {len(found[1])} operands are brought near",
                               where=where)  # fmt: skip
-    if not plan.of(Finish):
-        _check_warm_pairs(plan, of, where)
     for own, names in agents(plan):
         for at in units(("b_m",)):
             if value(of.row, names | at) != at["b_m"] * tiles.cta[0] + own[0] * tiles.warp[0]:

@@ -303,8 +303,6 @@ class _Leaves:
     def _pairs(self, out: Epilogue) -> Iterator[Leaf]:
         yield Leaf("compute", "compute", "threads", (), out)
         yield Leaf("finish_element", "edge", "threads", (), out)
-        if self.given.work.near:
-            yield Leaf("prepare", "prepare", "cache", _TILE, epilogue.warm_pairs(self.given, out))
         store = Leaf("store", "store_pairs", "threads", ("i", "m"), out)
         yield from around((store,), out, _TILE, self._meet())
 

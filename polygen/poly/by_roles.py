@@ -240,7 +240,7 @@ def _making(shape: RoleShape, bounds: str) -> Part:
 
 def _prepare(shape: RoleShape) -> tuple[TileStatement, ...]:
     """Operands with one value per column are brought near while the products run."""
-    if not shape.panels.columns and not shape.panels.near:
+    if not shape.panels.columns:
         return ()
     place = shape.consumer
     return (place.runs("prepare", ("i",), shape.own(place), (tile_of(place),), op="move"),)

@@ -87,24 +87,6 @@ class Pointwork:
         """The whole matrices that are read."""
         return tuple(read for read in self.reads if read.whole)
 
-    @property
-    def near(self) -> tuple[Element, ...]:
-        """Vectors over columns that lanes read where nothing but folds leaves a kernel.
-
-        No panel is on its way that would hide how long they take, so that they are brought near
-        while the products run.
-        """
-        if self.writes or self.before or not self.folds:
-            return ()
-        made = {one.tensor.name for one in self.operands.results}
-        return tuple(
-            one
-            for one in self.reads
-            if one.kind == "vector"
-            and one.tensor.name not in made
-            and not any(term.dim == "m" for along in one.index for term in along.terms)
-        )
-
 
 def pointwork(
     program: Program, fusion: Fusion, match: Match, split: Split | None = None

@@ -142,7 +142,7 @@ def panels(schedule: Schedule, work: Pointwork, otherwise: str = "lines") -> Pan
     if not schedule.specialised:
         return None
     if schedule.epilogue.through == "registers":
-        return Panels(0, (), (), near=bool(work.near))
+        return Panels(0, (), ())
     where = f"schedule {schedule.name}, epilogue.through"
     instead = f'Use epilogue.through = "{otherwise}"'
     for one in (*work.matrices, *work.writes) if schedule.epilogue.through == "tma" else ():

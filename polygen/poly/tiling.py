@@ -259,14 +259,12 @@ class Panels:
     """How an epilogue moves matrices: in panels of 64 rows by `columns` columns.
 
     `columns` is 0 when results go straight from registers to memory. Operands and outputs are what
-    panels are called, in the order of the epilogue's matrices and of its results. `near`: vectors
-    that lanes read then are brought near before.
+    panels are called, in the order of the epilogue's matrices and of its results.
     """
 
     columns: int
     operands: tuple[str, ...]
     outputs: tuple[str, ...]
-    near: bool = False
 
 
 def _store_pass(m: str, n: str, tiles: Tiling, rows: RowVectors) -> str:

@@ -13,9 +13,7 @@ import polygen as pg
 from polygen.errors import VerifyError
 from polygen.kernel import Kernel
 from polygen.lower.result_work import Epilogue as Pairs
-from polygen.lower.result_work import Warm
 from polygen.lower.verify_folds import _check_order
-from polygen.lower.verify_panels import check_panels
 from polygen.schedule.model import Epilogue
 
 PAIRS = small(epilogue=Epilogue(through="registers"))
@@ -110,38 +108,6 @@ def test_folds_without_a_matrix_are_left_to_roles():
         "bf16[M,K]", "bf16[N,K]", "f32[N]", arch="sm_90a", sizes={"M": 16384, "N": 4096, "K": 128}
     )
     assert made.schedule.specialised
-
-
-def test_vectors_of_columns_are_brought_near_where_folds_alone_leave():
-    nearest = pg.fuse(lambda x, c, norms: np.argmin(norms - 2 * (x @ c.T), axis=1))
-    plan = nearest.compile(
-        "bf16[M,K]",
-        "bf16[N,K]",
-        "f32[N]",
-        arch="sm_90a",
-        schedule=roles("one", through="registers"),
-    ).passes.plan
-    (leaf,) = (one for one in plan.leaves if isinstance(one.work, Warm))
-    assert [one.read.tensor.name for one in leaf.work.vectors] == ["norms"]
-    check_panels(plan)
-
-    def refused(message, **changes):
-        other = replace(leaf, work=replace(leaf.work, **changes))
-        leaves = tuple(other if one is leaf else one for one in plan.leaves)
-        with pytest.raises(VerifyError, match=message):
-            check_panels(replace(plan, leaves=leaves))
-
-    refused("0 operands are brought near", vectors=())
-    refused("columns from b_m on are brought near", column="b_m")
-    both = pg.fuse(lambda x, c, norms: (norms + x @ c.T, np.argmin(norms - x @ c.T, axis=1)))
-    stored = both.compile(
-        "bf16[M,K]",
-        "bf16[N,K]",
-        "f32[N]",
-        arch="sm_90a",
-        schedule=roles("one", through="registers"),
-    )
-    assert not stored.passes.plan.of(Warm)
 
 
 def test_what_is_at_once_is_told_and_comes_in_the_order_of_its_columns():

@@ -497,8 +497,6 @@ pg_f32_parts(const float* __restrict__ x, const float* __restrict__ w, const flo
 extern "C" __global__ void __launch_bounds__(256)
 pg_f32_parts_realign(unsigned blocks_0, unsigned blocks_1, const float* __restrict__ x, const float* __restrict__ w, float* __restrict__ w3, float* __restrict__ w7, float* __restrict__ y0, int M, int K, int N, int x_stride0, int w_stride0, int w3_stride0, int w3_stride1, int w7_stride0, int w7_stride2, int y0_stride0) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  // The kernel may begin when all blocks have; it waits for their end itself.
-  asm volatile("griddepcontrol.launch_dependents;");
   unsigned block = blockIdx.x;
   if (block < blocks_0) {
     const int realign_chunks = (int)((K * 4LL + 15) / 16);

@@ -43,6 +43,7 @@ PROBLEMS = (
     ),
     Problem(4096, 4096, 4096, element_bytes=4, terms=3),
     Problem(4096, 4096, 12288, element_bytes=4, result_bytes=4, block=32),
+    Problem(4096, 4096, 4096, functions=1, tallied=(2, 1)),
 )  # fmt: skip
 
 
