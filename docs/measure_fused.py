@@ -39,7 +39,8 @@ TILES = (
 )  # fmt: skip
 PROTOCOL = (
     "Contenders in random order in one process, standard normal data, L2 flushed, medians in "
-    "microseconds of CUDA events; operands bf16 where nothing else is said"
+    "microseconds of CUDA events; operands bf16 where nothing else is said; rows with a date are "
+    "of that day"
 )
 WIDTH = 3  # of windows
 GROUP = 128  # weights of a row that share a scale
@@ -161,7 +162,7 @@ def _cases() -> dict[str, Case]:
         lambda x, w: pg.logsumexp(x @ w.T, axis=1),
         lambda x, w: _wide(x @ w.T).logsumexp(-1),
         (),
-        [(8192, 50304, 768)],
+        [(8192, 50304, 768), (4096, 32000, 4096)],
     )
     rows(
         "x @ w.T + r and the mean of its squares",
@@ -187,7 +188,21 @@ def _cases() -> dict[str, Case]:
         lambda x, w, g: pg.rms_norm(x, g).astype("bf16") @ w.T,
         lambda x, w, g: _rms(x, g) @ w.T,
         ("bf16[K]",),
-        [(4096, 4096, 4096)],
+        [(4096, 4096, 4096), (8192, 6144, 2048)],
+    )
+    rows(
+        "layer_norm(x) @ w.T",
+        lambda x, w: pg.layer_norm(x).astype("bf16") @ w.T,
+        lambda x, w: _torch().nn.functional.layer_norm(_wide(x), (x.shape[-1],)).to(x.dtype) @ w.T,
+        (),
+        [(4096, 4096, 4096), (8192, 6144, 2048)],
+    )
+    rows(
+        "softmax(x) @ w.T",
+        lambda x, w: pg.softmax(x).astype("bf16") @ w.T,
+        lambda x, w: _softmax(x) @ w.T,
+        (),
+        [(4096, 4096, 4096), (8192, 6144, 2048)],
     )
     rows(
         "(x * g) @ w.T",
@@ -401,6 +416,7 @@ def main() -> None:
             row = measured(cases[name], words.rounds)
         except Exception as error:
             row = {"failed": f"{type(error).__name__}: {error}"[:500]}
+        row["date"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         record["rows"][name] = row
         print(f"{name}: {row.get('us') or row} {row.get('schedule', '')}", flush=True)
         gc.collect()

@@ -18,8 +18,11 @@ from polygen.fit import fitting
 from polygen.frontend.program import Program, Tensor
 from polygen.hardware.device import Device, common_facts
 from polygen.lower.follow_work import kept_of, row_width
+from polygen.lower.make_rows import held_reads, width
 from polygen.poly.folds import Split, split_folds
 from polygen.poly.match import Match
+from polygen.poly.row_operands import row_operands
+from polygen.poly.whole_rows import Rows
 from polygen.problems import TYPICAL_SIZE, problem_of
 from polygen.schedule.load import shipped
 from polygen.schedule.model import HELD_ROWS, ROW_WARPS, ROW_WORDS, Schedule
@@ -101,7 +104,7 @@ def in_blocks(
     sizes: dict[str, int],
     skip: frozenset[str] = frozenset(),
 ) -> Schedule:
-    """The choice with as few warps to a row as fill the card, where a launch finishes rows.
+    """The choice with as few warps to a row as fill the card, where a launch has rows.
 
     Every warp of a block has a share of work that does not depend on how long rows are. There are
     more where a lane would hold many words of a row: code for each of them is fetched once a row.
@@ -115,7 +118,7 @@ def in_blocks(
     """
     if schedule.covers_rows or program.invariant:
         return schedule
-    extents = [[one.axes[at] for at in one.own] for one in split_folds(program).rows]
+    extents = [[one.axes[at] for at in one.own] for one, _, _ in _rows_of_launches(program)]
     if not extents or not all(isinstance(d, int) or d in sizes for own in extents for d in own):
         return schedule
     rows = min(math.prod(d if isinstance(d, int) else sizes[d] for d in own) for own in extents)
@@ -132,16 +135,28 @@ _FEW_WORDS = 4  # whose code a row is worth
 
 def _words(program: Program, warps: int, sizes: dict[str, int]) -> int:
     """How many words of a row a lane holds: all of the longest row's, where registers suffice."""
-    split, found = split_folds(program), [0]
-    for rows in split.rows:
+    found = [0]
+    for rows, kept, wide in _rows_of_launches(program):
         inner = [rows.axes[at] for at in rows.inner]
-        kept, wide = kept_of(rows, split), row_width(rows, split, program)
         if not kept or wide == 1 or not all(isinstance(d, int) or d in sizes for d in inner):
             return 0
         elements = math.prod(d if isinstance(d, int) else sizes[d] for d in inner)
         visit = common_facts()["warp_size"] * wide * warps
-        found.append(min(-(-elements // visit), ROW_WORDS // len(kept)))
+        found.append(min(-(-elements // visit), ROW_WORDS // kept))
     return max(found)
+
+
+def _rows_of_launches(program: Program) -> list[tuple[Rows, int, int]]:
+    """Rows of launches behind a kernel and before it: how many words of one place lanes hold, and
+    of how many elements.
+    """
+    split = split_folds(program)
+    found = [
+        (rows, len(kept_of(rows, split)), row_width(rows, split, program)) for rows in split.rows
+    ]
+    for made in row_operands(program).values():
+        found.append((made.rows, len(held_reads(made, program)), width(made, program)))
+    return found
 
 
 def _chosen(

@@ -57,7 +57,7 @@ from polygen.schedule.structure import check_structure
 from polygen.schedule.sums import SumClass
 from polygen.schedule.tuned import tuned
 from polygen.tune import lookup
-from polygen.tune.choose import Offer, choose
+from polygen.tune.choose import Offer, behind_making, choose
 from polygen.tune.cost import predict_all
 from polygen.tune.cost.chains import longest_run
 
@@ -257,6 +257,9 @@ def _offers(
     before = tuned(device).get(problem)
     if before is None and problem.result_bytes:  # folds beside a matrix take little of its time
         before = tuned(device).get(replace(problem, folds=Problem(1, 1, 1).folds))
+    first = before is None and bool(program.first)
+    if first:  # behind the launch that makes operands, the product is that of arguments
+        before = tuned(device).get(problem.behind_making)
     if before is not None:
         schedule = shipped_as(device, before.schedule)
         if schedule is None:
@@ -269,6 +272,9 @@ def _offers(
             f"shipped {schedule.name}, measured fastest for {problem.m}x{problem.n}x{problem.k} "
             f"with such an epilogue: {before.microseconds:g} us on {before.gpu}"
         )
+        if first:
+            schedule = behind_making(schedule, device, problem)
+            origin += "; operands that are computed are made first, in a launch before the kernel"
         found.append(Offer(schedule, origin))
     return tuple(found)
 

@@ -100,7 +100,16 @@ def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[st
         passes=len(work.before),
         block=matched.block,
         reading=sum(bool(one.matrices) for one in work.before),
+        tallied=_tallied(matched, work),
     )
+
+
+def _tallied(matched: Match, work: Pointwork) -> tuple[int, int]:
+    """Terms of folds beside the products, for an element of each side's operands."""
+    found = dict.fromkeys("mn", 0)
+    for one in work.ring_folds(matched):
+        found[one.role] += len(one.folds)
+    return found["m"], found["n"]
 
 
 def _matrices(dim: Dim) -> int:

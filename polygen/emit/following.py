@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from polygen.emit.ctext import definition, loops
+from polygen.emit.fold_terms import function as function_of_all
 from polygen.emit.folds import counts_text, extent_text, split_of
 from polygen.emit.leaf import render
 from polygen.emit.leaf.finish_folds import finish_lines
@@ -58,6 +59,9 @@ def combining(plan: KernelPlan) -> tuple[list[str], list[str]]:
                 *(f"  {own} = {value};" for own, value in zip(left, results, strict=True)),
                 "}",
             ]
+        if any(one.monoid == name for e in plan.epilogues for one in e.at_once):
+            all_at_once, needs = function_of_all(name, parameters[: len(left)])
+            lines, helpers = [*lines, *all_at_once], [*helpers, *needs]
         helpers += definition(lambda *v, m=monoid: (m.finish(*v),), left)[2]
     for group in (*plan.groups, *rows_first):
         for one in group.leaves:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from polygen.emit.run_text import Called, Handler, State
-from polygen.emit.text_values import Part, as_bits, as_float, number_from
+from polygen.emit.run_text import Argument, Called, Handler, State
+from polygen.emit.text_values import Part, Register, as_bits, as_float, number_from
 from polygen.errors import UndecidedText, VerifyError
 from polygen.frontend.dtypes import NAMED
 
@@ -59,12 +59,23 @@ def _number(called: Called) -> Any:
 
 
 def _combine(called: Called) -> None:
-    """Terms of a fold are added up, in whatever order."""
+    """Terms of a fold are added up, in whatever order; of some at once, there are arrays."""
     half = len(called.arguments) // 2
     held, terms = called.arguments[:half], called.arguments[half:]
-    made = [a.value + b.value for a, b in zip(held, terms, strict=True)]
+    count = int(called.template[0]) if called.template else 1
+    made = [a.value + _all_of(b, count) for a, b in zip(held, terms, strict=True)]
     for place, value in zip(held, made, strict=True):
         place.store(value)
+
+
+def _all_of(terms: Argument, count: int) -> Any:
+    """The sum of an array's elements, or of a number that is the same for each of them."""
+    found = terms.pointer
+    if not isinstance(found, Register) or not found.dims:
+        return np.asarray(terms.value, np.int64) * count
+    if found.dims != (count,):
+        raise VerifyError(f"{count} terms are combined, of arrays of {found.dims}")
+    return sum(terms.held(count))
 
 
 def _exchanged(called: Called) -> Any:

@@ -45,6 +45,10 @@ class Monoid:
         selects: whether results are some of the terms, so that no rounding can change one.
         later: the same where the second tuple is a term behind all of the first one's, if that is
             less work.
+        extreme: of terms that are all at hand, the function whose result over their values is the
+            first component: "maximum" or "minimum"; "": they are combined one after the other.
+        relative: what a value adds to the second component, beside that extreme; None: the second
+            component is the index of the first value that is the extreme, or of the first NaN.
         short: whether `combine` calls functions in their short forms: an exponential of what is not
             positive loses no more than some units of 1 in it, however large the argument.
     """
@@ -59,6 +63,8 @@ class Monoid:
     selects: bool = False
     short: bool = False
     later: Callable[..., tuple[Any, ...]] | None = None
+    extreme: str = ""
+    relative: Callable[[Any, Any], Any] | None = None
 
 
 def _first(*components: Any) -> Any:
@@ -111,6 +117,12 @@ def _add_exponentials(a: Any, p: Any, b: Any, q: Any) -> tuple[Any, ...]:
     return PUBLIC["maximum"](a, b), where(a >= b, p + q * factor, p * factor + q)
 
 
+def _exponential_beside(value: Any, largest: Any) -> Any:
+    """exp(value - largest); of nothing but infinities exp(value), so that no NaN comes of them."""
+    where, exp = PUBLIC["where"], PUBLIC["exp"]
+    return exp(value - where(abs(largest) < _INF, largest, 0.0))
+
+
 def _log_of_sum(largest: Any, total: Any) -> Any:
     finite = abs(largest) < np.inf
     return PUBLIC["where"](finite, largest + PUBLIC["log"](total), largest)
@@ -161,14 +173,16 @@ MONOIDS: dict[str, Monoid] = {
         Monoid(
             "argmax", (VALUE, INDEX), (-_INF, _INF), _index_of(lambda b, a: b > a), _second,
             _along_one(np.argmax), S32, selects=True, later=_later_index(lambda b, a: b <= a),
+            extreme="maximum",
         ),
         Monoid(
             "argmin", (VALUE, INDEX), (_INF, _INF), _index_of(lambda b, a: b < a), _second,
             _along_one(np.argmin), S32, selects=True, later=_later_index(lambda b, a: b >= a),
+            extreme="minimum",
         ),
         Monoid(
             "logsumexp", (VALUE, 1.0), (-_INF, 0.0), _add_exponentials, _log_of_sum, _log_sum_exp,
-            short=True,
+            short=True, extreme="maximum", relative=_exponential_beside,
         ),
     )
 }  # fmt: skip

@@ -82,6 +82,7 @@ class CostParameters:
         fold_index: into the place of the largest or the smallest.
         fold_exponential: into a sum of exponentials.
         fold_rate: of these instructions, lanes' per cycle.
+        tally: such instructions for a term of an operand that is folded beside the product.
         lane_rate: multiply-adds per cycle where lanes multiply.
         lane_load_rate: elements per cycle that they read and convert for them.
         warp_memory: share of what kernels with roles reach of device memory, without them.
@@ -158,6 +159,7 @@ class CostParameters:
     fold_index: float
     fold_exponential: float
     fold_rate: float
+    tally: float
     lane_rate: float
     lane_load_rate: float
     warp_memory: float

@@ -26,7 +26,7 @@ from polygen.lower.follow_work import row_width
 from polygen.lower.given import Given
 from polygen.lower.launch import Count, Following, KeptRows, Parts, Results
 from polygen.lower.plan import Leaf
-from polygen.lower.result_work import Epilogue, Folding, FoldPart, Meeting
+from polygen.lower.result_work import TERM_TURNS, Epilogue, Folding, FoldPart, Meeting
 from polygen.poly.fold_parts import SHARED
 from polygen.poly.folds import Split
 from polygen.poly.pointwise import Folded
@@ -187,7 +187,10 @@ def fold_orders(
     in_tile = {one.value: one for before in out.before for one in before.folds}
     lanes = {fold: group.lanes for group in after.groups for fold in group.folds} if after else {}
     threads = after.threads if after else 0
-    found = {one.value: _order(one, lanes.get(one.value, 0), threads) for one in out.folds}
+    found = {
+        one.value: _order(one, lanes.get(one.value, 0), threads, at_once=one in out.at_once)
+        for one in out.folds
+    }
     found |= beside
     for fold in program.folds:
         if result_of(fold.write.name) in in_tile:
@@ -210,19 +213,25 @@ def fold_orders(
     return tuple(found[fold.write.name] for fold in program.folds)
 
 
-def _order(part: FoldPart, shared_by: int = 0, threads: int = 0) -> FoldOrder:
+def _order(
+    part: FoldPart, shared_by: int = 0, threads: int = 0, *, at_once: bool = False
+) -> FoldOrder:
     """The order of a fold's terms.
 
     Args:
         part: what a warp makes of its own.
         shared_by: lanes that have one result of its group's; 0: a warp has whole rows of terms.
         threads: of a block that combines parts.
+        at_once: whether a lane's terms are combined at once where tiles lie inside.
     """
     if MONOIDS[part.monoid].selects:
         return FoldOrder(part.value, part.monoid)
     across = ", ".join(map(str, part.masks))
     lanes = f"; lanes whose numbers differ by {across}" if across else ""
     own = f"elements of a lane in their order, {part.registers} by turns{lanes}"
+    if at_once:
+        whole = f"where tiles lie inside relative to their largest, {TERM_TURNS} by turns"
+        own = own.replace(", ", f", {whole}, else ", 1)
     if not shared_by:
         return FoldOrder(part.value, part.monoid, own)
     # Of results that lanes have alone warps share the parts, of others all threads of a block.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polygen.frontend.monoids import MONOIDS
-from polygen.frontend.program import Dim, Fold, Index, Pointwise, Program, Tensor
+from polygen.frontend.program import Access, Dim, Fold, Index, Pointwise, Program, Tensor
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.launch import Parts
 from polygen.lower.scan_work import PartStore, Scan
@@ -105,6 +105,7 @@ class HoldRow:
         words: that a lane has of each.
         warps: of a block, which take words in turns.
         wide: elements of a word.
+        reads: elements of arrays that are held.
     """
 
     rows: Rows
@@ -112,6 +113,7 @@ class HoldRow:
     words: int
     warps: int
     wide: int
+    reads: tuple[Access, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

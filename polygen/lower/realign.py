@@ -58,7 +58,13 @@ def precede(plan: KernelPlan, copy: Realign | None, derived: Derive, asked: Prog
         found += (_make(at, one, shape, tree, asked) for at, one in enumerate(in_chunks, first))
     found += (
         make_rows(
-            by_rows[name], plan.program, shape.lanes, derived, dependent=plan.launch.dependent
+            by_rows[name],
+            plan.program,
+            shape.lanes,
+            derived,
+            dependent=plan.launch.dependent,
+            warps=copy.warps,
+            words=plan.schedule.epilogue.row_words,
         )
         for name in copy.by_rows
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import Dim, Tensor
 from polygen.lower.accesses import Step
 from polygen.lower.computed import Rows
@@ -17,6 +18,8 @@ from polygen.lower.sync_work import Placed
 from polygen.lower.work import Boxes
 from polygen.poly.match import Along
 from polygen.poly.pointwise import Compute
+
+TERM_TURNS = 4  # sums that terms at once enter by turns, so that they need not wait for each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +140,17 @@ class Epilogue:
     sizes: tuple[tuple[str, tuple[Dim, ...]], ...] = ()  # name -> dims whose elements it counts
     sharing: int = 1  # agents that follow each other along a row
     share: Share | None = None  # of what is staged: which vectors of a warp's tile are whose
+
+    @property
+    def at_once(self) -> tuple[FoldPart, ...]:
+        """Folds of rows whose terms a lane combines at once, in tiles that lie inside.
+
+        Nothing else becomes of the elements, so that terms take the place of the sums.
+        """
+        alone = bool(self.folds) and not self.writes and not self.suffix
+        return tuple(
+            one for one in self.folds if alone and one.along == "m" and MONOIDS[one.monoid].extreme
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,13 +125,16 @@ def _check_given(plan: KernelPlan, one: FoldPart) -> None:
 def _check_order(plan: KernelPlan, one: FoldPart) -> None:
     """Terms with an index enter each register in ascending order: instructions do, and so elements.
 
-    Leaves go through the instructions along m, and of each row of them along n, upwards.
+    Leaves go through the instructions along m, and of each row of them along n, upwards. Where
+    terms are combined at once, all of a place come behind each other.
     """
     if MONOIDS[one.monoid].later is None:
         return
     folded = 1 if one.along == "m" else 0
     last: dict[tuple[int, int], int] = {}
-    for element, (slot, turn) in enumerate(zip(one.slots, one.turns, strict=True)):
+    at_once = one in plan.epilogue.at_once
+    turns = (0,) * len(one.slots) if at_once else one.turns
+    for element, (slot, turn) in enumerate(zip(one.slots, turns, strict=True)):
         place = int(plan.atom.c.table[0, element, folded])
         if place <= last.get((slot, turn), -1):
             raise VerifyError(f"{one.value}: an index behind {place} comes first", where=plan.entry)

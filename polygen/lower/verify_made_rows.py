@@ -6,25 +6,27 @@ Blocks run the tree that was proved of their shape (`polygen.lower.verify_blocks
    multiplies the array that they are written to.
 2. Every fold of elements is begun, made in one walk, given, taken and settled, in one level, behind
    what its terms read; each value of a row's results is computed once, behind what it reads.
-3. What walks read is there: arguments, elements that are computed again, and what levels before
+3. What lanes hold of a row is what its folds read, and every walk goes through it first.
+4. What walks read is there: arguments, elements that are computed again, and what levels before
    them have left. The operand is what the last walk writes.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from polygen.errors import VerifyError
 from polygen.frontend.dtypes import BOOL
 from polygen.frontend.program import Fold, Pointwise
-from polygen.lower.follow_work import Held, Meet, Settle, Walk
-from polygen.lower.make_rows import arrays, width
+from polygen.lower.follow_work import Held, HoldRow, Meet, Settle, Walk
+from polygen.lower.make_rows import arrays, held_row, width
 from polygen.lower.plan import KernelPlan, MakeRowsPlan
 from polygen.lower.sync_work import Grids
 from polygen.lower.verify_blocks import check_block
 from polygen.poly.folds import scalars
-from polygen.poly.follow_program import FollowShape, follow_program
+from polygen.poly.follow_program import FollowShape, follow_program, over_held
 from polygen.poly.realign_program import WHERE
 from polygen.poly.row_operands import row_operands
-from polygen.schedule.realign import WARPS
 
 
 def check_made_rows(plan: KernelPlan, of: MakeRowsPlan) -> None:
@@ -47,9 +49,12 @@ class _Check:
         self.plan, self.of = plan, of
         self.rows, self.after = of.made.rows, of.made.after
         self.work = {leaf.statement: leaf.work for leaf in of.leaves}
-        self.left = {
-            name for name, work in self.work.items() if isinstance(work, (Meet, Settle, Walk))
-        }
+        kinds = (Meet, Settle, Walk, HoldRow)
+        self.left = {name for name, work in self.work.items() if isinstance(work, kinds)}
+        assert plan.realign is not None
+        self.warps = plan.realign.warps
+        words = plan.schedule.epilogue.row_words
+        self.hold = held_row(of.made, plan.program, self.warps, words)
         self.known: tuple[str, ...] = ()
         self.wide = width(of.made, plan.program)
 
@@ -84,12 +89,15 @@ class _Check:
 
     def check_shape(self) -> None:
         """The tile program is that of the rows."""
-        count = sum(name.startswith("walk_") for name in self.work)
+        count = sum(name.startswith("begin_") for name in self.work)
+        if self.work.get("hold") != self.hold:
+            raise self.refuse(f"lanes hold {self.work.get('hold')}")
+        self.left.discard("hold")
         lanes = self.plan.device.warp_size
         dependent = self.plan.launch.dependent
         shape = FollowShape(
-            0, count, WARPS, lanes, True, rows=True, written=True, stored=False, wide=self.wide,
-            dependent=dependent,
+            0, count, self.warps, lanes, True, rows=True, written=True, stored=False,
+            wide=self.wide, words=self.hold.words if self.hold else 0, dependent=dependent,
         )  # fmt: skip
         if follow_program(shape) != self.of.tree.synchronised.program:
             raise self.refuse(f"blocks do not do {shape}")
@@ -102,7 +110,7 @@ class _Check:
         held = tuple(Held(fold.write.name, fold.function) for fold in folds)
         for name in (f"begin_{level}", f"give_{level}", f"take_{level}"):
             self.left.discard(name)
-            if self.work[name] != Meet(held, WARPS, shared=True):
+            if self.work[name] != Meet(held, self.warps, shared=True):
                 raise self.refuse(f"{name} is of other folds or warps: {self.work[name]}")
         settle = self.work[f"finish_{level}"]
         self.left.discard(f"finish_{level}")
@@ -125,8 +133,13 @@ class _Check:
     def check_walk(self, name: str, number: int, folds: tuple[Fold, ...]) -> None:
         """A walk through the row, whose reads are all there."""
         self.left.discard(name)
-        if self.work.get(name) != Walk(self.rows, folds, self.known, number, self.wide):
+        wanted_walk = Walk(self.rows, folds, self.known, number, self.wide)
+        if self.work.get(name) != wanted_walk:
             raise self.refuse(f"{name} goes through other rows, or knows other results")
+        if self.hold is not None:
+            self.left.discard(over_held(name))
+            if self.work.get(over_held(name)) != replace(wanted_walk, held=self.hold):
+                raise self.refuse(f"{over_held(name)} goes through other words than lanes hold")
         if any(fold not in self.rows.folds for fold in folds) or bool(number) != bool(folds):
             raise self.refuse(f"{name} makes {', '.join(f.write.name for f in folds) or 'nothing'}")
         writers = {s.write.name: s for s in self.rows.statements if isinstance(s, Pointwise)}

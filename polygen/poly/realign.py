@@ -26,7 +26,7 @@ from polygen.poly.operand import Operand
 from polygen.poly.prologue import operand_of, prologues, without_prologues
 from polygen.poly.row_operands import row_operands, without_row_operands
 from polygen.schedule.model import Schedule
-from polygen.schedule.realign import Realign
+from polygen.schedule.realign import WARPS, Realign
 
 
 def helped(operand: Operand) -> bool:
@@ -132,7 +132,9 @@ def realign_all(program: Program, sections: Sequence[Match], schedule: Schedule)
     if not tensors and not made:
         return None
     by_rows = tuple(row_operands(program)) if first else ()
-    return Realign(f"pg_{program.name}_realign", tensors, made, by_rows)
+    alone = by_rows and len(by_rows) == len(tensors) + len(made)  # else blocks copy several rows
+    warps = schedule.epilogue.row_warps if alone else WARPS
+    return Realign(f"pg_{program.name}_realign", tensors, made, by_rows, warps)
 
 
 def _made(program: Program, sections: Sequence[Match]) -> Iterator[Tensor]:

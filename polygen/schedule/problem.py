@@ -65,6 +65,7 @@ class Problem:
             that there are, of all matrices together; 0: each is read once.
         row_passes: of operands that a launch before the kernel makes row by row, how often a block
             goes through a row, of all rows together.
+        tallied: terms of folds of operands, for an element of those that carry m, and that carry n.
     """
 
     m: int
@@ -108,6 +109,7 @@ class Problem:
     run: int = 0
     stored: tuple[int, int] = (0, 0)
     row_passes: int = 0
+    tallied: tuple[int, int] = (0, 0)
 
     @property
     def copied(self) -> tuple[int, int]:
@@ -174,6 +176,7 @@ class Problem:
             operand_functions=self.operand_functions[::-1],
             stored_bits=self.stored_bits[::-1],
             stored=self.stored[::-1],
+            tallied=self.tallied[::-1],
             sections=tuple((n, m, batches) for m, n, batches in self.sections),
             domain=tuple((b, a, c) for a, b, c in self.domain),
         )

@@ -55,12 +55,14 @@ class Realign:
         tensors: what it copies, as the caller has it.
         made: operands that it computes: arrays of the kernel's that no caller has.
         by_rows: the names of those with folds over their own rows, of which a block has one.
+        warps: of a block.
     """
 
     entry: str
     tensors: tuple[Tensor, ...]
     made: tuple[Tensor, ...] = ()
     by_rows: tuple[str, ...] = ()
+    warps: int = WARPS
 
     @property
     def every(self) -> tuple[Tensor, ...]:
@@ -75,7 +77,7 @@ class Realign:
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return WARPS * lanes()
+        return self.warps * lanes()
 
     def blocks(self, tensor: Tensor, sizes: Mapping[str, int]) -> int:
         """Thread blocks that copy or make one of `every`."""

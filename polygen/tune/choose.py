@@ -151,21 +151,25 @@ def _weighed(device: Device, problem: Problem) -> list[Schedule]:
         if not one.from_registers or problem.under(one).stored_bits[0]
     ]
     if any(problem.computed):
-        # Behind a launch that makes them, operands are as they are where nothing is computed. Where
-        # rows are in groups blocks read the ends of these before anything else, and so wait.
-        early = device.has("griddepcontrol") and not problem.uneven
         found += [
-            replace(
-                one,
-                roles=replace(one.roles, computes="before"),
-                launch=Launches(dependent=early),
-            )
+            behind_making(one, device, problem)
             for one in found
             if one.specialised and not one.from_registers
         ]
     if any(problem.copied):
         found += [replace(one, launch=copied_first(device)) for one in found if one.specialised]
     return found
+
+
+def behind_making(schedule: Schedule, device: Device, problem: Problem) -> Schedule:
+    """A schedule whose computed operands a launch before the kernel makes.
+
+    Behind it they are as they are where nothing is computed. Where rows are in groups blocks read
+    the ends of these before anything else, and so wait.
+    """
+    early = device.has("griddepcontrol") and not problem.uneven
+    roles = replace(schedule.roles, computes="before")
+    return replace(schedule, roles=roles, launch=Launches(dependent=early))
 
 
 def _is_short(one: Fitted, short: Mapping[bool, int]) -> bool:

@@ -286,6 +286,38 @@ def test_exponentials_of_anything(arch, schedule):
     special(made(exponentials, X_W, arch, schedule), *odd_terms())
 
 
+def terms_of_whole_tiles() -> tuple[np.ndarray, np.ndarray]:
+    """Rows with ties, NaN, infinities, nothing but one of these, and both zeros, of whole tiles."""
+    generator = np.random.default_rng(5)
+    x, w = np.zeros((128, 32)), np.zeros((64, 32))
+    x[:, 0], w[:, 0] = 1, generator.integers(-4, 4, 64)
+    x[::3, 1], w[:, 1] = 1, generator.integers(-30, 30, 64)
+    x[4] = 0  # ties everywhere
+    x[5] = 0
+    x[5, 0], w[::2, 0] = 0, abs(w[::2, 0])
+    for row, (column, value) in enumerate(((17, np.nan), (40, np.inf), (63, -np.inf)), 9):
+        x[row, row], w[column, row] = 1, value  # one term of the row
+        x[row + 32, row + 8], w[:, row + 8] = value, 1  # all of them
+    x[100, 9] = x[100, 10] = 1  # a NaN behind which infinities are
+    w[10, 26], w[50, 26], x[101, 26] = np.nan, np.nan, 1  # the first of two
+    return x, w
+
+
+@pytest.mark.parametrize(("arch", "schedule"), [("sm_80", SM_80["wide"]), ("sm_90a", SM_90["one"])])
+def test_terms_of_a_row_at_once(arch, schedule):
+    """Where tiles are inside: the first of ties and of NaN, exponentials beside infinities."""
+
+    @pg.fuse
+    def at_once(x, w):
+        v = x @ w.T
+        return np.argmax(v, axis=1), np.argmin(v, axis=1), pg.logsumexp(v, axis=1)
+
+    kernel = made(at_once, X_W, arch, schedule)
+    for name in ("argmax", "argmin", "logsumexp"):
+        assert f"combine_all_{name}<" in kernel.source
+    special(kernel, *terms_of_whole_tiles())
+
+
 def test_the_same_bits_whatever_the_order_of_blocks():
     """Sums that round: with few persistent blocks or many, every launch gives the same bits."""
     kernel = made(rows, X_W, "sm_90a", SM_90["one"])

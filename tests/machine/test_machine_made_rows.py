@@ -125,6 +125,48 @@ def test_exact_and_nothing_outside(name: str) -> None:
     assert not wrong
 
 
+@pytest.mark.parametrize(("warps", "words", "k"), [(1, 1, 136), (2, 2, 1031), (4, 1, 1032)])
+def test_lanes_hold_words_that_are_folded(warps: int, words: int, k: int) -> None:
+    """A part of a word at the end, elements that nobody holds behind it, a vector that is not."""
+    function, signature, _, schedule = CASES["two levels, vectors, a number"]
+    if k % 8:
+        signature = ("bf16[M,K]@2", *signature[1:3], "bf16[N,K]@2")
+        schedule = replace(schedule, launch=Launches(realign=True))
+    epilogue = replace(schedule.epilogue, row_warps=warps, row_words=words)
+    sizes = {"M": 5, "N": 16, "K": k}
+    kernel = pg.fuse(function, name="made").compile(
+        *signature, arch="sm_90a", sizes=sizes, out_dtype="f32",
+        schedule=replace(schedule, epilogue=epilogue),
+    )  # fmt: skip
+    held = f"fold_read0_words[{words}];" in kernel.source
+    assert held == (k % 8 == 0)  # else nothing lies in words
+    assert kernel.passes.source.realign.warps == (warps if held else 8)
+    report, wrong = run(kernel, sizes, operands(kernel, sizes))
+    assert report.ok, str(report)
+    assert not wrong
+
+
+def test_the_same_bits_whatever_lanes_hold() -> None:
+    function = pg.fuse(lambda x, w: pg.layer_norm(x).astype("bf16") @ w.T, name="made")
+    rng, found = np.random.default_rng(3), []
+    kind = making()
+    for words in (0, 1, 2):
+        epilogue = replace(kind.epilogue, row_warps=2, row_words=words)
+        kernel = function.compile(
+            "bf16[M,K]", "bf16[N,K]", arch="sm_90a", schedule=replace(kind, epilogue=epilogue)
+        )
+        if not found:
+            types = [t.dtype.numpy for t in kernel.program.inputs]
+            given = [
+                rng.standard_normal((m, 1032)).astype(t)
+                for m, t in zip((5, 16), types, strict=True)
+            ]
+        found.append(emulate(kernel.program, few_blocks(kernel.passes.source), kernel.ptx, given))
+        assert found[-1].report.ok
+    for one in found[1:]:
+        np.testing.assert_array_equal(one.results, found[0].results)
+
+
 def test_nan_and_infinities_are_those_of_folds() -> None:
     name = QUICK[0]
     kernel, sizes = made(name), CASES[name][2]

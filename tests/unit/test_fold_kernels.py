@@ -12,6 +12,7 @@ from matrix import roles, small
 import polygen as pg
 from polygen.errors import VerifyError
 from polygen.kernel import Kernel
+from polygen.lower.result_work import Epilogue as Pairs
 from polygen.lower.verify_folds import _check_order
 from polygen.schedule.model import Epilogue
 
@@ -107,6 +108,24 @@ def test_folds_without_a_matrix_are_left_to_roles():
         "bf16[M,K]", "bf16[N,K]", "f32[N]", arch="sm_90a", sizes={"M": 16384, "N": 4096, "K": 128}
     )
     assert made.schedule.specialised
+
+
+def test_what_is_at_once_is_told_and_comes_in_the_order_of_its_columns():
+    function = pg.fuse(lambda x, w: (np.argmax(x @ w.T, axis=1), pg.logsumexp(x @ w.T, axis=1)))
+    made = function.compile("bf16[M,K]", "bf16[N,K]", arch="sm_80", schedule=PAIRS)
+    index, total = made.sums.folds
+    assert index.order == ""
+    assert "where tiles lie inside relative to their largest, 4 by turns, else 2 by" in total.order
+    plan = made.passes.plan
+    part = plan.epilogue.folds[0]
+    assert plan.epilogue.at_once == plan.epilogue.folds
+    swapped = replace(part, slots=(0, 1, 0, 0), turns=(0, 0, 1, 0))
+    e = replace(plan.epilogue, folds=(swapped, *plan.epilogue.folds[1:]))
+    leaves = tuple(
+        replace(one, work=e) if isinstance(one.work, Pairs) else one for one in plan.leaves
+    )
+    with pytest.raises(VerifyError, match="an index behind 0 comes first"):
+        _check_order(replace(plan, leaves=leaves), swapped)
 
 
 def test_indices_that_come_out_of_order_are_refused():

@@ -21,7 +21,7 @@ from polygen.frontend.dtypes import F32, S32
 from polygen.frontend.program import Pointwise, Tensor
 from polygen.lower.make_rows import read_by
 from polygen.lower.plan import KernelPlan, Leaf, MakePlan, MakeRowsPlan
-from polygen.lower.result_work import Epilogue, Read, Write
+from polygen.lower.result_work import Epilogue, FoldPart, Read, Write
 from polygen.poly.elements import Compute, Element
 
 _WORD_BYTES, _HALF_BYTES = 4, 2
@@ -75,24 +75,28 @@ def outcomes(e: Epilogue) -> list[str]:
     return [*(write.name for write in e.writes), *terms, *held]
 
 
-def folded(e: Epilogue, element: int, at: int) -> list[str]:
+def folded(
+    e: Epilogue, element: int, at: int, folds: Sequence[FoldPart] | None = None
+) -> list[str]:
     """Terms of one element of instruction (m, n), combined into the registers of their parts.
 
     Args:
         e: the folds.
         element: of the instruction's that the lane has.
         at: which of the terms at hand are its.
+        folds: of these; None: of all.
     """
+    folds = e.folds if folds is None else folds
     places = [
-        f"[{fold.along or '0'}][{fold.slots[element]}][{fold.turns[element]}]" for fold in e.folds
+        f"[{fold.along or '0'}][{fold.slots[element]}][{fold.turns[element]}]" for fold in folds
     ]
-    return combined_at(e, places, at)
+    return combined_at(folds, places, at)
 
 
-def combined_at(e: Epilogue, places: list[str], at: int) -> list[str]:
+def combined_at(folds: Sequence[FoldPart], places: list[str], at: int) -> list[str]:
     """Terms combined into registers, of each fold at a place of its own."""
     lines = []
-    for fold, place in zip(e.folds, places, strict=True):
+    for fold, place in zip(folds, places, strict=True):
         into = [name + place for name in fold.names]
         values = [
             f"{term}_out[{at}]" if isinstance(term, str) else literal(term) for term in fold.terms
@@ -173,15 +177,20 @@ def vector_record(e: Epilogue, real: str = "float", column: str = "column") -> d
         "real": real,
         "declarations": _declarations(e, real),
         "fetches": [line for r in e.reads if not is_hoisted(e, r) for line in _fetch(r, e, column)],
-        "arguments": ", ".join(
-            [*(f"{total}s[e]" for _, total in e.sums), *(_element(r, e) for r in e.reads)]
-            + [coordinate(along, "row", "column", "e") for _, along in e.coordinates]
-            + [fold.value for fold in e.known]
-            + [f"{name}_out[e]" for name in outcomes(e)]
-        ),
+        "arguments": arguments(e),
         "results": [f"{real} {name}_out[{e.vector}];" for name in outcomes(e)],
         "stores": [_store(w, e) for w in e.writes],
     }
+
+
+def arguments(e: Epilogue, column: str = "column", step: str = "e") -> str:
+    """What `compute` is called with for element e of a vector, `step` columns after `column`."""
+    return ", ".join(
+        [*(f"{total}s[e]" for _, total in e.sums), *(_element(r, e) for r in e.reads)]
+        + [coordinate(along, "row", column, step) for _, along in e.coordinates]
+        + [fold.value for fold in e.known]
+        + [f"{name}_out[e]" for name in outcomes(e)]
+    )
 
 
 def only_words(e: Epilogue) -> bool:

@@ -156,7 +156,7 @@ def _folded(plan: KernelPlan, work: Finish) -> list[str]:
             for fold in work.epilogue.folds
         ]
         lines.append(f"if ({inside}) {{")
-        lines += [f"  {line}" for line in combined_at(work.epilogue, places, e)]
+        lines += [f"  {line}" for line in combined_at(work.epilogue.folds, places, e)]
         lines.append("}")
     return lines
 

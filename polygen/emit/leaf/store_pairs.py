@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from polygen.emit.leaf.elements import folded, inside, only_words, outcomes, vector_record
+from polygen.emit.fold_terms import gathered, kept
+from polygen.emit.leaf.elements import (
+    arguments,
+    folded,
+    inside,
+    only_words,
+    outcomes,
+    vector_record,
+)
 from polygen.emit.leaf.table import Text, filled, leaf
 from polygen.emit.leaves import areas, extent_names, pair_of_sums, plus, real_type
 from polygen.lower.plan import KernelPlan, Leaf
@@ -41,12 +49,35 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
             own = f"m * {plan.atom.m} + {plus(e.row_of_lane, last)}"
             whole = f"{e.row_base} + {own} < {record['m_extent']} && {whole}"
         prepared = [*record["declarations"], *record["fetches"], *record["results"]]
-        text = filled("row_terms_threads", record | {"whole": whole, "prepared": prepared}) + text
+        text = filled("row_terms_threads", _inside_record(plan, e, record, whole, prepared)) + text
     declared: tuple[str, ...] = ()
     if e.holds is not None:
         atoms = f"[{plan.tiles.atoms[0]}][{record['atoms_n']}][{len(e.element_offsets)}]"
         declared = (f"float {e.holds[1]}{atoms};",)
     return Text(text, comment, declared)
+
+
+def _inside_record(
+    plan: KernelPlan, e: Epilogue, record: dict[str, Any], whole: str, prepared: list[str]
+) -> dict[str, Any]:
+    """The same where no element is outside, and terms of a lane may be combined at once."""
+    found = record | {"whole": whole, "prepared": prepared}
+    if e.suffix:  # rows may end outside
+        return found | {"gathers": (), "combines": ()}
+    pairs = [
+        pair | {"folds": [_kept(plan, e, 2 * number + at, at) for at in range(2)]}
+        for number, pair in enumerate(record["pairs"])
+    ]
+    # The place of a column among all is a constant behind a lane's first: one conversion for all.
+    given = arguments(e, "lane_column", f"(n * {plan.atom.n} + e)")
+    return found | gathered(plan, e) | {"pairs": pairs, "arguments": given}
+
+
+def _kept(plan: KernelPlan, e: Epilogue, element: int, at: int) -> list[str]:
+    """What becomes of the terms of an element: some are kept until all of a row are there."""
+    alone = [fold for fold in e.folds if fold not in e.at_once]
+    together = [line for fold in e.at_once for line in kept(plan, e, fold, element, at)]
+    return [*folded(e, element, at, alone), *together]
 
 
 def _held(e: Epilogue, first: int) -> list[str]:

@@ -29,7 +29,7 @@ from polygen.poly.follow_program import (
 )
 from polygen.poly.pointwise import Compute
 
-_OWN, _AT, _WHOLE = "fold_own", "fold_at", "fold_whole"
+_OWN, _AT = "fold_own", "fold_at"
 
 
 @leaf("hold_row", "threads", HoldRow, (WORD,))
@@ -39,9 +39,13 @@ def _(plan: KernelPlan, one: Leaf, work: HoldRow) -> Text:
         if kept.value in work.values:
             name, kind = _register(kept.value), c_type(kept.tensor.dtype)
             declared.append(f"WordOf<{kind}, {work.wide}> {name}[{work.words}];")
-            words.before += words.kept(kept.tensor, kept.index, f"{name}[{WORD}]")
-    lines = [*_visit(plan, work), words.own(), *words.before]
-    what = ", ".join(work.values)
+            words.kept(kept.tensor, kept.index, f"{name}[{WORD}]")
+    for number, access in enumerate(work.reads):
+        tensor, name = plan.program.tensors[access.name], _register(f"read{number}")
+        declared.append(f"WordOf<{c_type(tensor.dtype)}, {work.wide}> {name}[{work.words}];")
+        words.moved(tensor, access.index, f"{name}[{WORD}]", into=False)
+    lines = [*_visit(plan, work), *words.around([], [])]
+    what = ", ".join((*work.values, *(access.name for access in work.reads)))
     note = f"{one.statement}: {what} -> registers, a word of {work.wide} elements for each lane"
     return Text(block(*lines), note, tuple(declared), parameters=f"const int {WORD}")
 
@@ -110,13 +114,15 @@ def walk_lines(plan: KernelPlan, work: Walk) -> tuple[list[str], list[str]]:
     lines += writer.lines
     ends = []
     for fold in folds:
-        terms = _terms(fold, writer, reads)
+        # Terms have the same bits in each of the loops that make them.
+        terms = [f"rounded({one})" for one in _terms(fold, writer, reads)]
         held = Held(fold.write.name, fold.function)
         ends.append(appended(fold.function, held.names, terms))
     for name, value in outputs.items():
         index = next(s.write.index for s in statements if s.write.name == name)
         ends.append(words.write(tensors[name], index, value))
-    helpers = writer.helpers if work.wide == 1 else ["word_of", *writer.helpers]
+    helpers = [*writer.helpers, *(["rounded"] if folds else [])]
+    helpers = helpers if work.wide == 1 else ["word_of", *helpers]
     return words.around(lines, ends), helpers
 
 
@@ -131,8 +137,10 @@ class _Words:
     def __init__(self, plan: KernelPlan, work: Walk) -> None:
         self.plan, self.work = plan, work
         self.padded = {one.tensor.name for one in split_of(plan).kept}
-        self.before: list[str] = []
-        self.behind: list[str] = []
+        self.declared: list[str] = []
+        # In front of elements and behind them: where all are in the row, and at its end.
+        self.before: tuple[list[str], list[str]] = ([], [])
+        self.behind: tuple[list[str], list[str]] = ([], [])
 
     def read(
         self, tensor: Tensor, index: Sequence[Index], name: str, constant: bool = False
@@ -148,18 +156,24 @@ class _Words:
         place, held = address(tensor, index), self.work.held
         if held is not None and name in held.values:
             return f"{_register(name)}[{WORD}].of[{BESIDE}]"
+        if held is not None and Access(tensor.name, tuple(index)) in held.reads:
+            number = held.reads.index(Access(tensor.name, tuple(index)))
+            return f"{_register(f'read{number}')}[{WORD}].of[{BESIDE}]"
         if not self.work.together(tensor, index):
             return f"__ldg({place})" if constant else f"*({place})"
         word = self._word(tensor, name)
         if tensor.name in self.padded:
-            self.before += self.kept(tensor, index, word)
+            self.kept(tensor, index, word)
         else:
-            self.before += self._moved(tensor, index, f"{word}.of", into=False, word=word)
+            self.moved(tensor, index, word, into=False)
         return f"{word}.of[{BESIDE}]"
 
-    def kept(self, tensor: Tensor, index: Sequence[Index], word: str) -> list[str]:
+    def kept(self, tensor: Tensor, index: Sequence[Index], word: str) -> None:
         """A word of a row that the kernel keeps, which is whole at its end, too."""
-        return [f"{word} = {{}};", *_if(f"{_OWN} < {ELEMENTS}", self._whole(tensor, index, word))]
+        there = self._at_once(tensor, index, word)
+        at_end = [f"{word} = {{}};", *_if(f"{_OWN} < {ELEMENTS}", there)]
+        for lines, own in zip(self.before, (_scope(there), at_end), strict=True):
+            lines += own
 
     def write(self, tensor: Tensor, index: Sequence[Index], value: str) -> str:
         """Store a value: the statement that does it, or puts it in a word."""
@@ -167,7 +181,7 @@ class _Words:
         if not self.work.together(tensor, index):
             return f"*({address(tensor, index)}) = {made};"
         word = self._word(tensor, value)
-        self.behind += self._moved(tensor, index, f"{word}.of", into=True, word=word)
+        self.moved(tensor, index, word, into=True)
         return f"{word}.of[{BESIDE}] = {made};"
 
     def around(self, lines: list[str], ends: list[str]) -> list[str]:
@@ -175,11 +189,19 @@ class _Words:
         if self.work.wide == 1:
             last = f"const long long {_AT} = min({_OWN}, {ELEMENTS} - 1);"
             return [self.own(), last, *lines, *_if(f"{_OWN} < {ELEMENTS}", ends)]
+        here = f"const long long {_AT} = {_OWN} + {BESIDE};"
         last = f"const long long {_AT} = min({_OWN} + {BESIDE}, {ELEMENTS} - 1);"
         inside = _if(f"{_OWN} + {BESIDE} < {ELEMENTS}", ends)
-        each = self._each([last, *lines, *inside])
-        whole = f"const bool {_WHOLE} = {_OWN} + {self.work.wide} <= {ELEMENTS};"
-        return [self.own(), whole, *self.before, *each, *self.behind]
+        each: tuple[list[str], ...] = ([], [])
+        if lines or ends:
+            each = (self._each([here, *lines, *ends]), self._each([last, *lines, *inside]))
+        whole, at_end = (
+            [*before, *own, *behind]
+            for before, own, behind in zip(self.before, each, self.behind, strict=True)
+        )
+        condition = f"{_OWN} + {self.work.wide} <= {ELEMENTS}"
+        both = [*_if(condition, whole)[:-1], "} else {", *_deeper(at_end), "}"]
+        return [self.own(), *self.declared, *both]
 
     def own(self) -> str:
         """Which element is a lane's first, of those that its warp visits."""
@@ -188,24 +210,24 @@ class _Words:
     def _word(self, tensor: Tensor, name: str) -> str:
         """A variable for what a lane has of an array, declared."""
         word = f"{name}_word"
-        self.before.append(f"WordOf<{c_type(tensor.dtype)}, {self.work.wide}> {word};")
+        self.declared.append(f"WordOf<{c_type(tensor.dtype)}, {self.work.wide}> {word};")
         return word
 
-    def _moved(
-        self, tensor: Tensor, index: Sequence[Index], elements: str, *, into: bool, word: str
-    ) -> list[str]:
+    def moved(self, tensor: Tensor, index: Sequence[Index], word: str, *, into: bool) -> None:
         """A word from an array, or into it; one by one at the end of the row."""
-        one, many = f"*({address(tensor, index)})", f"{elements}[{BESIDE}]"
+        one, many = f"*({address(tensor, index)})", f"{word}.of[{BESIDE}]"
         each = [f"const long long {_AT} = min({_OWN} + {BESIDE}, {ELEMENTS} - 1);"]
         each += coordinates(_AT, [(at, self.work.rows.axes[at]) for at in self.work.rows.inner])
         if into:
             each += _if(f"{_OWN} + {BESIDE} < {ELEMENTS}", [f"{one} = {many};"])
         else:
             each.append(f"{many} = {one};")
-        at_once = self._whole(tensor, index, word, into=into)
-        return [*_if(_WHOLE, at_once)[:-1], "} else {", *_deeper(self._each(each)), "}"]
+        at_once = _scope(self._at_once(tensor, index, word, into=into))
+        moving = self.behind if into else self.before
+        for lines, own in zip(moving, (at_once, self._each(each)), strict=True):
+            lines += own
 
-    def _whole(
+    def _at_once(
         self, tensor: Tensor, index: Sequence[Index], word: str, *, into: bool = False
     ) -> list[str]:
         """All that a lane has of an array, at once."""
@@ -222,6 +244,11 @@ class _Words:
 
 def _if(condition: str, lines: list[str]) -> list[str]:
     return [f"if ({condition}) {{", *_deeper(lines), "}"]
+
+
+def _scope(lines: list[str]) -> list[str]:
+    """Lines whose variables are their own."""
+    return ["{", *_deeper(lines), "}"]
 
 
 def _deeper(lines: list[str]) -> list[str]:

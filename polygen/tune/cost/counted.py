@@ -84,6 +84,7 @@ class Counts(NamedTuple):
         promoted: sums of blocks that are added to whole ones, per k tile.
         terms: products of tensor cores for one of the program's, of operands that warps split.
         making_vectors: vectors along k that it reads numbers of for them, over all of them.
+        tallied: terms of folds of operands, per k tile.
     """
 
     roles: int
@@ -153,6 +154,7 @@ class Counts(NamedTuple):
     promoted: int = 0
     terms: int = 1
     making_vectors: int = 0
+    tallied: int = 0
 
     @property
     def tiles(self) -> int:

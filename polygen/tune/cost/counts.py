@@ -255,6 +255,12 @@ def _counts(device: Device, fitted: Fitted, terms: _Terms) -> Counts:
         unstored=problem.result_bytes == 0,
         promoted=problem.products * cta.m * cta.n * cta.k // problem.block if problem.block else 0,
         terms=problem.terms,
+        # Who multiplies rows folds them: those of the other operand, everybody beside each other.
+        tallied=cta.k
+        * (
+            problem.tallied[0] * cta.m * (cta.n // warp.n)
+            + problem.tallied[1] * cta.n * (cta.m // warp.m)
+        ),
     )
 
 

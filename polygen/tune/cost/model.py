@@ -135,7 +135,8 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     # and its write.
     shared = c.resident * (c.operand_reads + p.thread_passes * c.threaded) / p.shared_rate
     convert = c.resident * _converting(p, c)
-    product = np.maximum.reduce([multiply, shared, convert]) + c.instructions * p.instruction
+    tally = c.resident * c.tallied * p.tally / p.fold_rate
+    product = np.maximum.reduce([multiply, shared, convert, tally]) + c.instructions * p.instruction
     product = product + c.resident * c.promoted / p.promote_rate
     # Whose turn it is multiplies alone, and nobody does while sums of blocks are promoted.
     product = product + np.where((c.pingpong > 0) & (c.promoted > 0), p.promote_turn, 0.0)

@@ -77,6 +77,7 @@ EQUIVALENT = {
 UNSEEN = {
     r"min\(k \* 64 .*, K - 2\);: 2 -> \d$": "words begin at multiples of their size",
     r"left < 64 \? 2 : 1.*: 64 -> 63$": "panels of which one column is outside",
+    r"if \(b_m .* < M && b_n .* <= N\) \{: ": "tiles elsewhere, that end inside or outside",
     r"bool at_ends = .*: \d+ -> \d+$": "panels elsewhere; `polygen.lower.shifted` proves it of all",
 }
 SIZES = {"M": 4099, "N": 4093, "K": 1031}
@@ -114,6 +115,11 @@ def largest(x, w):
     return pg.relu(v), np.max(v, axis=1)
 
 
+def at_once(x, w, r):
+    v = x @ w.T + r[:, None]
+    return np.argmin(v, axis=1), pg.logsumexp(v, axis=1), np.sum(v, axis=1)
+
+
 def attended(q, k, v):
     s = (q @ k.mT) * 0.125
     return pg.softmax(s) @ v, pg.logsumexp(s, axis=-1)
@@ -147,6 +153,7 @@ KERNELS = {
     "beside": (beside, ("f16[M,K]", "f16[N,K]", "f16[K]"), "sm_80"),
     "gated": (gated, GATED, "sm_80"),
     "folded": (folded, PAIR, "sm_80"),
+    "at once": (at_once, (*PAIR, "f32[M]"), "sm_80"),
     "gated panels": (gated, GATED, "sm_90a"),
     "largest": (largest, PAIR, "sm_90a"),
     "staged": (gated, GATED, "sm_80"),
@@ -168,6 +175,7 @@ CASES = [
     ("distances", "share"), ("distances by warps", "share"), ("of columns", "share"),
     ("beside", "share"), ("computed", "make"), ("loaded", "make"), ("gated", "edge"),
     ("gated", "store_pairs"), ("folded", "edge"), ("folded", "store_pairs"),
+    ("at once", "store_pairs"),
     ("gated panels", "finish"), ("largest", "finish"), ("narrow", "finish"),
     ("distances", "finish"), ("attended", "finish"),
     ("attended by warps", "store_rows_of_states"), ("odd rows", "fetch"), ("odd rows", "store"),
@@ -185,7 +193,8 @@ def plan(name: str) -> KernelPlan:
     if name in ("computed", "loaded"):
         return computed() if name == "computed" else loaded()
     function, types, arch = KERNELS[name]
-    schedule = REGISTERS if name in ("gated", "folded") else SHARED.get(name, "auto")
+    registers = name in ("gated", "folded", "at once")
+    schedule = REGISTERS if registers else SHARED.get(name, "auto")
     kernel = pg.fuse(function, name=function.__name__)
     sizes = SIZES if types[0].endswith("[M,K]@2") or name == "rows of bytes" else None
     return kernel.compile(*types, arch=arch, schedule=schedule, sizes=sizes).passes.plan

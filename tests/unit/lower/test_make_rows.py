@@ -132,6 +132,29 @@ def test_leaves_that_make_something_else_are_refused(name: str) -> None:
         check_made_rows(plan, change(of))
 
 
+HELD = {
+    "other words": (changed("hold", words=3), "lanes hold"),
+    "another array": (changed("hold", reads=()), "lanes hold"),
+    "nothing": (without("hold"), "leaves are"),
+    "a walk over nothing": (without("walk_1_held"), "leaves are"),
+    "elements of nothing": (changed("elements_held", held=None), "elements_held goes through"),
+    "a walk of other warps": (changed("take_1", warps=8), "take_1 is of other folds or warps"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_words_that_lanes_hold_are_those_that_folds_read(name: str) -> None:
+    one = first()
+    one = replace(one, epilogue=replace(one.epilogue, row_warps=2, row_words=2))
+    plan = normed.compile(*X_W, arch="sm_90a", schedule=one).passes.plan
+    of = rows_of(plan)
+    check_made_rows(plan, of)
+    assert plan.realign is not None and plan.realign.threads == 64
+    change, message = HELD[name]
+    with pytest.raises(VerifyError, match=message):
+        check_made_rows(plan, change(of))
+
+
 def test_a_launch_that_leaves_an_operand_out_is_refused() -> None:
     plan = compiled().passes.plan
     check_preceding(plan)

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 import polygen as pg
+from polygen.decision import decision
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.program import Program
+from polygen.hardware.device import device
 from polygen.poly.row_operands import row_operands, without_row_operands
 from polygen.poly.whole_rows import levels
 from polygen.rewrite.programs import made_first, rewritten
@@ -45,6 +47,22 @@ def test_norms_may_go_both_ways() -> None:
     assert [one.function for one in made.after] == ["div", "add", "rsqrt"]  # once for a row
     assert all(len(one.domain) == 1 for one in made.after)
     assert made.passes == 1 and str(made.tensor) == "v7: bf16[M, K]"
+
+
+@pytest.mark.parametrize("m", [4096, 8192])
+def test_a_norm_whose_folds_would_slow_the_product_is_made_first(m: int) -> None:
+    """Blocks have few warps, whose lanes hold the row; behind them the product is a plain one."""
+    sizes = {"M": m, "N": 4096, "K": 4096}
+    normed = pg.fuse(lambda x, w: pg.layer_norm(x).astype("bf16") @ w.T, name="normed")
+    found = normed.program(*X_W)
+    schedule, origin = decision(found, device("sm_90a"), sizes)
+    assert schedule.makes_first and "are made first" in origin
+    warps, words = schedule.epilogue.row_warps, schedule.epilogue.row_words
+    assert warps * words * 32 * 8 == 4096 and warps <= 4
+    plain = pg.fuse(lambda x, w: x @ w.T, name="plain").program(*X_W)
+    if m == 4096:
+        assert "measured fastest for 4096x4096x4096" in origin
+        assert schedule.name == decision(plain, device("sm_90a"), sizes)[0].name
 
 
 def test_levels_count_what_is_computed_of_results() -> None:

@@ -44,6 +44,7 @@ PROBLEMS = (
     ),
     Problem(4096, 4096, 4096, element_bytes=4, terms=3),
     Problem(4096, 4096, 12288, element_bytes=4, result_bytes=4, block=32),
+    Problem(4096, 4096, 4096, functions=1, tallied=(2, 1)),
 )  # fmt: skip
 
 
@@ -73,7 +74,7 @@ WORSE = (
     "line", "across", "thread_latency", "thread_passes", "thread_start", "warp_start",
     "warp_latency", "warp_crowding", "full_rate_warps", "barrier", "round", "exchange",
     "copy_start", "fragment_latency", "vector_latency", "promote_turn",
-    "row_pass",
+    "row_pass", "tally",
     "unstored", "fold", "fold_index", "fold_exponential",
 )  # fmt: skip
 
