@@ -42,6 +42,8 @@ class CostParameters:
         fetch_rate_astride: bytes per cycle where rows lie astride the lines of the cache.
         thread_passes: through the pipe of shared memory, of what a producer's threads shift into
             place.
+        thread_rate: bytes per cycle that the threads of one producer shift into place, besides
+            what goes through that pipe.
         thread_latency: cycles from such a thread's read to its arrival.
         chain_alone: times as long for a tile of keys of a chain whose block shares with none.
         thread_start: microseconds, besides start, until threads have filled a ring's first slot.
@@ -121,6 +123,7 @@ class CostParameters:
     box_rate: float
     fetch_rate_astride: float
     thread_passes: float
+    thread_rate: float
     thread_latency: float
     thread_start: float
     chain_alone: float

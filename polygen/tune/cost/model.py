@@ -132,13 +132,16 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     Blocks side by side share its tensor cores, its shared memory and its copies; the ways out of
     their tiles go on beside each other.
     """
-    multiply = c.resident * c.products * c.element_bytes / _WORD / p.product_rate
+    # Of few tiles a multiprocessor gets fewer than it has room for.
+    beside = np.clip(np.ceil(c.clusters * c.resident / c.slots), 1, c.resident)
+    multiply = beside * c.products * c.element_bytes / _WORD / p.product_rate
     # What threads shift into place goes through the same pipe: reads of both chunks around a piece,
     # and its write.
-    shared = c.resident * (c.operand_reads + p.thread_passes * c.threaded) / p.shared_rate
-    convert = c.resident * _converting(p, c)
+    passed = beside * p.thread_passes * c.threaded / p.shared_rate
+    shared = beside * c.operand_reads / p.shared_rate + passed
+    convert = beside * _converting(p, c)
     product = np.maximum.reduce([multiply, shared, convert]) + c.instructions * p.instruction
-    product = product + c.resident * c.promoted / p.promote_rate
+    product = product + beside * c.promoted / p.promote_rate
     # Whose turn it is multiplies alone, and nobody does while sums of blocks are promoted.
     product = product + np.where((c.pingpong > 0) & (c.promoted > 0), p.promote_turn, 0.0)
     in_step = np.where(c.blocks > 2, p.wide_cluster_loss, p.cluster_loss)
@@ -147,14 +150,17 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     outgrown = np.log2(np.clip(c.along_bytes / (p.group_share * p.l2_bytes), 1.0, None))
     product = product * (1 + p.group_loss * np.where(c.groups > 1, outgrown, 0.0))
     boxes = c.box_rows / p.box_rate
-    own = c.resident * np.where(
+    own = beside * np.where(
         c.astride > 0, np.maximum(boxes, c.fetched / p.fetch_rate_astride), boxes
     )
     finish, zeros = _finish(p, c, c.split, c.panels), c.outside / p.outside_rate
     making = c.making_steps * p.fragment_latency + c.making_vectors * p.vector_latency
     sharing = np.where(c.blocks > c.split, c.blocks * p.block_step, 0.0)
     least = np.maximum.reduce([np.full_like(making, p.step), making, sharing]) + zeros
-    by_hand = np.maximum(c.thread_rounds * p.thread_latency, c.resident * _making(p, c))
+    # A thread shifts one chunk after the other, whatever other blocks do.
+    shifting = c.threaded / p.thread_rate + passed
+    waiting_for = np.maximum(c.thread_rounds * p.thread_latency, shifting)
+    by_hand = np.maximum(waiting_for, beside * _making(p, c))
 
     def waiting(busy: Column) -> tuple[Column, Column]:
         """Cycles of a k tile's copies, and of a slot's way round the ring over its slots."""

@@ -64,7 +64,7 @@ BETTER = (
     "way_out_rate", "warp_function_rate", "exchange_rate", "warp_memory",
     "lane_rate", "lane_load_rate", "producer_rate", "compute_rate", "compute_function_rate",
     "fold_rate", "promote_rate", "split_share",
-    "fragment_rate", "group_share",
+    "fragment_rate", "group_share", "thread_rate",
 )  # fmt: skip
 WORSE = (
     "droop", "written_share", "start", "instruction", "step", "latency", "crowding", "cluster_loss",
