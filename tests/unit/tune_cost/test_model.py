@@ -124,6 +124,22 @@ def test_each_pass_of_blocks_that_cover_rows_makes_terms_and_meets():
     assert cycles(schedule, passes=2) == cycles(schedule)  # of tiles alone nothing was fitted
 
 
+def test_blocks_of_a_multiprocessor_fill_their_rings_beside_each_other():
+    """Its threads shift one chunk after the other; of few tiles it has one block all the same."""
+    shared = named("cooperative_64x64x64_s6_b2").schedule
+    shared = replace(shared, roles=replace(shared.roles, producer_registers=104))
+    alone = replace(shared, min_blocks=1)
+
+    def total(schedule, rows):
+        problem = Problem(rows, 1003, 77, astride=True, access_bytes=2, threaded=(1, 1))
+        counted = counts(H200, Fitted(schedule, schedule.min_blocks), problem)
+        return times(P, Columns([counted]))["total"][0]
+
+    many, few = 1000, 512  # rows: of 256 tiles, and of 128
+    assert 1.1 * total(shared, many) < total(alone, many)
+    assert total(shared, few) == pytest.approx(total(alone, few), rel=0.01)
+
+
 @pytest.mark.parametrize("name", [*BETTER, *WORSE])
 def test_every_parameter_matters_somewhere(name):
     """A parameter that changes no time is one too many."""
