@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polygen.hardware.cost_parameters import CostParameters
+from polygen.hardware.device import common_facts
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.tune.cost.counted import Counts
 
@@ -102,7 +103,8 @@ def _before(p: CostParameters, c: Columns) -> Column:
     # However short a row, its block waits for what it reads, and for its warps.
     passes = c.first_passes * p.row_pass / multiprocessors
     busy = np.maximum(np.maximum(moved, cycles / p.clock * 1e-3), passes)
-    return np.where(written > 0, p.copy_start + busy, 0.0)
+    start = np.where(c.copied > 0, p.copy_start, p.launch_start)
+    return np.where(written > 0, start + busy, 0.0)
 
 
 def _norm(sharpness: float, *parts: Column) -> Column:
@@ -137,7 +139,9 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     multiply = beside * c.products * c.element_bytes / _WORD / p.product_rate
     # What threads shift into place goes through the same pipe: reads of both chunks around a piece,
     # and its write.
-    passed = beside * p.thread_passes * c.threaded / p.shared_rate
+    # Around a piece are those of other threads, which the L1 cache has where rings leave it room.
+    crowded = 1 + p.thread_crowding * beside * c.ahead * c.filled / p.l1_bytes
+    passed = beside * p.thread_passes * crowded * c.threaded / p.shared_rate
     shared = beside * c.operand_reads / p.shared_rate + passed
     convert = beside * _converting(p, c)
     product = np.maximum.reduce([multiply, shared, convert]) + c.instructions * p.instruction
@@ -279,8 +283,14 @@ def _warps(p: CostParameters, c: Columns) -> dict[str, Column]:
     out = out + _folding(p, c)
 
     # Narrow copies are limited by their number, wide ones by their bytes.
+    is_narrow = c.access_bytes < chunk_bytes()
     narrow = np.minimum(p.warp_narrow_rate * c.access_bytes, p.warp_fetch_rate)
-    fetch_rate = np.where(c.access_bytes < chunk_bytes(), narrow, p.warp_fetch_rate)
+    fetch_rate = np.where(is_narrow, narrow, p.warp_fetch_rate)
+    # Each thread makes its narrow copies one after the other, whatever other blocks do. Those that
+    # run ahead of short sums it makes, too.
+    threads = np.maximum(c.workers, 1) * common_facts()["warp_size"]
+    own = np.where(is_narrow, (c.filled - c.made) / c.access_bytes / threads, 0.0)
+    own = own * np.maximum(c.ahead / c.k_tiles, 1.0)
     busy = np.minimum(c.clusters / c.slots, 1.0)
     crowded = p.warp_latency * (1 + p.warp_crowding * busy)
 
@@ -297,7 +307,9 @@ def _warps(p: CostParameters, c: Columns) -> dict[str, Column]:
         shared = blocks * (c.operand_reads + c.filled) / p.warp_shared_rate
         shared = np.where(c.lanes > 0, 0.0, shared)
         # What is computed is computed by the warps that multiply.
-        copy = blocks * ((c.filled - c.made) / fetch_rate + _making(p, c))
+        copies = blocks * (c.filled - c.made) / fetch_rate
+        turns = np.where(blocks > 0, own * p.warp_narrow_turn, 0.0)
+        copy = np.maximum(copies, turns) + blocks * _making(p, c)
         # What is computed is waited for where it is read; other blocks go on meanwhile.
         alone = c.made_waits * p.warp_latency / np.maximum(blocks, 1)
         waited = np.where(blocks > 0, crowded / c.ahead + alone, 0.0)
