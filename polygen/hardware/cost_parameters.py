@@ -42,6 +42,10 @@ class CostParameters:
         fetch_rate_astride: bytes per cycle where rows lie astride the lines of the cache.
         thread_passes: through the pipe of shared memory, of what a producer's threads shift into
             place.
+        thread_rate: bytes per cycle that the threads of one producer shift into place, besides
+            what goes through that pipe.
+        thread_crowding: share by which that grows where rings take all of `l1_bytes`.
+        l1_bytes: shared memory and L1 cache of a multiprocessor together, bytes.
         thread_latency: cycles from such a thread's read to its arrival.
         chain_alone: times as long for a tile of keys of a chain whose block shares with none.
         thread_start: microseconds, besides start, until threads have filled a ring's first slot.
@@ -86,6 +90,7 @@ class CostParameters:
         lane_rate: multiply-adds per cycle where lanes multiply.
         lane_load_rate: elements per cycle that they read and convert for them.
         warp_memory: share of what kernels with roles reach of device memory, without them.
+        launch_start: microseconds that a launch takes before or behind the kernel, however small.
         copy_start: microseconds that a copy of operands takes before the kernel, however small.
         rows_share: of the nominal bandwidth of device memory that the launch reaches which follows
             a kernel and finishes its rows.
@@ -97,6 +102,7 @@ class CostParameters:
         warp_sharpness: exponent of the norm that joins the limits of a k tile, without roles.
         warp_fetch_rate: bytes per cycle that asynchronous copies bring.
         warp_narrow_rate: copies of less than 16 bytes per cycle, without roles.
+        warp_narrow_turn: cycles that each of these takes the thread that makes it.
         warp_latency: cycles from such a copy's issue to its arrival.
         warp_crowding: as `crowding`, without roles.
         full_rate_warps: resident warps that keep the tensor cores busy.
@@ -122,6 +128,9 @@ class CostParameters:
     box_rate: float
     fetch_rate_astride: float
     thread_passes: float
+    thread_rate: float
+    thread_crowding: float
+    l1_bytes: float
     thread_latency: float
     thread_start: float
     chain_alone: float
@@ -163,6 +172,7 @@ class CostParameters:
     lane_rate: float
     lane_load_rate: float
     warp_memory: float
+    launch_start: float
     copy_start: float
     rows_share: float
     warp_start: float
@@ -173,6 +183,7 @@ class CostParameters:
     warp_sharpness: float
     warp_fetch_rate: float
     warp_narrow_rate: float
+    warp_narrow_turn: float
     warp_latency: float
     warp_crowding: float
     full_rate_warps: float

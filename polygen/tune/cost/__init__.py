@@ -86,7 +86,7 @@ def following(device: Device, read: int, written: int) -> float:
     """
     p = cost_parameters(device)
     moved = (read + p.written_share * written) / (p.rows_share * p.memory) * 1e-3
-    return p.copy_start + moved
+    return p.launch_start + moved
 
 
 def predict_all(device: Device, fitted: Sequence[Fitted], problem: Problem) -> list[float]:

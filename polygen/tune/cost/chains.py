@@ -122,7 +122,7 @@ def chain_time(device: Device, schedule: Schedule, problem: ChainProblem) -> flo
     found = start + max(cycles / (p.clock * _KILO), problem.bytes / bandwidth)
     if parts > 1:
         each = problem.matrices * problem.rows * (problem.columns + 2) * _SUM_BYTES
-        found += p.copy_start + 2 * parts * each / bandwidth
+        found += p.launch_start + 2 * parts * each / bandwidth
     return found
 
 

@@ -112,7 +112,10 @@ def _copies(c: Counts, p: CostParameters) -> str:
     rate = min(rate, p.l2_rate / busy)
     found = f"{c.fetched}{shared} B, {rate:.0f} B a cycle{astride}"
     if c.threaded:
-        by_hand = f"{c.threaded} B by threads in {c.thread_rounds} round(s)"
+        by_hand = (
+            f"{c.threaded} B by threads in {c.thread_rounds} round(s), "
+            f"{p.thread_rate:.0f} B a cycle"
+        )
         found = f"{found}; {by_hand}" if c.fetched else by_hand
     made = "; ".join(_made(c, p))
     if made:

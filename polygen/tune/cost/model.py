@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polygen.hardware.cost_parameters import CostParameters
+from polygen.hardware.device import common_facts
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.tune.cost.counted import Counts
 
@@ -100,7 +101,8 @@ def _before(p: CostParameters, c: Columns) -> Column:
     # However short a row, its block waits for what it reads, and for its warps.
     passes = c.first_passes * p.row_pass / multiprocessors
     busy = np.maximum(np.maximum(moved, cycles / p.clock * 1e-3), passes)
-    return np.where(written > 0, p.copy_start + busy, 0.0)
+    start = np.where(c.copied > 0, p.copy_start, p.launch_start)
+    return np.where(written > 0, start + busy, 0.0)
 
 
 def _norm(sharpness: float, *parts: Column) -> Column:
@@ -130,14 +132,19 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     Blocks side by side share its tensor cores, its shared memory and its copies; the ways out of
     their tiles go on beside each other.
     """
-    multiply = c.resident * c.products * c.element_bytes / _WORD / p.product_rate
+    # Of few tiles a multiprocessor gets fewer than it has room for.
+    beside = np.clip(np.ceil(c.clusters * c.resident / c.slots), 1, c.resident)
+    multiply = beside * c.products * c.element_bytes / _WORD / p.product_rate
     # What threads shift into place goes through the same pipe: reads of both chunks around a piece,
     # and its write.
-    shared = c.resident * (c.operand_reads + p.thread_passes * c.threaded) / p.shared_rate
-    convert = c.resident * _converting(p, c)
-    tally = c.resident * c.tallied * p.tally / p.fold_rate
+    # Around a piece are those of other threads, which the L1 cache has where rings leave it room.
+    crowded = 1 + p.thread_crowding * beside * c.ahead * c.filled / p.l1_bytes
+    passed = beside * p.thread_passes * crowded * c.threaded / p.shared_rate
+    shared = beside * c.operand_reads / p.shared_rate + passed
+    convert = beside * _converting(p, c)
+    tally = beside * c.tallied * p.tally / p.fold_rate
     product = np.maximum.reduce([multiply, shared, convert, tally]) + c.instructions * p.instruction
-    product = product + c.resident * c.promoted / p.promote_rate
+    product = product + beside * c.promoted / p.promote_rate
     # Whose turn it is multiplies alone, and nobody does while sums of blocks are promoted.
     product = product + np.where((c.pingpong > 0) & (c.promoted > 0), p.promote_turn, 0.0)
     in_step = np.where(c.blocks > 2, p.wide_cluster_loss, p.cluster_loss)
@@ -146,14 +153,17 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     outgrown = np.log2(np.clip(c.along_bytes / (p.group_share * p.l2_bytes), 1.0, None))
     product = product * (1 + p.group_loss * np.where(c.groups > 1, outgrown, 0.0))
     boxes = c.box_rows / p.box_rate
-    own = c.resident * np.where(
+    own = beside * np.where(
         c.astride > 0, np.maximum(boxes, c.fetched / p.fetch_rate_astride), boxes
     )
     finish, zeros = _finish(p, c, c.split, c.panels), c.outside / p.outside_rate
     making = c.making_steps * p.fragment_latency + c.making_vectors * p.vector_latency
     sharing = np.where(c.blocks > c.split, c.blocks * p.block_step, 0.0)
     least = np.maximum.reduce([np.full_like(making, p.step), making, sharing]) + zeros
-    by_hand = np.maximum(c.thread_rounds * p.thread_latency, c.resident * _making(p, c))
+    # A thread shifts one chunk after the other, whatever other blocks do.
+    shifting = c.threaded / p.thread_rate + passed
+    waiting_for = np.maximum(c.thread_rounds * p.thread_latency, shifting)
+    by_hand = np.maximum(waiting_for, beside * _making(p, c))
 
     def waiting(busy: Column) -> tuple[Column, Column]:
         """Cycles of a k tile's copies, and of a slot's way round the ring over its slots."""
@@ -272,8 +282,14 @@ def _warps(p: CostParameters, c: Columns) -> dict[str, Column]:
     out = out + _folding(p, c)
 
     # Narrow copies are limited by their number, wide ones by their bytes.
+    is_narrow = c.access_bytes < chunk_bytes()
     narrow = np.minimum(p.warp_narrow_rate * c.access_bytes, p.warp_fetch_rate)
-    fetch_rate = np.where(c.access_bytes < chunk_bytes(), narrow, p.warp_fetch_rate)
+    fetch_rate = np.where(is_narrow, narrow, p.warp_fetch_rate)
+    # Each thread makes its narrow copies one after the other, whatever other blocks do. Those that
+    # run ahead of short sums it makes, too.
+    threads = np.maximum(c.workers, 1) * common_facts()["warp_size"]
+    own = np.where(is_narrow, (c.filled - c.made) / c.access_bytes / threads, 0.0)
+    own = own * np.maximum(c.ahead / c.k_tiles, 1.0)
     busy = np.minimum(c.clusters / c.slots, 1.0)
     crowded = p.warp_latency * (1 + p.warp_crowding * busy)
 
@@ -290,7 +306,9 @@ def _warps(p: CostParameters, c: Columns) -> dict[str, Column]:
         shared = blocks * (c.operand_reads + c.filled) / p.warp_shared_rate
         shared = np.where(c.lanes > 0, 0.0, shared)
         # What is computed is computed by the warps that multiply.
-        copy = blocks * ((c.filled - c.made) / fetch_rate + _making(p, c))
+        copies = blocks * (c.filled - c.made) / fetch_rate
+        turns = np.where(blocks > 0, own * p.warp_narrow_turn, 0.0)
+        copy = np.maximum(copies, turns) + blocks * _making(p, c)
         # What is computed is waited for where it is read; other blocks go on meanwhile.
         alone = c.made_waits * p.warp_latency / np.maximum(blocks, 1)
         waited = np.where(blocks > 0, crowded / c.ahead + alone, 0.0)
