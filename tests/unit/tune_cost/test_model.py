@@ -63,7 +63,7 @@ BETTER = (
     "warp_rate", "double_rate", "warp_shared_rate", "warp_fetch_rate", "warp_narrow_rate",
     "way_out_rate", "warp_function_rate", "exchange_rate", "warp_memory",
     "lane_rate", "lane_load_rate", "producer_rate", "compute_rate", "compute_function_rate",
-    "fold_rate", "promote_rate", "split_share",
+    "fold_rate", "promote_rate", "promote_beside", "split_share",
     "fragment_rate", "group_share",
 )  # fmt: skip
 WORSE = (
