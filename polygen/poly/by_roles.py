@@ -97,6 +97,7 @@ def by_roles(tiles: Tiling, schedule: Schedule, epilogue: Epilogue, main: MainLo
         lags=tuple((f"ring_{ring.name}", shape.lag) for ring in main.rings),
         fields=(
             ("ring", "pipeline.stages or pipeline.in_flight"),
+            ("inner", "pipeline.overlap"),
             ("result", "epilogue.slots"),
             ("panel", "epilogue.prefetch"),
         ),

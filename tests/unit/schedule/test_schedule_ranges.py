@@ -348,7 +348,7 @@ def test_runs_of_blocks_that_are_promoted_beside_products(overlap):
     if overlap in (1, 2, 4, 8):
         code(base, *program)
         return
-    with pytest.raises(PolygenError, match="pipeline.overlap") as caught:
+    with pytest.raises(PolygenError, match=r"pipeline\.overlap") as caught:
         code(base, *program)
     assert caught.value.nearest or "Nearest" in str(caught.value)
 
