@@ -146,7 +146,8 @@ def test_every_parameter_matters_somewhere(name):
             held=(8, 64), row_passes=3 * 65536,
         )
     )  # fmt: skip
-    fitted = [Fitted(s, 1) for s in (*schedules, *direct, *roomy, *copying, *making)]
+    runs = [replace(s, pipeline=replace(s.pipeline, overlap=8)) for s in direct]
+    fitted = [Fitted(s, 1) for s in (*schedules, *direct, *roomy, *copying, *making, *runs)]
     changed = replace(P, **{name: 4 * getattr(P, name)})
     for problem in problems:
         rows = Columns([counts(H200, one, problem) for one in fitted])
