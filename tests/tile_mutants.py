@@ -83,6 +83,7 @@ class Case:
     k: int | None = None  # blocks of a cluster that share sums
     registers: int | None = None  # of the producer
     folds: bool = False  # whether terms are folded
+    overlap: int = 1  # blocks of a run, of sums in blocks
 
 
 CASES = (
@@ -135,6 +136,13 @@ CASES = (
     Case(
         "cooperative, sums in blocks", "sm_90a/cooperative_128x64x64.toml", main=IN_BLOCKS, stages=3
     ),
+    Case(
+        "cooperative, runs of blocks",
+        "sm_90a/cooperative_128x64x64.toml",
+        main=IN_BLOCKS,
+        stages=3,
+        overlap=2,
+    ),
     Case("ping-pong, sums in blocks", "sm_90a/pingpong_64x96x64_s10.toml", main=IN_PAIRS, stages=4),
     Case(
         "ping-pong, one operand by threads",
@@ -160,6 +168,8 @@ def program(case: Case) -> TileProgram:
         schedule = replace(schedule, pipeline=pipeline)
     if case.stages is not None:
         schedule = replace(schedule, pipeline=replace(schedule.pipeline, stages=case.stages))
+    if case.overlap > 1:
+        schedule = replace(schedule, pipeline=replace(schedule.pipeline, overlap=case.overlap))
     if case.k is not None:
         schedule = replace(schedule, cluster=replace(schedule.cluster, k=case.k))
     if case.registers is not None:
@@ -758,7 +768,13 @@ EQUIVALENT = (
     ),
     Equivalent(
         ("wait_store -1 iteration(s)",),
-        ("cooperative, pair", "cooperative, sums", "cooperative, filled", "shared sums"),
+        (
+            "cooperative, pair",
+            "cooperative, sums",
+            "cooperative, runs",
+            "cooperative, filled",
+            "shared sums",
+        ),
         "of two slots, a panel writes over the one that was stored two panels before; a wait for "
         "all stores one panel before comes behind that",
     ),
@@ -905,7 +921,7 @@ EQUIVALENT = (
     ),
     Equivalent(
         ("arrive_empty_ring +1 iteration(s)", "arrive_empty_ring_a +1 iteration(s)"),
-        _LAGGING,
+        (*_LAGGING, "cooperative, runs"),
         "the slot is released later, and with its rings of three or more nobody waits for it yet",
     ),
     Equivalent(
@@ -947,8 +963,13 @@ EQUIVALENT = (
     ),
     Equivalent(
         ("arrive_empty_ring after promote", "arrive_empty_ring after wait_promote"),
-        ("cooperative, sums", "ping-pong, sums"),
+        ("cooperative, sums", "cooperative, runs", "ping-pong, sums"),
         "the slot is released later, which is slower and no less ordered",
+    ),
+    Equivalent(
+        ("wait_promote_last -1 iteration(s)",),
+        ("cooperative, runs",),
+        "one instruction covers the rows: the wait runs before the loop over them, not in it",
     ),
     Equivalent(
         ("wait_promote -1 iteration(s)",),

@@ -52,6 +52,15 @@ def sum_register(dtype: DType) -> tuple[str, str]:
     return _SUMS[dtype.name]
 
 
+def set_of(sets: int) -> str:
+    """The index of the registers that the sums of k tile `k` take in turns; "" where there is one.
+
+    Registers have no addresses: where the code has several iterations of a loop in one, the
+    compiler sees which set each has, if it need not ask whether numbers are negative.
+    """
+    return f"[(unsigned)k % {sets}]" if sets > 1 else ""
+
+
 def real_type(dtype: DType) -> str:
     """The C type in which everything behind sums is computed."""
     return "double" if dtype == F64 else "float"

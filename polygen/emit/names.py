@@ -49,7 +49,7 @@ _MADE = re.compile(
     r"(wait|arrive|bar|fence|retire|skip|fetch)_|\w+_(warps|producer|loader|consumer)(_behind)*$"
     r"|z\d+$|over\d+$|k_inside$|(sum|mma|multiply|multiply_matrices|low_[ab])_\d+s?$|(copy|load|fragment)_[ab]\d*$"
     r"|(find|page|fill)_[abc]$"
-    r"|(inner|scales|promote|read_scales)(_\d+)?(_row|_column|_all)?$"
+    r"|(inner|scales|promote|read_scales|promote_last)(_\d+)?(_row|_column|_all)?$"
     r"|(begin|combine|give|take|finish|walk)_\d+(_\d+)?$|elements$|results$|(begin|merge)_(reference|states|sum)$|combine_[a-z_]+$|fold_(i|q|w|place|rows?|columns|block|results?|read\d+_words|parts(_\d+)?|elements|own|v\d+(_\w+)?|(at|from|\w+_part)?\d+|at|e)$"
     r"|((part|whole)_)?state_\w+$|part_sums$|(items|tiles_m|tiles_n)_\d+$"
     r"|(from|to|blocks|length|extent|step|end|rows|pitch)_\d+(_\d+)?$|realign_\w+$"

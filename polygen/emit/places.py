@@ -88,6 +88,7 @@ def _registers(plan: KernelPlan, place: Place) -> list[str]:
     atom, (rows, columns) = plan.atom, plan.tiles.atoms
     (kind, _) = sum_register(atom.c.dtype)
     wide = {work.total: work.columns // atom.n or columns for work in plan.of(Product)}
+    sets = {work.total: f"[{work.sets}]" for work in plan.of(Product) if work.sets > 1}
     totals = list(dict.fromkeys(work.total for work in plan.of(Product)))
     totals += list(dict.fromkeys(work.total for work in plan.of(Promote)))
     landings = [one for work in plan.of(Send) for one in work.landings]
@@ -112,7 +113,8 @@ def _registers(plan: KernelPlan, place: Place) -> list[str]:
         own = ("group" if count > 1 else "0" for count in plan.tiles.warps)
         quarter += "".join(f", w_{axis} = {part}" for axis, part in zip("mn", own, strict=True))
     cleared = ", ".join(
-        f"{total}[{rows}][{wide.get(total, columns)}][{atom.c.registers}] = {{}}"
+        f"{total}{sets.get(total, '')}[{rows}][{wide.get(total, columns)}]"
+        f"[{atom.c.registers}] = {{}}"
         for total in totals
     )
     whole = [

@@ -57,6 +57,7 @@ class CostParameters:
         vector_latency: cycles more for each vector along k of which one reads numbers for it.
         promote_rate: sums of blocks per cycle that consumers add to whole ones.
         row_pass: microseconds of a multiprocessor for a block on a short row that is made.
+        promote_beside: likewise, while the next block is multiplied.
         promote_turn: cycles between two blocks' products of a consumer whose turn it is.
         outside_rate: bytes per cycle that the copy engine fills with zeros outside an array.
         l2_rate: bytes per cycle that the L2 cache gives all multiprocessors together.
@@ -141,6 +142,7 @@ class CostParameters:
     vector_latency: float
     compute_function_rate: float
     promote_rate: float
+    promote_beside: float
     promote_turn: float
     row_pass: float
     outside_rate: float

@@ -5,6 +5,7 @@ from __future__ import annotations
 from polygen.errors import ScheduleError, UnsupportedProgram
 from polygen.hardware.atom import Atom
 from polygen.poly.match import Match
+from polygen.poly.promoted_by import MOST_OVERLAP, SETS
 from polygen.schedule.model import Schedule
 
 
@@ -48,9 +49,10 @@ def check_promoting(schedule: Schedule, match: Match) -> None:
     Raises:
         ScheduleError: with the field to change.
     """
-    if not match.block:
-        return
     where, block, depth = f"schedule {schedule.name}", match.block, schedule.tile.cta.k
+    _check_overlap(schedule, block, where)
+    if not block:
+        return
     if schedule.loops.k != "forward":
         raise ScheduleError(
             f'loops.k = "{schedule.loops.k}" with sums in blocks of {block}',
@@ -82,6 +84,36 @@ def check_promoting(schedule: Schedule, match: Match) -> None:
             where=where,
             why="a block is promoted behind its last k tile",
             nearest=f"tile.cta.k = {block_tile(block, depth)}",
+        )
+
+
+def _check_overlap(schedule: Schedule, block: int, where: str) -> None:
+    """Refuse runs of blocks whose inner sums would have no registers in turns."""
+    overlap, depth = schedule.pipeline.overlap, schedule.tile.cta.k
+    if overlap == 1:
+        return
+    if not block:
+        raise ScheduleError(
+            f"pipeline.overlap = {overlap} with sums in no blocks",
+            where=where,
+            why="what is promoted beside products are the sums of blocks of k",
+            nearest="Use pipeline.overlap = 1",
+        )
+    if overlap % SETS or overlap > MOST_OVERLAP:
+        fewer = min(overlap - overlap % SETS, MOST_OVERLAP)
+        raise ScheduleError(
+            f"pipeline.overlap = {overlap}",
+            where=where,
+            why=f"inner sums have {SETS} sets of registers in turns, and a run of blocks is one "
+            "iteration of the code",
+            nearest=f"Use 1, or an even number up to {MOST_OVERLAP}: pipeline.overlap = {fewer}",
+        )
+    if block != depth:
+        raise ScheduleError(
+            f"pipeline.overlap = {overlap} with tile.cta.k = {depth} and blocks of {block}",
+            where=where,
+            why="a block is promoted while the next k tile is multiplied, which is the next block",
+            nearest=f"Use pipeline.overlap = 1, or tile.cta.k = {block}",
         )
 
 

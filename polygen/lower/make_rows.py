@@ -10,6 +10,7 @@ synchronised and proved like those, and its leaves are the same (`polygen.lower.
 
 from __future__ import annotations
 
+from polygen.frontend.closure import needed
 from polygen.frontend.program import Access, Program
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.block_plan import block_parts
@@ -24,7 +25,6 @@ from polygen.poly.follow_program import follow_program
 from polygen.poly.realign_program import WHERE
 from polygen.poly.row_operands import MadeRows
 from polygen.poly.whole_rows import levels
-from polygen.rewrite.simplify import needed
 from polygen.schedule.realign import WARPS
 
 

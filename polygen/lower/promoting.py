@@ -73,6 +73,7 @@ class Promote:
         parts: where an agent's part begins along m and n, as terms.
         extents: of the problem along m and n.
         block: indices of k.
+        sets: of the inner sum's registers, which blocks take in turns.
     """
 
     inner: str
@@ -91,6 +92,7 @@ class Promote:
     parts: tuple[str, str]
     extents: tuple[Dim, Dim]
     block: int
+    sets: int = 1
 
     @property
     def tiles(self) -> int:
@@ -165,6 +167,7 @@ def promote(
     atom: Atom,
     parts: tuple[str, str],
     extents: tuple[Dim, Dim],
+    sets: int = 1,
 ) -> Promote:
     """How the blocks of a product's sum are promoted.
 
@@ -175,6 +178,7 @@ def promote(
         atom: the instruction.
         parts: where an agent's part of a tile begins along m and n, as terms.
         extents: of the problem along m and n.
+        sets: of the inner sum's registers.
 
     Raises:
         VerifyError: an element would take factors of another row or column.
@@ -196,6 +200,7 @@ def promote(
         parts=parts,
         extents=extents,
         block=product.block,
+        sets=sets,
     )
     prove(found, atom, tiles)
     return found

@@ -17,6 +17,7 @@ from polygen.lower.promoting import numbers_held
 from polygen.lower.tally import WAYS
 from polygen.poly.match import Match
 from polygen.poly.pointwise import Pointwork
+from polygen.poly.promoted_by import SETS
 from polygen.poly.register_operands import kept
 from polygen.poly.results import panel_columns
 from polygen.poly.tiling import Tiling
@@ -37,6 +38,16 @@ def sums_held(matched: Match, tiles: Tiling, atom: Atom) -> int:
         return sum(2 * each + numbers_held(one, tiles, atom) for one in matched.products)
     own = len(matched.products) * each
     return own if matched.rest is None else own + matched.rest.padded // atom.n * tile
+
+
+def overlapped(schedule: Schedule, matched: Match, tiles: Tiling, atom: Atom) -> int:
+    """Registers of a thread while blocks are promoted beside products, which have another set of
+    inner sums; 0: none are. Behind the main loop no inner sum is left.
+    """
+    if schedule.pipeline.overlap == 1:
+        return 0
+    more = (SETS - 1) * len(matched.products) * tiles.atoms[0] * tiles.atoms[1] * atom.c.registers
+    return sums_held(matched, tiles, atom) + more + int(read(FILE)["consumers"]["least"])
 
 
 def fragments_held(schedule: Schedule, matched: Match, tiles: Tiling, atom: Atom) -> int:
@@ -127,7 +138,8 @@ def registers_needed(
     if making:
         beside = max(beside, making + int(figures["making"]))
     folded = fold_registers(work, tiles, atom) + tally_registers(work, matched, tiles)
-    return sums_held(matched, tiles, atom) + beside + folded
+    needed = sums_held(matched, tiles, atom) + beside + folded
+    return max(needed, overlapped(schedule, matched, tiles, atom))
 
 
 def doubt() -> int:

@@ -11,7 +11,7 @@ from polygen.hardware.device import Device
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.memory import SUM_BYTES, rings, workers
 from polygen.lower.plan import Resources
-from polygen.lower.registers import fragments_held, sums_held
+from polygen.lower.registers import fragments_held, overlapped, sums_held
 from polygen.poly.by_lanes import held as held_by_lanes
 from polygen.poly.fills import figures, held, piece_registers, ring_pieces
 from polygen.poly.match import Match
@@ -94,6 +94,7 @@ def resources(
     fragments += fragments_held(schedule, matched, tiles, atom)
     fragments += _staged(schedule, matched, tiles, device)
     registers = sums + fragments + int(read("registers.toml")["addresses"][atom.scope])
+    registers = max(registers, overlapped(schedule, matched, tiles, atom))
     if schedule.specialised:
         one = tiles.atoms[1] * atom.c.registers
         _check_given(schedule, device, workers(schedule, tiles), registers, sums, one)

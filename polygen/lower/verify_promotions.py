@@ -51,15 +51,30 @@ def check_promotions(plan: KernelPlan, of: Promote, check_address: Address) -> N
             where=where,
         )
     extents = (plan.match.m, plan.match.n)
-    wanted = promote(
-        product, (of.inner, of.total, of.scales), plan.tiles, plan.atom, of.parts, extents
-    )
-    if of != wanted:
-        raise VerifyError(f"{of.total} is promoted as {of}", where=where)
+    called, sets = (of.inner, of.total, of.scales), _sets(plan, of)
+    wanted = promote(product, called, plan.tiles, plan.atom, of.parts, extents, sets)
+    if of != wanted or work.sets != sets:
+        raise VerifyError(f"{of.total} is promoted as {of}, of {work.sets} set(s)", where=where)
     prove(of, plan.atom, plan.tiles)
     _check_parts(plan, of)
     for factor, element in zip(of.factors, product.factors, strict=True):
         _check_factor(factor, element, check_address)
+
+
+def _sets(plan: KernelPlan, of: Promote) -> int:
+    """Sets of the inner sum's registers: leaves take that of k tile `k`, which is the block's.
+
+    Raises:
+        VerifyError: the tile program has blocks in other slots.
+    """
+    buffer = plan.tile_program.buffer(of.inner)
+    coordinates, slot = buffer.slot or ((), "")
+    in_turns = coordinates and slot == f"{coordinates[-1]} mod {buffer.slots}"
+    if buffer.slots > 1 and not (in_turns and of.tiles == 1):
+        raise VerifyError(
+            f"blocks of {of.tiles} k tiles lie in slots {buffer.slot}", where=plan.entry
+        )
+    return buffer.slots
 
 
 def _check_parts(plan: KernelPlan, of: Promote) -> None:

@@ -41,6 +41,7 @@ from polygen.lower.work import FIRST_OF_TILE, Boxes, Combine, Locate, Move, Prod
 from polygen.poly.derive_syncs import Synchronised
 from polygen.poly.match import REST_RING
 from polygen.poly.pointwise import Element
+from polygen.poly.promoted_by import PROMOTE_LAST
 
 _TILE, _STEP, _PANEL = ("i",), ("i", "k"), ("i", "p")
 _GROUP = AGENTS["consumer"]
@@ -221,7 +222,9 @@ class _Leaves:
             if tree.main.block:
                 each = tree.main.block // tiles.cta[2]
                 begins = (("k", each), ("s", 0)) if each > 1 else (("s", 0),)
-                product = replace(product, total=one.called("inner"), overwrites=begins)
+                total = one.called("inner")
+                sets = tree.synchronised.program.buffer(total).slots
+                product = replace(product, total=total, overwrites=begins, sets=sets)
             yield Leaf(name, "multiply", "wgmma", ("i", "k", "s", "m"), product)
         loops = tree.synchronised.program.statement("commit").loops
         yield Leaf("commit", "commit", "wgmma", loops, Groups())
@@ -248,10 +251,12 @@ class _Leaves:
         for one, product in zip(given.tree.main.products, given.match.products, strict=True):
             names = (one.called("inner"), one.called("sum"), one.called("scales"))
             extents = (given.match.m, given.match.n)
-            work = promote(product, names, tiles, given.atom, (rows, columns), extents)
+            sets = given.tree.synchronised.program.buffer(names[0]).slots
+            work = promote(product, names, tiles, given.atom, (rows, columns), extents, sets)
             if one.scaled:
                 yield Leaf(one.called("read_scales"), "read_scales", "threads", _STEP, work)
-            yield Leaf(one.called("promote"), "promote", "threads", ("i", "k", "m"), work)
+            for name in ("promote", PROMOTE_LAST) if sets > 1 else ("promote",):
+                yield Leaf(one.called(name), "promote", "threads", ("i", "k", "m"), work)
 
     def _fragments(self, made: list[str]) -> Iterator[Leaf]:
         """What consumers compute of a ring, to multiply it from registers."""

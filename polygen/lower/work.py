@@ -323,6 +323,7 @@ class Product:
     # Where sums are overwritten, loops are multiples of these numbers, or 0 where the number is 0;
     # everywhere else they are added to. None: they always are.
     overwrites: tuple[tuple[str, int], ...] | None = None
+    sets: int = 1  # of the sums' registers, which k tiles take in turns
 
     @property
     def buffers(self) -> tuple[str, str]:

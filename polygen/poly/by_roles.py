@@ -97,6 +97,7 @@ def by_roles(tiles: Tiling, schedule: Schedule, epilogue: Epilogue, main: MainLo
         lags=tuple((f"ring_{ring.name}", shape.lag) for ring in main.rings),
         fields=(
             ("ring", "pipeline.stages or pipeline.in_flight"),
+            ("inner", "pipeline.overlap"),
             ("result", "epilogue.slots"),
             ("panel", "epilogue.prefetch"),
         ),
@@ -178,18 +179,22 @@ def _main(shape: RoleShape) -> Part:
         tallies += made
         registers.append(held)
     multiply = flat(steps(multiply, *(f"tally_{name}" for name in main.folded)))
-    promoted: tuple[TileStatement, ...] = ()
-    if main.block:
-        before, behind = promotions(shape)
-        promoted = (*before.statements, *behind.statements)
-        registers += before.buffers
-        multiply = flat(steps(before.order, multiply, behind.order))
     first = in_turn(filling, ahead)
+    promoted: tuple[TileStatement, ...] = ()
+    runs, when, together = multiply, dict(first.early), ("", 1)
+    if main.block:
+        blocks = promotions(shape)
+        promoted, together = blocks.statements, blocks.together
+        registers += blocks.buffers
+        (before, behind), (early, late) = blocks.order, blocks.schedule
+        multiply, runs = flat(steps(before, multiply, behind)), flat(steps(early, multiply, late))
+        when |= dict(blocks.late)
+    emitted = loop("k", flat(steps(first.schedule, runs)), "separate[x]", **when)
     return Part(
         (*first.statements, *making.statements, *products, *closing, *tallies, *promoted),
         (*buffers, *first.buffers, *making.buffers, *sums, *registers),
         loop("k", flat(steps(first.order, multiply))),
-        loop("k", flat(steps(first.schedule, multiply)), "separate[x]", **dict(first.early)),
+        replace(emitted, together=together),
     )
 
 

@@ -10,6 +10,18 @@ An inner sum is a version of its own for every block, and all of them share one 
 that the products of a block are complete before it is promoted, and it is promoted before the next
 block's first product, are dependences like others: the wait and the fence are derived. With the
 wait a slot of the ring is free as well, and its release does not lag where every k tile is a block.
+
+Inner sums of a warpgroup may have registers twice, as a ring of two slots. Then a block is promoted
+while the products of the next one run (`pipeline.overlap`):
+
+    multiply[i,k,s,m] commit[i,k]
+    promote[i,k-1,m]       waits for all products but those
+    read_scales[i,k]
+    promote_last[i,k,m]    behind the last block of a run, whose products nothing else runs beside
+
+Registers have no addresses, so a run of blocks is one iteration of the code (`Loop.together`); and
+the compiler follows products across none, so that a run ends with nothing on its way. Blocks that
+are too few for a run are promoted one by one.
 """
 
 from __future__ import annotations
@@ -18,11 +30,12 @@ from dataclasses import dataclass
 
 from polygen import isl
 from polygen.errors import VerifyError
-from polygen.poly.kernel_parts import MainLoop, Part, Product, alone
+from polygen.poly.kernel_parts import MainLoop, Product
 from polygen.poly.legality import Proof
+from polygen.poly.promoted_by import SETS, promoted_by
 from polygen.poly.role_shape import RoleShape, tile_of
 from polygen.poly.tile_program import Buffer, Place, TileStatement
-from polygen.poly.tile_tree import loop, steps
+from polygen.poly.tile_tree import Steps, loop, steps
 
 
 def whole_blocks(each: int) -> str:
@@ -122,12 +135,36 @@ def inner_of_warp(product: Product, each: int) -> str:
     return f"{product.called('inner')}[{'k' if each == 1 else f'floor(k/{each})'},w,m,n]"
 
 
-def promotions(shape: RoleShape) -> tuple[Part, Part]:
-    """What reads factors in front of the products, and what promotes behind; in the loop over k."""
-    consumer, each = shape.consumer, shape.block_tiles
+@dataclass(frozen=True, slots=True)
+class Promotions:
+    """What consumers do of sums in blocks, in the loop over k.
+
+    Attributes:
+        statements: that read factors, and promote.
+        buffers: inner sums and factors.
+        order: their meaning: in front of the products, and behind them.
+        schedule: what runs, likewise.
+        late: when statements run in the loop, where that is not their own iteration of it.
+        together: as of `Loop`.
+    """
+
+    statements: tuple[TileStatement, ...]
+    buffers: tuple[Buffer, ...]
+    order: tuple[Steps, Steps]
+    schedule: tuple[Steps, Steps]
+    late: tuple[tuple[str, str], ...] = ()
+    together: tuple[str, int] = ("", 1)
+
+
+def promotions(shape: RoleShape) -> Promotions:
+    """What reads factors in front of the products, and what promotes behind."""
+    consumer, each, run = shape.consumer, shape.block_tiles, shape.overlap
     own = f"{shape.own(consumer)} and 0 <= k < k_tiles"
     rows = shape.tiles.atoms[0]
-    reads, promoting = [], []
+    last = f"{own} and (k + 1) mod {each} = 0 and 0 <= m < {rows}"
+    when = [(name, f"{last} and {of}") for name, of in promoted_by(run, "k")]
+    reads: list[TileStatement] = []
+    promoting: dict[str, list[TileStatement]] = {name: [] for name, _ in when}
     buffers: list[Buffer] = []
     for product in shape.main.products:
         scales, inner = product.called("scales"), product.called("inner")
@@ -140,16 +177,25 @@ def promotions(shape: RoleShape) -> tuple[Part, Part]:
                     (tile_of(consumer),), (held,), "move",
                 )
             )  # fmt: skip
-        last = f"{own} and (k + 1) mod {each} = 0 and 0 <= m < {rows}"
-        promoting.append(
-            consumer.runs(
-                product.called("promote"), ("i", "k", "m"), last,
-                (inner_cell(shape, product), *([held] if product.scaled else []),
-                 f"{total} : k >= {each}"), (total,),
-            )
-        )  # fmt: skip
-        names = (inner, scales) if product.scaled else (inner,)
-        buffers += [consumer.keeps(name, 2) for name in names]
-    tree = loop("m", steps(*(one.name for one in promoting)))
-    before = alone(reads, buffers, steps(*(one.name for one in reads)))
-    return before, alone(promoting, (), steps(tree))
+        cells = (inner_cell(shape, product), *([held] if product.scaled else []))
+        for name, bounds in when:
+            promoting[name].append(
+                consumer.runs(
+                    product.called(name), ("i", "k", "m"), bounds,
+                    (*cells, f"{total} : k >= {each}"), (total,),
+                )
+            )  # fmt: skip
+        slot = (("i", "b"), f"b mod {SETS}") if run > 1 else None
+        buffers.append(consumer.keeps(inner, 2, slots=SETS if run > 1 else 1, slot=slot))
+        buffers += [consumer.keeps(scales, 2)] if product.scaled else []
+    read = steps(*(one.name for one in reads))
+    behind = [loop("m", steps(*(s.name for s in of))) for of in promoting.values()]
+    statements = (*reads, *(one for of in promoting.values() for one in of))
+    order = read, steps(*behind)
+    if run == 1:
+        return Promotions(statements, tuple(buffers), order, order)
+    # The next block's products are issued, then this one is promoted, and its factors are free.
+    schedule = steps(), steps(behind[0], *read.children, behind[1])
+    late = tuple((one.name, "k + 1") for one in promoting["promote"])
+    first = promoting["promote"][0].name
+    return Promotions(statements, tuple(buffers), order, schedule, late, (first, run))

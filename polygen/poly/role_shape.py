@@ -39,7 +39,13 @@ class RoleShape:
     @property
     def lag(self) -> int:
         """K tiles by which the release of a slot is late: none where all of them are waited for."""
-        return 0 if self.block_tiles == 1 else self.schedule.pipeline.in_flight
+        alone = self.block_tiles == 1 and self.overlap == 1
+        return 0 if alone else self.schedule.pipeline.in_flight
+
+    @property
+    def overlap(self) -> int:
+        """Blocks of a sum in a run, in which each is promoted beside the next one's products."""
+        return self.schedule.pipeline.overlap
 
     @property
     def completed(self) -> str:

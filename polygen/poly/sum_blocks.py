@@ -7,15 +7,16 @@ is a promotion; when they run, block by block, is the order in which blocks are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from polygen import isl
 from polygen.poly.sum_parts import Parts, only, order_of
 from polygen.poly.tile_program import TileProgram, TileStatement
-from polygen.poly.versions import TileModel
+from polygen.poly.versions import TileModel, union_of_maps
 from polygen.schedule.sums import IN_TURN, in_blocks
 
 _IN, _OUT, _PARAM = isl.dim_type.in_, isl.dim_type.out, isl.dim_type.param
+_ANY = "promotions"
 
 
 def block_parts(
@@ -64,30 +65,42 @@ def promoted(
     for buffer, writers in model.writes.items():
         if product.name not in writers:
             continue
-        for name, reads in model.reads[buffer].items():
-            if name != product.name:
-                at = model.versions[buffer] - 1
-                orders.add(_order(model, program.statement(name), reads, at, times))
+        readers = {n: cells for n, cells in model.reads[buffer].items() if n != product.name}
+        if readers:
+            orders.add(_order(model, program, readers, model.versions[buffer] - 1, times))
     return orders.pop() if len(orders) == 1 else ""
 
 
 def _order(
     model: TileModel,
-    statement: TileStatement,
-    reads: isl.Map,
+    program: TileProgram,
+    readers: Mapping[str, isl.Map],
     at: int,
     times: Mapping[str, isl.Map],
 ) -> str:
-    names: Sequence[str] = (*statement.place.agents, *statement.loops)
+    """In which order blocks are read, by all that promote some of them."""
+    statements = [program.statement(name) for name in readers]
+    (names, *others_names) = [(*s.place.agents, *s.loops) for s in statements]
+    if any(one != names for one in others_names):
+        return ""
     tile = [names.index("k")]
     others = [at for at in range(len(names)) if at not in tile]
-    for writers in (one for one in model.writes.values() if statement.name in one):
-        sums = writers[statement.name]
+
+    def joined(maps: Mapping[str, isl.Map]) -> isl.Map:
+        """Of all that promote, as if they were one statement."""
+        return union_of_maps(maps[name].set_tuple_name(_IN, _ANY) for name in readers)
+
+    for writers in model.writes.values():
+        if not any(name in writers for name in readers):
+            continue
+        if not all(name in writers for name in readers):
+            return ""  # some promote to other sums
+        sums = joined(writers)
         elsewhere = only(sums.domain().identity(), _OUT, others)
         if not elsewhere.apply_range(only(sums, _IN, others)).is_equal(sums):
             return ""  # not all blocks are added to the same sums
-    before = order_of(times[statement.name], tile)
-    reached = only(only(reads, _IN, tile), _OUT, [at])
+    before = order_of(joined(times), tile)
+    reached = only(only(joined(readers), _IN, tile), _OUT, [at])
     if isinstance(before, str) or not reached.is_bijective():
         return ""
     order = reached.reverse().apply_range(before).apply_range(reached)

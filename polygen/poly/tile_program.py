@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from polygen.hardware.units import Unit, unit
 from polygen.poly.tile_tree import Node
 
+# A parameter: how many k tiles an output tile has.
+K_TILES = "k_tiles"
 # A parameter: how many tiles of a block have products; they come before those that have none.
 INSIDE = "inside"
 # Parameters: how many tiles a block has for itself, before those whose sums it shares, and how many

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+_UNROLLED = "unroll[x]"
+
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
@@ -27,12 +29,16 @@ class Loop:
         times: when each statement below runs, as isl text over its coordinates.
         child: what is repeated.
         options: of isl's code generator: "separate[x]", "unroll[x]".
+        together: (leaf, iterations that one iteration of the code has, one after the other), in
+            trees that have the leaf: registers, which have no addresses, are then the same ones in
+            every iteration of the code. "" and 1: every one has one.
     """
 
     variable: str
     times: tuple[tuple[str, str], ...]
     child: Node
     options: str = ""
+    together: tuple[str, int] = ("", 1)
 
     def time(self, name: str) -> str:
         """When a statement runs in this loop."""
@@ -79,7 +85,9 @@ def filtered(node: Node, names: Iterable[str]) -> Node | None:
         child = filtered(node.child, kept)
         if child is None:
             return None
-        return replace(node, child=child, times=tuple(t for t in node.times if t[0] in kept))
+        together = node.together if node.together[0] in kept else ("", 1)
+        own = tuple(t for t in node.times if t[0] in kept)
+        return replace(node, child=child, times=own, together=together)
     children = tuple(c for c in (filtered(c, kept) for c in node.children) if c is not None)
     return Steps(children) if children else None
 
@@ -203,16 +211,25 @@ def isl_text(
         context: what is known about parameters.
     """
 
+    def band(part: Loop, time: str, options: str, child: str) -> str:
+        member = "; ".join(
+            f"{instance(name)} -> [{time.format(when)}]" for name, when in part.times
+        )
+        chosen = f', options: "{prefix}{{ {options} }}"' if options else ""
+        below = f", child: {child}" if child else ""
+        return f'{{ schedule: "{prefix}[{{ {member} }}]"{chosen}{below} }}'
+
     def text(part: Node) -> str:
         if isinstance(part, Leaf):
             return ""
         if isinstance(part, Loop):
-            member = "; ".join(f"{instance(name)} -> [({when})]" for name, when in part.times)
-            options = f', options: "{prefix}{{ {part.options} }}"' if part.options else ""
-            child = text(part.child)
-            below = f", child: {child}" if child else ""
-            band = f'{{ schedule: "{prefix}[{{ {member} }}]"{options}{below} }}'
-            return f'{{ mark: "{part.variable}", child: {band} }}'
+            child, count = text(part.child), part.together[1]
+            if count > 1:
+                child = band(part, "({})", _UNROLLED, child)
+                child = band(part, f"floor(({{}})/{count})", part.options, child)
+            else:
+                child = band(part, "({})", part.options, child)
+            return f'{{ mark: "{part.variable}", child: {child} }}'
         children = []
         for step in part.children:
             names = "; ".join(map(instance, leaves(step)))

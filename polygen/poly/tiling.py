@@ -18,6 +18,7 @@ from polygen.frontend.program import Contraction, Dim
 from polygen.hardware.atom import Atom
 from polygen.poly.fusion import Fusion
 from polygen.poly.match import Match
+from polygen.poly.promoted_by import promoted_by
 from polygen.poly.scop import Scop, clear_name, in_blocks, space
 from polygen.poly.tile_program import PART_TILES
 from polygen.poly.whole_rows import RowPasses
@@ -345,7 +346,11 @@ def _by_roles(
     elif s.does == "clear":
         what, inner = multiply, ["0", "0", e["a_m"]]  # the first product overwrites
     elif s.does == "promote":  # behind a block's last k tile; the first of a sum overwrites
-        what, inner = called("promote", s.product), [e["k_tile"], e["a_m"]]
+        to = ",".join([*who, e["k_tile"], e["a_m"]])
+        return [
+            f"{s.instance} -> {called(name, s.product)}[{to}] : {of}"
+            for name, of in promoted_by(schedule.pipeline.overlap, e["k_tile"])
+        ]
     elif s.does == "product":
         what, inner = multiply, [e["k_tile"], e["k_step"], e["a_m"]]
     elif s.before >= 0:

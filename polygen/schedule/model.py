@@ -64,6 +64,9 @@ class Pipeline:
     copies: str = "whole"  # "whole": a tile's copies in one go; "spread": a part per MMA step
     across: bool = True  # the lookahead of fragment loads continues into the next k tile
     in_flight: int = 1  # with roles: k tiles whose products may still run when the next are issued
+    # with roles, of sums in blocks of k: blocks that one iteration of the code has, each of which
+    # is promoted while the next one's products run; 1: it is promoted before these are issued
+    overlap: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,22 @@ SCHEDULES = {
         ),
         ("cluster.k = 2 with sums in blocks of 128", "Use cluster.k = 1"),
     ),
+    "blocks of several k tiles beside products": (
+        replace(
+            GIVEN,
+            tile=replace(GIVEN.tile, cta=CtaTile(128, 64, 64)),
+            pipeline=replace(GIVEN.pipeline, overlap=2),
+        ),
+        ("pipeline.overlap = 2 with tile.cta.k = 64 and blocks of 128", "or tile.cta.k = 128"),
+    ),
+    "a run of as many blocks as there are sets, and a half": (
+        replace(
+            GIVEN,
+            tile=replace(GIVEN.tile, cta=CtaTile(128, 64, 128)),
+            pipeline=replace(GIVEN.pipeline, overlap=3),
+        ),
+        ("pipeline.overlap = 3", "2 sets of registers in turns", "pipeline.overlap = 2"),
+    ),
     "k from behind": (
         replace(WARPS, loops=replace(WARPS.loops, k="backward")),
         ('loops.k = "backward" with sums in blocks of 128', 'Use loops.k = "forward"'),
@@ -115,3 +131,14 @@ def test_schedules_that_promote_nothing_are_refused(name):
         )
     for word in words:
         assert word in str(caught.value), str(caught.value)
+
+
+def test_runs_of_blocks_are_refused_where_sums_have_none():
+    beside = replace(GIVEN, pipeline=replace(GIVEN.pipeline, overlap=4))
+    with pytest.raises(
+        ScheduleError, match=r"pipeline.overlap = 4 with sums in no blocks"
+    ) as caught:
+        pg.fuse(lambda x, w: x @ w.T, name="refused").compile(
+            X, W, arch="sm_90a", sizes={"M": 64, "N": 64}, schedule=beside
+        )
+    assert caught.value.nearest == "Use pipeline.overlap = 1"

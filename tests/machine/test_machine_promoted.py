@@ -205,3 +205,43 @@ def test_the_same_rows_give_the_same_bits_in_every_batch_of_rows():
     )  # fmt: skip
     (order,) = kernel.passes.plan.sums.orders
     assert order.fixed and "blocks of 128 along k, each times its factors, if any" in str(order)
+
+
+OVERLAPPED = {
+    "cooperative": (
+        "cooperative_64x64x64",
+        Tile(CtaTile(64, 64, 128), WarpTile(64, 64)),
+        (37, 64),
+    ),
+    "two consumers": (
+        "cooperative_128x64x64",
+        Tile(CtaTile(128, 32, 128), WarpTile(64, 32)),
+        (130, 40),
+    ),
+    "pingpong": ("pingpong_64x96x64_s10", Tile(CtaTile(64, 32, 128), WarpTile(64, 32)), (130, 40)),
+    "several instructions": (
+        "cooperative_128x64x64",
+        Tile(CtaTile(128, 16, 128), WarpTile(128, 16)),
+        (130, 24),
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("blocks", [1, 3, 4, 7])
+@pytest.mark.parametrize("overlap", [2, 4])
+@pytest.mark.parametrize("form", OVERLAPPED)
+def test_a_block_is_promoted_beside_the_products_of_the_next_one(form, overlap, blocks):
+    """Runs of blocks that are whole, too few, or followed by blocks that are too few."""
+    name, tile, (m, n) = OVERLAPPED[form]
+    depth = 128 * blocks
+    kernel = exact(
+        lambda x, sx, w, sw: (x * groups(sx, 1, 128)) @ (w * groups(sw, 1, 128)).T,
+        (f"e4m3[M,{depth}]", f"f32[M,{blocks}]", f"e4m3[N,{depth}]", f"f32[N,{blocks}]"),
+        (whole(m, depth), powers(m, blocks), whole(n, depth, seed=2), powers(n, blocks, seed=3)),
+        replace(shipped(name, overlap=overlap, stages=3), tile=tile),
+        M=m,
+        N=n,
+    )
+    assert "promote_last(i, " in kernel.source

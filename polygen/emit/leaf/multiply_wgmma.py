@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from polygen.emit.leaf.table import Text, block, leaf
-from polygen.emit.leaves import sum_register
+from polygen.emit.leaves import set_of, sum_register
 from polygen.hardware.atom import Atom
 from polygen.hardware.data_file import read
 from polygen.hardware.matrix_layout import ADDRESS_MASK, MatrixLayout
@@ -49,11 +49,11 @@ def _(plan: KernelPlan, one: Leaf, work: Product) -> Text:
         addresses.append(f"const unsigned address_{name} = {low} + (unsigned)({start}{rows}) / 16;")
         high = f"0x{ring.matrix.descriptor >> 32:x}u"
         words[name] = f"(unsigned long long){high} << 32 | address_{name}"
-    left = work.fragment or work.buffers[0]
+    left, sums = work.fragment or work.buffers[0], f"{work.total}{set_of(work.sets)}[m]"
     return Text(
         block(
             *addresses,
-            f"{function}({work.total}[m], {words['a']}, {words['b']}, {_added(work)});",
+            f"{function}({sums}, {words['a']}, {words['b']}, {_added(work)});",
         ),
         f"{one.statement}[{','.join(one.loops)}]: {work.total}[m] += {left} * {work.buffers[1]}, "
         "proved to read what the copies wrote",

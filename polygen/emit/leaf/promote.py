@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polygen.emit.leaf.table import Text, block, leaf
-from polygen.emit.leaves import scaled, size_name
+from polygen.emit.leaves import scaled, set_of, size_name
 from polygen.emit.names import c_name
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.promoting import Factor, Promote
@@ -58,20 +58,16 @@ def _read(factor: Factor) -> str:
 
 @leaf("promote", "threads", Promote, ("k", "m"), ("k",))
 def _(plan: KernelPlan, one: Leaf, work: Promote) -> Text:
-    added = []
-    for first in (True, False):
-        added += [
-            "#pragma unroll",
-            f"  for (int j = 0; j < {work.groups}; ++j) {{",
-            *(f"    {line}" for line in _promoted(work, first=first)),
-            "  }",
-        ]
-    half = len(added) // 2
+    clear = " = ".join(f"{work.total}[m][j][{element}]" for element in range(len(work.offsets)))
     lines = [
-        f"if (k < {work.tiles}) {{  // the first block of a sum",
-        *added[:half],
-        "} else {",
-        *added[half:],
+        f"if (k < {work.tiles}) {{  // the first block of a sum: -0 + x is x, and -0 where x is",
+        "#pragma unroll",
+        f"  for (int j = 0; j < {work.groups}; ++j) {clear} = -0.0f;",
+        '  asm volatile("");  // a branch: nothing is selected, or moved, in other blocks',
+        "}",
+        "#pragma unroll",
+        f"for (int j = 0; j < {work.groups}; ++j) {{",
+        *(f"  {line}" for line in _promoted(work)),
         "}",
     ]
     by = "the block's factors * " if work.factors else ""
@@ -84,8 +80,8 @@ def _(plan: KernelPlan, one: Leaf, work: Promote) -> Text:
     )
 
 
-def _promoted(work: Promote, *, first: bool) -> list[str]:
-    """The elements of group `j`: overwritten by the first block, added to by all others."""
+def _promoted(work: Promote) -> list[str]:
+    """The elements of group `j`, added to."""
     found = []
     for element in range(len(work.offsets)):
         numbers = []
@@ -96,11 +92,8 @@ def _promoted(work: Promote, *, first: bool) -> list[str]:
         if work.of_side(""):
             numbers.append(f"{work.scales}_all")
         factor = " * ".join(numbers)
-        inner, total = (f"{name}[m][j][{element}]" for name in (work.inner, work.total))
-        if not factor:
-            found.append(f"{total} = {inner};" if first else f"{total} += {inner};")
-        elif first:
-            found.append(f"{total} = {factor} * {inner};")
-        else:
-            found.append(f"{total} = fmaf({factor}, {inner}, {total});")
+        inner = f"{work.inner}{set_of(work.sets)}[m][j][{element}]"
+        total = f"{work.total}[m][j][{element}]"
+        more = f"fmaf({factor}, {inner}, {total})" if factor else f"{total} + {inner}"
+        found.append(f"{total} = {more};")
     return found

@@ -82,6 +82,7 @@ class Counts(NamedTuple):
         last_rounds: of these tiles, how many the busiest block has a part of.
         last_tiles: how many there are.
         promoted: sums of blocks that are added to whole ones, per k tile.
+        beside: whether they are while the next block is multiplied.
         terms: products of tensor cores for one of the program's, of operands that warps split.
         making_vectors: vectors along k that it reads numbers of for them, over all of them.
         tallied: terms of folds of operands, per k tile.
@@ -152,6 +153,7 @@ class Counts(NamedTuple):
     last_rounds: int = 0
     last_tiles: int = 0
     promoted: int = 0
+    beside: bool = False
     terms: int = 1
     making_vectors: int = 0
     tallied: int = 0

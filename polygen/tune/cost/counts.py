@@ -254,6 +254,7 @@ def _counts(device: Device, fitted: Fitted, terms: _Terms) -> Counts:
         exponentials=cta.m * cta.n * problem.folds[2],
         unstored=problem.result_bytes == 0,
         promoted=problem.products * cta.m * cta.n * cta.k // problem.block if problem.block else 0,
+        beside=schedule.pipeline.overlap > 1,
         terms=problem.terms,
         # Who multiplies rows folds them: those of the other operand, everybody beside each other.
         tallied=cta.k

@@ -144,7 +144,8 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     convert = beside * _converting(p, c)
     tally = beside * c.tallied * p.tally / p.fold_rate
     product = np.maximum.reduce([multiply, shared, convert, tally]) + c.instructions * p.instruction
-    product = product + beside * c.promoted / p.promote_rate
+    rate = np.where(c.beside > 0, p.promote_beside, p.promote_rate)
+    product = product + beside * c.promoted / rate
     # Whose turn it is multiplies alone, and nobody does while sums of blocks are promoted.
     product = product + np.where((c.pingpong > 0) & (c.promoted > 0), p.promote_turn, 0.0)
     in_step = np.where(c.blocks > 2, p.wide_cluster_loss, p.cluster_loss)

@@ -390,22 +390,17 @@ pg_f32_parts(const float* __restrict__ x, const float* __restrict__ w, const flo
     auto commit = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); };
     // promote[i,k,m]: sum[m] += inner[m]
     auto promote = [&](int, int k, int m) __attribute__((always_inline)) {
-      if (k < 1) {  // the first block of a sum
+      if (k < 1) {  // the first block of a sum: -0 + x is x, and -0 where x is
       #pragma unroll
-        for (int j = 0; j < 16; ++j) {
-          sum[m][j][0] = inner[m][j][0];
-          sum[m][j][1] = inner[m][j][1];
-          sum[m][j][2] = inner[m][j][2];
-          sum[m][j][3] = inner[m][j][3];
-        }
-      } else {
+        for (int j = 0; j < 16; ++j) sum[m][j][0] = sum[m][j][1] = sum[m][j][2] = sum[m][j][3] = -0.0f;
+        asm volatile("");  // a branch: nothing is selected, or moved, in other blocks
+      }
       #pragma unroll
-        for (int j = 0; j < 16; ++j) {
-          sum[m][j][0] += inner[m][j][0];
-          sum[m][j][1] += inner[m][j][1];
-          sum[m][j][2] += inner[m][j][2];
-          sum[m][j][3] += inner[m][j][3];
-        }
+      for (int j = 0; j < 16; ++j) {
+        sum[m][j][0] = sum[m][j][0] + inner[m][j][0];
+        sum[m][j][1] = sum[m][j][1] + inner[m][j][1];
+        sum[m][j][2] = sum[m][j][2] + inner[m][j][2];
+        sum[m][j][3] = sum[m][j][3] + inner[m][j][3];
       }
     };
     // The fused pointwise statements, on one element.

@@ -6,12 +6,14 @@ import pytest
 from tile_mutants import CASES, emitted, kernel
 
 from polygen import isl
-from polygen.errors import VerifyError
+from polygen.errors import IllegalSchedule, VerifyError
+from polygen.poly.derive_syncs import derive
 from polygen.poly.promotions import prove_whole_blocks
 from polygen.poly.refine import refine
 from polygen.poly.tile_tree import insert, leaves, loops_around, without
 
 ONE = next(c for c in CASES if c.name == "cooperative, sums in blocks")
+RUNS = next(c for c in CASES if c.name == "cooperative, runs of blocks")
 PAIRS = next(c for c in CASES if c.name == "ping-pong, sums in blocks")
 
 
@@ -27,6 +29,43 @@ def test_the_wait_and_the_fence_of_a_promotion_are_derived():
 def test_slots_are_released_before_the_promotion():
     order = leaves(kernel(ONE).tree)
     assert order.index("commit") < order.index("arrive_empty_ring") < order.index("promote")
+
+
+def test_of_a_run_a_block_is_promoted_beside_the_products_of_the_next_one():
+    """Inner sums are a ring of two: a wait leaves those products running, the last leaves none."""
+    syncs = {sync.name: sync for sync in kernel(RUNS).syncs}
+    wait, last = syncs["retire_empty_ring"], syncs["wait_promote_last"]
+    assert (wait.pending, last.pending) == (1, 0)
+    assert "multiply -> promote (flow through inner)" in wait.enforces
+    assert "multiply -> promote_last (flow through inner)" in last.enforces
+    order = leaves(kernel(RUNS).tree)
+    assert order.index("commit") < order.index("promote") < order.index("read_scales")
+    assert order.index("read_scales") < order.index("promote_last")
+    (inner,) = (one for one in kernel(RUNS).program.buffers if one.name == "inner")
+    assert (inner.slots, inner.slot) == (2, (("i", "b"), "b mod 2"))
+
+
+def test_a_run_with_one_set_of_registers_is_refused():
+    of = kernel(RUNS)
+    alone = [
+        replace(one, slots=1, slot=None) if one.name == "inner" else one
+        for one in of.program.buffers
+    ]
+    one = replace(of.program, buffers=tuple(alone))
+    with pytest.raises(IllegalSchedule, match=r"Change pipeline\.overlap"):
+        derive(one)
+    with pytest.raises(VerifyError, match=r"nothing keeps promote -> multiply \(reuse"):
+        refine(emitted(of, program=one), necessary=False)
+
+
+def test_blocks_of_runs_are_added_up_in_their_order():
+    """By two statements; the one that ends a run before the one that begins it is refused."""
+    of = kernel(RUNS)
+    times = [loop.time("promote_last") for loop in loops_around(of.tree, "promote_last")]
+    tree = without(of.tree, "promote_last")
+    early = insert(tree, 2, ("promote",), "promote_last", tuple(times[:2]))
+    with pytest.raises(VerifyError, match="order: nothing keeps"):
+        refine(emitted(of, tree=early), necessary=False)
 
 
 @pytest.mark.slow

@@ -232,7 +232,8 @@ def flat() -> Iterator[Any]:
 
 # Fields whose rules are below.
 RULES = {"pipeline.distance", "pipeline.fragments", "pipeline.lookahead", "pipeline.across"} | {
-    "pipeline.in_flight"
+    "pipeline.in_flight",
+    "pipeline.overlap",
 }
 
 
@@ -332,6 +333,26 @@ def test_products_in_flight(stages, in_flight):
     assert accepted(schedule) is (in_flight <= stages - 1)
 
 
+def promoted(x, s, w):
+    """Sums in blocks of 128."""
+    return (x * pg.repeat(s, 128, axis=1)) @ w.T
+
+
+@pytest.mark.parametrize("overlap", [0, 1, 2, 3, 4, 8, 9, 10])
+def test_runs_of_blocks_that_are_promoted_beside_products(overlap):
+    """An even number, as inner sums have registers in turns."""
+    base = changed(
+        ROLES, tile=Tile(CtaTile(64, 64, 128), WarpTile(64, 64)), pipeline__overlap=overlap
+    )
+    program = promoted, ("e4m3[M,256]", "f32[M,2]", "e4m3[N,256]"), {"M": 64, "N": 64}
+    if overlap in (1, 2, 4, 8):
+        code(base, *program)
+        return
+    with pytest.raises(PolygenError, match=r"pipeline\.overlap") as caught:
+        code(base, *program)
+    assert caught.value.nearest or "Nearest" in str(caught.value)
+
+
 def test_the_producer_has_no_more_registers_than_consumers():
     schedule = changed(ROLES, roles__producer_registers=40, roles__consumer_registers=32)
     with pytest.raises(PolygenError) as caught:
@@ -400,6 +421,7 @@ OTHERS: dict[str, Any] = {
     "pipeline.copies": "spread",
     "pipeline.across": False,
     "pipeline.in_flight": 0,
+    "pipeline.overlap": 2,
     "loops.mma": ("m", "n", "k"),
     "loops.k": "backward",
     "loops.grid": ("n", "m"),

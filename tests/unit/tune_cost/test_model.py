@@ -65,7 +65,7 @@ BETTER = (
     "warp_rate", "double_rate", "warp_shared_rate", "warp_fetch_rate", "warp_narrow_rate",
     "way_out_rate", "warp_function_rate", "exchange_rate", "warp_memory",
     "lane_rate", "lane_load_rate", "producer_rate", "compute_rate", "compute_function_rate",
-    "fold_rate", "promote_rate", "split_share",
+    "fold_rate", "promote_rate", "promote_beside", "split_share",
     "fragment_rate", "group_share", "thread_rate", "l1_bytes",
 )  # fmt: skip
 WORSE = (
@@ -165,7 +165,8 @@ def everywhere():
             held=(8, 64), row_passes=3 * 65536,
         )
     )  # fmt: skip
-    fitted = [Fitted(s, 1) for s in (*schedules, *direct, *roomy, *copying, *making)]
+    runs = [replace(s, pipeline=replace(s.pipeline, overlap=8)) for s in direct]
+    fitted = [Fitted(s, 1) for s in (*schedules, *direct, *roomy, *copying, *making, *runs)]
     fitted += [Fitted(s, 2) for s in schedules if not s.specialised]
     found = [Columns([counts(H200, one, problem) for one in fitted]) for problem in problems]
     return [(rows, times(P, rows)["total"]) for rows in found]
