@@ -48,15 +48,6 @@ KERNELS = (
 )
 LIBRARIES = ("torch_operator", "torch_compile", "several_gpus")
 
-# Records of docs/results, with the row that is nearest to an example: its key.
-MEASURED = {
-    "linear_gelu": ("h200", "bias_gelu bf16 4096x4096x4096"),
-    "gated_mlp": ("h200_products", "gated bf16 4096x14336x4096"),
-    "grouped_experts": ("h200_grouped", "grouped_gated bf16 64x8192x2816x2048"),
-    "few_rows": ("h200_few_rows", "silu_mul bf16 1x14336x4096"),
-    "odd_rows": ("h200_odd_rows", "4099x4093x1031"),
-    "int8_weights": ("h200_computed", "int8 weights 16x8192x8192"),
-}
 NOT_MEASURED = ("edit_schedule", "saved_from_c")  # which are about something else
 PEERS = {
     "separate": "cuBLAS and separate kernels",
@@ -112,24 +103,13 @@ def remarks(paragraph: str) -> str:
 
 
 def measured(name: str) -> str:
-    """What was measured of an example; else what the records say of the row nearest to it."""
+    """What was measured of an example."""
     if RECORD.exists():
         record = json.loads(RECORD.read_text())
         row = record["rows"].get(name, {})
         if "us" in row:
             return gained(row, record)
-    if name not in MEASURED:
-        return "- **Measured**: not yet, its point under the roofline neither."
-    record, key = MEASURED[name]
-    rows = json.loads((RESULTS / f"{record}.json").read_text())["rows"]
-    row = next(row for row in rows if key in (row.get("key"), row.get("row")))
-    what = f"`{row['expression']}` of {key.split()[-1]}" if "expression" in row else key
-    own, peers = times(row)
-    others = ", ".join(f"{title} {time / own:.2f}" for title, time in peers.items())
-    return (
-        f"- **Measured** on an H200, a kernel near it, {what}: {own:.1f} us, and {others} times as "
-        "long. The example itself and its point under the roofline: not yet."
-    )
+    return "- **Measured**: not yet, its point under the roofline neither."
 
 
 def gained(row: dict[str, Any], record: dict[str, Any]) -> str:
@@ -151,20 +131,6 @@ def gained(row: dict[str, Any], record: dict[str, Any]) -> str:
         f"{'memory' if bound else 'products'} allow{'s' if bound else ''} there "
         f"({roofs['gbytes']:.0f} GB/s, {roofs['tflops']:.0f} TFLOP/s)."
     )
-
-
-def times(row: dict[str, Any]) -> tuple[float, dict[str, float]]:
-    """Microseconds of polygen and of the others, from a row of any kind of record."""
-    if "times" in row:
-        found = {peer: one["us"] for peer, one in row["times"].items()}
-        named = {title: found[peer] for peer, title in PEERS.items() if peer in found}
-        return found["polygen"], named
-    if "contenders" in row:
-        found = {who: one["in_a_row"] for who, one in row["contenders"].items()}
-        return found["polygen automatic"], {"PyTorch": found["torch eager"]}
-    known = {"torch": "PyTorch", "inductor": "Inductor"}
-    others = {known[who]: time for who, time in row["peers"].items() if who in known}
-    return row["microseconds"], others
 
 
 def section(name: str, level: str) -> Iterator[str]:
