@@ -49,7 +49,7 @@ from polygen.lower.verify_computed import check_computed, check_rows, check_stor
 from polygen.lower.verify_fragments import check_fragments
 from polygen.lower.verify_overwrites import check_overwrites
 from polygen.lower.verify_pixels import check_boxes_of_pixels
-from polygen.lower.verify_promotions import check_promotions
+from polygen.lower.verify_promotions import check_promotions, check_sets
 from polygen.lower.verify_rest import check_rest
 from polygen.lower.work import Copy, Fill, Locate, LocateRows, Move, Stream
 from polygen.poly.fills import PIECE_CHUNKS, filling_threads, held, rounds
@@ -90,6 +90,7 @@ def check_accesses(plan: KernelPlan) -> None:
                 check_boxes(plan, boxes, leaf, partial(_check_address, plan))
                 if boxes.count != panel.boxes or boxes.tensor != panel.tensor:
                     raise VerifyError(f"{boxes.count} boxes of {panel.name}", where=plan.entry)
+    check_sets(plan)
     check_boxes_of_pixels(plan)
     check_sums(plan)
     check_shares(plan)

@@ -61,6 +61,18 @@ def check_promotions(plan: KernelPlan, of: Promote, check_address: Address) -> N
         _check_factor(factor, element, check_address)
 
 
+def check_sets(plan: KernelPlan) -> None:
+    """Check that sums which nothing promotes have registers once.
+
+    Raises:
+        VerifyError: with a product whose k tiles take several in turns.
+    """
+    promoted = {one.inner for one in plan.of(Promote)}
+    for work in plan.of(Product):
+        if work.sets != 1 and work.total not in promoted:
+            raise VerifyError(f"{work.total} has {work.sets} sets of registers", where=plan.entry)
+
+
 def _sets(plan: KernelPlan, of: Promote) -> int:
     """Sets of the inner sum's registers: leaves take that of k tile `k`, which is the block's.
 
