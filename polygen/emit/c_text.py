@@ -25,7 +25,7 @@ from polygen.emit.run_text import (
     load,
 )
 from polygen.emit.text_parts import Statement, Value, block, cast_of, element, part, scope, two
-from polygen.emit.text_values import WIDTHS, Pointer, mixed, negated, token
+from polygen.emit.text_values import WIDTHS, Pointer, as_float, mixed, negated, token
 from polygen.errors import UndecidedText
 
 
@@ -286,6 +286,8 @@ class _Reader:
         kind, text = self.kind, self.next()
         if kind == "number":
             return Constant(int(text, 0))
+        if kind == "real" and not float(text.rstrip("f")):
+            return Constant(as_float(0))  # whose bits are known
         if kind in ("real", "text"):
             return Constant(token(text))
         if kind == "called" or (kind == "name" and self.now == "("):

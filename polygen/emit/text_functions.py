@@ -12,6 +12,7 @@ from polygen.emit.text_values import Part, Register, as_bits, as_float, number_f
 from polygen.errors import UndecidedText, VerifyError
 from polygen.frontend.dtypes import NAMED
 
+_WORD = 0xFFFFFFFF  # the bits of one
 # What Python raises where a text, or what is to be proved of it, is not what was thought of.
 UNKNOWN = (
     TypeError, ValueError, AttributeError, LookupError, ArithmeticError, StopIteration,
@@ -95,7 +96,7 @@ def _words(called: Called) -> Part:
 def _turned(called: Called) -> Any:
     """The word that begins so many bits behind the first of two."""
     low, high, shift = called.values
-    return (low | high << 32) >> (shift & 31) & 0xFFFFFFFF
+    return (low | high << 32) >> (shift & 31) & _WORD
 
 
 FUNCTIONS: dict[str, Handler] = {
@@ -109,6 +110,8 @@ FUNCTIONS: dict[str, Handler] = {
     "__shfl_xor_sync": _exchanged,
     "__float_as_uint": lambda called: as_bits(called.arguments[0].value),
     "__float_as_int": lambda called: as_bits(called.arguments[0].value),
+    "__double2loint": lambda called: as_bits(called.arguments[0].value) & _WORD,
+    "__double2hiint": lambda called: as_bits(called.arguments[0].value) >> 32 & _WORD,
     "__uint_as_float": lambda called: as_float(called.arguments[0].value),
     "__int_as_float": lambda called: as_float(called.arguments[0].value),
 }

@@ -60,14 +60,14 @@ def _(plan: KernelPlan, leaf: Leaf, c: Copy, texts: tuple[str, ...]) -> None:
     tile = _Tile.of(plan, leaf, c)
     tile.run(texts, {"__ldg": tile.load})
     tile.check_loaded()
-    check_writes(tile.written, [tile.words()])
+    check_writes(tile.written, tile.words())
 
 
 @proof("write_chunks", "threads", Copy, "fetch_chunks")
 def _(plan: KernelPlan, leaf: Leaf, c: Copy, texts: tuple[str, ...]) -> None:
     tile = _Tile.of(plan, leaf, c)
     tile.run(texts)
-    check_writes(tile.written, [tile.words()])
+    check_writes(tile.written, tile.words())
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,14 @@ class _Tile:
         to = called.of_all(0)[who]
         if (to % (_WORD * len(words))).any():
             raise VerifyError(f"{_WORD * len(words)} bytes are written where they do not begin")
-        self.written.append((to, np.broadcast_to(_chunk(words), who.shape)[who]))
+        for place, content in self._stored(to, words):
+            self.written.append((place, np.broadcast_to(content, who.shape)[who]))
+
+    def _stored(self, place: Any, words: Sequence[Any]) -> list[tuple[Any, Any]]:
+        """Words side by side, as they are told apart: those of a double may come one by one."""
+        if self.copy.element_bytes <= _WORD:
+            return [(place, _chunk(words))]
+        return [(place + at * _WORD, _chunk([word])) for at, word in enumerate(words)]
 
     def _bring(self, called: Called) -> None:
         """As many bytes of a piece as are inside, and zeros behind them."""
@@ -233,16 +240,17 @@ class _Tile:
         if (inside & (last != first + c.moved - 1)).any():
             raise VerifyError(f"elements of a piece of {c.tensor.name} are not neighbours")
         count = sum(ends) if ends else inside * c.moved
-        return every.wanted(_piece(first, count))
+        return every.wanted(_piece(first, count), every.place)
 
-    def words(self) -> Wanted:
+    def words(self) -> list[Wanted]:
         """The words that are in each place of the ring."""
         c, every = self.copy, self._pieces()
         stored = []
         for at in range(c.moved):
             first, inside = every.element(at)
             stored.append(np.where(inside, self.arrays.stored_in(c.tensor, first), 0))
-        return every.wanted(_chunk(words_of(stored, c.element_bytes)))
+        words = words_of(stored, c.element_bytes)
+        return [every.wanted(one, place) for place, one in self._stored(every.place, words)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,9 +279,9 @@ class _Pieces:
                 inside = inside & (number >= 0) & (number < size(names, c.tensor.dims[axis]))
         return address(names, c.tensor, index, own), inside
 
-    def wanted(self, content: Any) -> Wanted:
+    def wanted(self, content: Any, place: Any) -> Wanted:
         """So much, each in its place."""
-        return Wanted(self.tile.copy.buffer, self.place, content, (self.row, self.column))
+        return Wanted(self.tile.copy.buffer, place, content, (self.row, self.column))
 
 
 def _piece(first: Any, count: Any) -> Any:

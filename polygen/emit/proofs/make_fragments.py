@@ -31,7 +31,7 @@ from polygen.emit.proofs.threads import (
     times,
 )
 from polygen.emit.text_functions import run
-from polygen.emit.text_values import Register, mixed, number_of, token
+from polygen.emit.text_values import Register, as_float, mixed, number_of, token
 from polygen.errors import VerifyError
 from polygen.hardware.matrix_layout import copied_to
 from polygen.lower.fragments import Make
@@ -130,7 +130,7 @@ class _Fragments:
         values = [self._made(*one) for one in zip(bits, last["m"], last["k"], k, strict=True)]
         beyond = k >= k_extent
         if not work.whole:
-            values = list(np.where(beyond, token("0.0f"), values))
+            values = list(np.where(beyond, as_float(0), values))
         per = work.elements // work.registers
         for register, one in enumerate(found):
             of = slice(register * per, (register + 1) * per)
