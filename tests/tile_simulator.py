@@ -722,13 +722,27 @@ class _Run:
 
 
 def numbers(program: TileProgram, known: tuple[dict[str, int], ...]) -> tuple[dict[str, int], ...]:
-    """Sizes, and where blocks share the last round's tiles, how many are a block's own."""
+    """Sizes, and where blocks share the last round's tiles, how many are a block's own.
+
+    Of k tiles there are so many times as many as the program wants, as of blocks of two.
+    """
+    known = tuple(_fitting(program, one) for one in known)
     if "own_tiles" not in program.parameters:
         return known
     each = ((one, own) for one in known for own in {0, one["tiles"] // 2, one["tiles"]})
     return tuple(
         one | {"own_tiles": own, "part_tiles": -(-one["k_tiles"] // 2)} for one, own in each
     )
+
+
+def _fitting(program: TileProgram, known: dict[str, int]) -> dict[str, int]:
+    names = ",".join(program.parameters)
+    for times in range(1, 9):
+        fitting = known | {"k_tiles": times * known["k_tiles"]}
+        given = " and ".join(f"{name} = {size}" for name, size in fitting.items())
+        if not isl.Set(f"[{names}] -> {{ : {program.context} and {given} }}").is_empty():
+            return fitting
+    raise AssertionError(program.context)
 
 
 def fault(emitted: Emitted, sizes: tuple[dict[str, int], ...], seeds: range) -> str:
