@@ -737,8 +737,8 @@ def numbers(program: TileProgram, known: tuple[dict[str, int], ...]) -> tuple[di
 
 def _fitting(program: TileProgram, known: dict[str, int]) -> dict[str, int]:
     names = ",".join(program.parameters)
-    for times in range(1, 9):
-        fitting = known | {"k_tiles": times * known["k_tiles"]}
+    for each in range(1, 9):
+        fitting = known | {"k_tiles": each * known["k_tiles"]}
         given = " and ".join(f"{name} = {size}" for name, size in fitting.items())
         if not isl.Set(f"[{names}] -> {{ : {program.context} and {given} }}").is_empty():
             return fitting
