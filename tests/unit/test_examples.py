@@ -110,7 +110,7 @@ def test_the_gallery_is_made_of_the_docstrings():
 def test_the_gallery_shows_what_was_measured_of_an_example(tmp_path, monkeypatch):
     made = make_gallery()
     monkeypatch.setattr(made, "RECORD", tmp_path / "gallery.json")
-    assert "not yet" in made.measured("batched_heads") and "near it" in made.measured("few_rows")
+    assert "not yet" in made.measured("batched_heads")
     row = {
         "sizes": {"N": 11008, "K": 4096},
         "us": {"polygen": 25.0, "eager": 30.0, "inductor": 20.0},
