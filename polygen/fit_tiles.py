@@ -20,6 +20,7 @@ from polygen.lower.resources import filling_roles
 from polygen.poly.fills import held, ring_pieces, rounds
 from polygen.poly.match import Match
 from polygen.poly.pointwise import Pointwork
+from polygen.poly.promoted_by import MOST_OVERLAP
 from polygen.poly.results import narrower
 from polygen.poly.tiling import Tiling, tiling
 from polygen.schedule.model import Schedule
@@ -27,7 +28,6 @@ from polygen.schedule.model import Schedule
 _FEWEST_STAGES, _MOST_STAGES = 2, 12
 _USUAL_BYTES = 2  # of an element
 _WORD_BYTES = 4
-_OVERLAP = 8  # blocks in a run
 _LONG_TILES, _STAGES_OF_LONG_TILES = (4, 2), 3  # k tiles in spans, and slots that these keep
 
 
@@ -184,7 +184,7 @@ def with_blocks(schedule: Schedule, matched: Match, atom: Atom) -> Schedule:
     # as long as blocks one by one.
     if own or matched.in_parts or matched.block != schedule.tile.cta.k:
         return schedule
-    beside = replace(schedule, pipeline=replace(schedule.pipeline, overlap=_OVERLAP))
+    beside = replace(schedule, pipeline=replace(schedule.pipeline, overlap=MOST_OVERLAP))
     held = overlapped(beside, matched, tiling(schedule, atom), atom)
     return beside if held <= schedule.roles.consumer_registers else schedule
 

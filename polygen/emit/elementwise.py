@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from polygen.hardware.device import common_facts
+
 NAME = "polygen_numpy"
 _HEADERS = ("complex.cuh", "carray.cuh", "atomics.cuh", "math_constants.h")  # CuPy's own
 
@@ -82,7 +84,7 @@ _FOLDS = {
     "min": ("CUDART_INF", "return b != b ? b : a != a ? a : b < a ? b : a;"),
 }
 FOLDS = frozenset(_FOLDS)
-_WARP, _UNROLLED = 32, 4
+_UNROLLED = 4
 
 
 def total(
@@ -93,7 +95,9 @@ def total(
 
     It takes the operands of the elements, those of the tail by address or as numbers, results, the
     number of elements, and strides as `elementwise` does. The block's threads take turns, then each
-    warp folds what its lanes have, then the first warp what the warps have.
+    warp folds what its lanes have, then the first warp what the warps have: its one barrier is for
+    the flow of `parts` from all warps to the first. No product is in it, and no tile program: it is
+    one of CuPy's kernels for the NumPy adapter, and is checked by being run.
 
     Args:
         operands: of the elements.
@@ -109,6 +113,7 @@ def total(
     parameters, inside, after = _read(operands, ways)
     kind, (first, onward) = value.kind, _FOLDS[fold]
     divided = f" / {kind}({count})" if count > 1 else ""
+    warp = common_facts()["warp_size"]
     ends = [f"const {kind} {others[0].name} = found{divided};"]
     for number, one in enumerate(others[1:]):
         pointer = one.kind.endswith("*")
@@ -122,7 +127,7 @@ def total(
         ends.append(f"{results[0].name} = {others[0].name};")
     made = [] if element is None else [f"{kind} {value.name};", *_inside("element", element)]
     other = "__shfl_down_sync(~0u, found, d)"
-    shuffled = f"for (int d = {_WARP // 2}; d; d >>= 1) found = folded(found, {other});"
+    shuffled = f"for (int d = {warp // 2}; d; d >>= 1) found = folded(found, {other});"
     body = [
         f"{kind} found = {first};",
         f"#pragma unroll {_UNROLLED}",
@@ -132,11 +137,11 @@ def total(
         f"found = folded(found, {value.name});",
         "}",
         shuffled,
-        f"__shared__ {kind} parts[{_WARP}];",
-        f"if (threadIdx.x % {_WARP} == 0) parts[threadIdx.x / {_WARP}] = found;",
+        f"__shared__ {kind} parts[{warp}];",
+        f"if (threadIdx.x % {warp} == 0) parts[threadIdx.x / {warp}] = found;",
         "__syncthreads();",
-        f"if (threadIdx.x >= {_WARP}) return;",
-        f"found = threadIdx.x < blockDim.x / {_WARP} ? parts[threadIdx.x] : {first};",
+        f"if (threadIdx.x >= {warp}) return;",
+        f"found = threadIdx.x < blockDim.x / {warp} ? parts[threadIdx.x] : {first};",
         shuffled,
         "if (threadIdx.x) return;",
         *ends,

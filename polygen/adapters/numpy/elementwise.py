@@ -156,13 +156,52 @@ def source(kernel: Any, ways: str) -> str:
 _kernels: dict[str, Any] = {}  # by their text
 
 
-class Elementwise:
+class ByStrides:
+    """What computes of operands of certain shapes, with a launch for each of their layouts.
+
+    Args:
+        module: CuPy.
+        operands: of a first call: arrays and numbers.
+    """
+
+    __slots__ = ("_array", "_arrays", "_layouts", "_module")
+
+    def __init__(self, module: Any, operands: Sequence[Any]) -> None:
+        self._module, self._array = module, module.ndarray
+        pairs = enumerate(operands)
+        self._arrays = tuple(place for place, one in pairs if isinstance(one, module.ndarray))
+        self._layouts: dict[tuple[Strides, ...], Any] = {}
+
+    def _known(self, operands: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """What launches it, or nothing where none can; the operands, arrays by their addresses."""
+        key, values = [], list(operands)
+        for place in self._arrays:
+            one = operands[place]
+            key.append(one.strides)
+            values[place] = one.data.ptr
+        strides = tuple(key)
+        found = self._layouts.get(strides)
+        if found is None:
+            if len(self._layouts) >= _MOST_LAYOUTS:
+                self._layouts.clear()
+            found = self._layouts[strides] = self._launch(operands) or ()
+        return found, values
+
+    def _launch(self, operands: Sequence[Any]) -> Launch | None:
+        raise NotImplementedError
+
+    @staticmethod
+    def steps(arrays: Sequence[Any]) -> list[Strides] | None:
+        """Strides in elements; None: some are no whole ones."""
+        if any(step % one.itemsize for one in arrays for step in one.strides):
+            return None
+        return [tuple(step // one.itemsize for step in one.strides) for one in arrays]
+
+
+class Elementwise(ByStrides):
     """One kernel of CuPy, for operands of certain shapes."""
 
-    __slots__ = (
-        "_array", "_arrays", "_kernel", "_layouts", "_letters", "_made", "_module", "_numbers",
-        "_only", "_shape",
-    )  # fmt: skip
+    __slots__ = ("_kernel", "_letters", "_made", "_numbers", "_only", "_shape")
 
     def __init__(self, module: Any, kernel: Any, operands: Sequence[Any], ends: Ends) -> None:
         """Of the operands of a first call.
@@ -173,25 +212,17 @@ class Elementwise:
             operands: arrays and numbers.
             ends: shapes.
         """
-        self._array, self._module, self._kernel = module.ndarray, module, kernel
+        super().__init__(module, operands)
+        self._kernel = kernel
         numbers = [not isinstance(one, module.ndarray) for one in operands]
-        self._arrays = tuple(place for place, number in enumerate(numbers) if not number)
         self._numbers = [None if n else s for n, s in zip(numbers, ends.operands, strict=True)]
         self._made, self._shape = ends.results, ends.shape
         self._only = ends.results[0] if len(ends.results) == 1 else None
         self._letters = letters_of(kernel.in_params, numbers) + [ADDRESS] * len(ends.results)
-        self._layouts: dict[Any, Any] = {}
 
     def __call__(self, *operands: Any) -> Any:
         """Its result, or all of them; None where it has none."""
-        key, values = [], list(operands)
-        for place in self._arrays:
-            one = operands[place]
-            key.append(one.strides)
-            values[place] = one.data.ptr
-        found = self._layouts.get(tuple(key))
-        if found is None:
-            found = self._laid_out(operands, tuple(key))
+        found, values = self._known(operands)
         if not found:
             return self._kernel(*operands)
         array = self._array
@@ -209,24 +240,17 @@ class Elementwise:
 
     def prepare(self, operands: Sequence[Any]) -> None:
         """Compile what such operands need."""
-        self._laid_out(operands, tuple([operands[place].strides for place in self._arrays]))
+        self._known(operands)
 
-    def _laid_out(self, operands: Sequence[Any], key: tuple[Strides, ...]) -> Any:
-        """What launches it for operands of some strides; nothing where CuPy has to."""
-        if len(self._layouts) >= _MOST_LAYOUTS:
-            self._layouts.clear()
-        arrays = [operands[place] for place in self._arrays]
-        found: Any = ()
-        sizes = [array.itemsize for array in arrays]
-        if not any(s % size for size, own in zip(sizes, key, strict=True) for s in own):
-            steps = [tuple(s // size for s in own) for size, own in zip(sizes, key, strict=True)]
-            made = layout(self._shape, self._numbers, steps)
-            if made is not None:
-                raw = compiled(self._module, source(self._kernel, made.ways))
-                blocks = -(-made.size // _THREADS)
-                found = Launch(self._module, raw, self._letters, made.tail, blocks, _THREADS)
-        self._layouts[key] = found
-        return found
+    def _launch(self, operands: Sequence[Any]) -> Launch | None:
+        """What launches it for operands of some strides; None where CuPy has to."""
+        steps = self.steps([operands[place] for place in self._arrays])
+        made = None if steps is None else layout(self._shape, self._numbers, steps)
+        if made is None:
+            return None
+        raw = compiled(self._module, source(self._kernel, made.ways))
+        blocks = -(-made.size // _THREADS)
+        return Launch(self._module, raw, self._letters, made.tail, blocks, _THREADS)
 
 
 def compiled(module: Any, text: str) -> Any:

@@ -15,16 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from polygen.adapters.numpy.elementwise import Ends, Strides, compiled, layout, letters_of
+from polygen.adapters.numpy.elementwise import ByStrides, Ends, compiled, layout, letters_of
 from polygen.adapters.numpy.launching import ADDRESS, Launch
 from polygen.adapters.numpy.operations import Operation
 from polygen.emit.elementwise import FOLDS, Text, Value, total
+from polygen.hardware.device import common_facts
 
 MOST = 1 << 15  # elements, which one block folds in less time than two launches take
-_THREADS, _WARP = 1024, 32
 _ELEMENT, _TOTAL, _RESULT = "element", "whole", "result"  # names where CuPy gives none
 _NAMES = {"f": "float", "d": "double"}
-_MOST_LAYOUTS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,7 @@ def is_total(fold: Operation) -> bool:
     )  # fmt: skip
 
 
-class Folding:
+class Folding(ByStrides):
     """One such kernel, for operands of certain shapes.
 
     Args:
@@ -81,36 +80,23 @@ class Folding:
         apart: computes the same of operands that no launch is known for.
     """
 
-    __slots__ = (
-        "_apart", "_array", "_arrays", "_kernels", "_layouts", "_made", "_module", "_order",
-        "_whole",
-    )  # fmt: skip
+    __slots__ = ("_apart", "_kernels", "_made", "_order", "_whole")
 
     def __init__(
         self, module: Any, whole: Total, kernels: tuple[Any, Any], operands: Sequence[Any],
         apart: Callable[..., Any],
     ) -> None:  # fmt: skip
-        self._module, self._array, self._apart = module, module.ndarray, apart
-        self._whole, self._kernels = whole, kernels
+        super().__init__(module, operands)
+        self._apart, self._whole, self._kernels = apart, whole, kernels
         before, behind = whole.before, whole.behind
         self._order = (whole.place,) if before is None else before.places
         if behind is not None:
             self._order += behind.places
-        pairs = enumerate(operands)
-        self._arrays = tuple(place for place, one in pairs if isinstance(one, module.ndarray))
         self._made = (whole.fold.form,) if behind is None else behind.ends.results
-        self._layouts: dict[Any, Any] = {}
 
     def __call__(self, *operands: Any) -> Any:
         """Its result, or all of them; None where it has none."""
-        key, values = [], list(operands)
-        for place in self._arrays:
-            one = operands[place]
-            key.append(one.strides)
-            values[place] = one.data.ptr
-        found = self._layouts.get(tuple(key))
-        if found is None:
-            found = self._laid_out(operands, tuple(key))
+        found, values = self._known(operands)
         if not found:
             return self._apart(*operands)
         order, array = self._order, self._array
@@ -121,13 +107,6 @@ class Folding:
             found.ask((*(operands[place] for place in order), *results))
         return results[0] if len(results) == 1 else tuple(results) if results else None
 
-    def _laid_out(self, operands: Sequence[Any], key: tuple[Strides, ...]) -> Any:
-        """What launches it for operands of some strides; nothing where none can."""
-        if len(self._layouts) >= _MOST_LAYOUTS:
-            self._layouts.clear()
-        found = self._layouts[key] = self._launch(operands) or ()
-        return found
-
     def _launch(self, operands: Sequence[Any]) -> Launch | None:
         whole, (first, last) = self._whole, self._kernels
         before, behind, fold = whole.before, whole.behind, whole.fold
@@ -135,14 +114,10 @@ class Folding:
         numbers = [not isinstance(one, self._array) for one in given]
         count = 1 if before is None else len(before.places)
         shapes = [fold.shapes[0]] if before is None else before.ends.operands
-        steps = []
-        for one, number in zip(given[:count], numbers, strict=False):
-            if not number:
-                if any(step % one.itemsize for step in one.strides):
-                    return None
-                steps.append(tuple(step // one.itemsize for step in one.strides))
+        pairs = zip(given[:count], numbers, strict=False)
+        steps = self.steps([one for one, number in pairs if not number])
         kinds = [None if n else s for n, s in zip(numbers, shapes, strict=False)]
-        made = layout(fold.shapes[0], kinds, steps)
+        made = None if steps is None else layout(fold.shapes[0], kinds, steps)
         if made is None:
             return None
         text = self._text(made.ways, given, numbers)
@@ -150,7 +125,8 @@ class Folding:
         if behind is not None:
             letters += letters_of(last.in_params[1:], numbers[count:])
         letters += [ADDRESS] * len(self._made)
-        threads = min(_THREADS, -(-made.size // _WARP) * _WARP)
+        most, warp = (common_facts()[one] for one in ("max_threads_per_block", "warp_size"))
+        threads = min(most, -(-made.size // warp) * warp)
         return Launch(self._module, compiled(self._module, text), letters, made.tail, 1, threads)
 
     def _text(self, ways: str, given: Sequence[Any], numbers: Sequence[bool]) -> str:
