@@ -89,7 +89,7 @@ def measured(path: Path, place: int, seconds: float, dry: bool) -> dict[str, Any
     for name in names:
         cold, results[name] = _timed(calls[name], options, wait)
         row["cold_ms"][name] = round(cold, 3)
-    row["largest_difference"] = _difference(results["cupy"], results["polygen"])
+    row["largest_difference"] = difference(results["cupy"], results["polygen"])
     row["agrees"] = row["largest_difference"] <= TOLERANCE
     results.clear()
     if dry:
@@ -118,7 +118,7 @@ def _synchronize() -> None:
     cupy.cuda.Device().synchronize()
 
 
-def _difference(one: Any, other: Any) -> float:
+def difference(one: Any, other: Any) -> float:
     """The largest difference of two results' elements, as a part of the largest element."""
     import numpy  # noqa: PLC0415
 

@@ -97,7 +97,8 @@ def total(
     number of elements, and strides as `elementwise` does. The block's threads take turns, then each
     warp folds what its lanes have, then the first warp what the warps have: its one barrier is for
     the flow of `parts` from all warps to the first. No product is in it, and no tile program: it is
-    one of CuPy's kernels for the NumPy adapter, and is checked by being run.
+    one of CuPy's kernels for the NumPy adapter, and is checked by being run. CuPy's own, a
+    `ReductionKernel`, takes 1.3 to 2.2 times as long (docs/numpy.md).
 
     Args:
         operands: of the elements.

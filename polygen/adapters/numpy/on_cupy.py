@@ -18,6 +18,7 @@ from polygen.adapters.numpy.memory import FOREIGN
 from polygen.adapters.numpy.on_numpy import Backend
 from polygen.adapters.numpy.operations import ArrayForm, Operation, Shape
 from polygen.adapters.numpy.totals import Part, Total, is_total, of_total
+from polygen.adapters.numpy.trials import Spent
 from polygen.api import target
 from polygen.emit.elementwise import NAME
 from polygen.errors import PolygenError
@@ -55,14 +56,15 @@ class CuPy(Backend):
         """Not while the current stream is captured."""
         return not self.module.cuda.get_current_stream().is_capturing()
 
-    def timed(self, function: Callable[[], Any]) -> float:
+    def timed(self, function: Callable[[], Any]) -> Spent:
         """Of an idle stream, until it is idle again."""
         stream = self.module.cuda.get_current_stream()
         stream.synchronize()
         began = time.perf_counter()
         function()
+        issued = time.perf_counter()
         stream.synchronize()
-        return time.perf_counter() - began
+        return Spent(issued - began, time.perf_counter() - began)
 
     def fuse(self, function: Callable[..., Any], ends: Ends | None = None) -> Callable[..., Any]:
         """By `cupy.fuse`; what that cannot do runs as it is.

@@ -12,6 +12,7 @@ from polygen.adapters.numpy.elementwise import Ends
 from polygen.adapters.numpy.memory import FOREIGN
 from polygen.adapters.numpy.operations import ArrayForm, Operation, Shape
 from polygen.adapters.numpy.totals import Total, is_total
+from polygen.adapters.numpy.trials import Spent
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Program
 from polygen.hardware.device import Device
@@ -28,11 +29,12 @@ class Backend:
         """Whether the device can be waited for, now."""
         return True
 
-    def timed(self, function: Callable[[], Any]) -> float:
+    def timed(self, function: Callable[[], Any]) -> Spent:
         """Seconds that a function takes, with all that it asks the device for."""
         began = time.perf_counter()
         function()
-        return time.perf_counter() - began
+        whole = time.perf_counter() - began
+        return Spent(whole, whole)
 
     def fuse(self, function: Callable[..., Any], ends: Ends | None = None) -> Callable[..., Any]:
         """A function of pointwise operations, and perhaps a fold of them, as one kernel.

@@ -15,7 +15,12 @@ import pytest
 import polygen.adapters.numpy as np
 from polygen.adapters.numpy import alone, forcing, structures
 from polygen.adapters.numpy.backends import Backend
-from polygen.adapters.numpy.trials import APART, JOINED, Trial
+from polygen.adapters.numpy.trials import APART, JOINED, Spent, Trial
+
+
+def spent(seconds):
+    """Of a host that is busy all the time."""
+    return seconds if isinstance(seconds, Spent) else Spent(seconds, seconds)
 
 
 class Timed(Backend):
@@ -30,7 +35,7 @@ class Timed(Backend):
         before = forcing.counts.steps
         function()
         self.seen.append(forcing.counts.steps - before)
-        return self.price(self.seen[-1])
+        return spent(self.price(self.seen[-1]))
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +75,7 @@ def test_what_is_planned_stays_where_it_takes_less():
 
 
 def test_where_operations_apart_take_less_they_run_so_and_then_record_no_more():
-    backend = Timed(lambda steps: -steps)
+    backend = Timed(lambda steps: 1 / steps)
     steps = run(backend, rounds=24)
     assert steps[:16] == [2, 5] * 4 + [5] * 8
     assert steps[16:] == [0] * 8, "eight graphs that gained nothing: no more graphs"
@@ -81,14 +86,32 @@ def test_a_little_is_no_reason_to_run_apart():
     assert run(backend)[10:] == [2] * 10
 
 
+JOINED_FIRST = {  # what the way as planned and operations apart spend, and which is taken
+    "one kernel keeps the host for less, and the device at a stretch": ((10, 30), (25, 27), JOINED),
+    "apart the device is done sooner, and the host has more to do": ((9, 20), (15, 17), JOINED),
+    "apart both take less": ((30, 40), (20, 25), APART),
+    "apart both take less, the device being the busier": ((10, 100), (20, 60), APART),
+    "apart the host takes less, and the device no less": ((30, 40), (20, 41), JOINED),
+}
+
+
+@pytest.mark.parametrize("case", JOINED_FIRST)
+def test_apart_takes_less_until_the_end_and_of_whichever_is_busier(case):
+    joined, apart, taken = JOINED_FIRST[case]
+    backend = Timed(lambda steps: Spent(*(joined if steps == 2 else apart)))
+    run(backend, 24)
+    (trial,) = structures._trials.values()
+    assert trial.winner == taken
+
+
 def test_what_cannot_be_timed_runs_as_planned():
-    backend = Timed(lambda steps: -steps)
+    backend = Timed(lambda steps: 1 / steps)
     backend.waits = lambda: False  # as in a capture
     assert run(backend) == [2] * 20 and backend.seen == []
 
 
 def test_writes_happen_once_whichever_way_is_timed():
-    for price in (lambda steps: steps, lambda steps: -steps):
+    for price in (lambda steps: steps, lambda steps: 1 / steps):
         with np.polygen_options(backend=Timed(price)):
             x, y = np.zeros((3, 4)), np.ones(4)
             plain = numpy.zeros((3, 4))
@@ -109,7 +132,7 @@ def test_what_does_not_fit_apart_runs_as_planned():
 
     def timed(function):
         function()
-        return 1.0
+        return Spent(1.0, 1.0)
 
     runs = {JOINED: 0, APART: 0}
     trial.run(ways, timed, runs)
@@ -131,7 +154,7 @@ def test_what_fails_as_planned_fails():
 
     trial = Trial()
     runs = {JOINED: 1, APART: 1}
-    trial.run({JOINED: int, APART: int}, lambda function: 1.0, runs)
+    trial.run({JOINED: int, APART: int}, lambda function: Spent(1.0, 1.0), runs)
     with pytest.raises(RuntimeError, match="the device"):  # what was written stays written once
         trial.run({JOINED: int, APART: int}, late, runs)
 
@@ -149,7 +172,7 @@ def test_large_graphs_and_single_operations_are_not_timed(monkeypatch):
 
 def test_graphs_that_are_alike_but_for_their_sizes_share_what_was_found():
     """As in loops whose arrays become shorter in every round: 120 to 127 elements."""
-    backend = Timed(lambda steps: -steps)
+    backend = Timed(lambda steps: 1 / steps)
     with np.polygen_options(backend=backend):
         x = np.asarray(numpy.arange(127.0))
         ran = []
