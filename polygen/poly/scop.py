@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from polygen import isl
@@ -210,7 +210,8 @@ def groups(program: Program, passes: Mapping[str, int] | None = None) -> tuple[G
     """The program's statements as groups: neighbours, so that no other statement runs between.
 
     What a group reads of other statements it reads at one point: a square matrix and its transpose
-    are two groups, as others are, whose shapes differ.
+    are two groups, as others are, whose shapes differ. So are statements that read at their own
+    point, or nothing, and those that read with axes exchanged which are as long as each other.
 
     Args:
         program: its statements.
@@ -222,6 +223,7 @@ def groups(program: Program, passes: Mapping[str, int] | None = None) -> tuple[G
     skewed: set[str] = set()  # what the last group accesses at another point than its own
     values = {statement.write.name for statement in program.statements}
     taken: dict[str, Access] = {}  # what the last group reads of others
+    point: tuple[str, ...] = ()  # where it does
     for statement in program.statements:
         own = tuple(iterator for iterator, _ in statement.domain)
         long = tuple(iterator for iterator, extent in statement.domain if extent != 1)
@@ -230,6 +232,8 @@ def groups(program: Program, passes: Mapping[str, int] | None = None) -> tuple[G
         if statement.write.by_place.index in (own, long):  # rows that are stored by index
             here.discard(statement.write.name)
         own_reads = {access.name: access for access in statement.reads if access.name in values}
+        goes_on = not written.isdisjoint(own_reads)
+        at = _exchanged(statement, own_reads.values())
         together = (
             bool(found)
             and not isinstance(statement, Contraction)
@@ -238,6 +242,7 @@ def groups(program: Program, passes: Mapping[str, int] | None = None) -> tuple[G
             and times.get(found[-1][0].name) == times.get(statement.name)
             and not (written | {statement.write.name}) & (skewed | here)
             and all(taken.get(name, access) == access for name, access in own_reads.items())
+            and (at == point or (goes_on and at == own))
         )
         if together:
             found[-1].append(statement)
@@ -247,7 +252,23 @@ def groups(program: Program, passes: Mapping[str, int] | None = None) -> tuple[G
         else:
             found.append([statement])
             written, skewed, taken = {statement.write.name}, here, own_reads
+            point = at
     return tuple(Group(tuple(members)) for members in found)
+
+
+def _exchanged(statement: Statement, values: Iterable[Access]) -> tuple[str, ...]:
+    """The iterators by which a statement reads values, of its own ones; those where it does not.
+
+    They are others only where extents do not tell axes apart.
+    """
+    sizes = dict(statement.domain)
+    own = tuple(sizes)
+    for access in values:
+        read = access.iterators
+        exchanged = read != own and sorted(read) == sorted(own)
+        if exchanged and [sizes[iterator] for iterator in read] == list(sizes.values()):
+            return read
+    return own
 
 
 def scop(program: Program, apart: bool = False, passes: Mapping[str, int] | None = None) -> Scop:

@@ -1,8 +1,10 @@
 """Fusion by dependences, and the roles that the accesses of a contraction give its iterators."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
+import polygen as pg
 from polygen import isl
 from polygen.api import fuse
 from polygen.errors import UnsupportedProgram, VerifyError
@@ -79,6 +81,30 @@ def test_a_square_matrix_and_its_transpose_leave_one_kernel(sizes, arch):
     v, turned = kernel.emulate(x.astype(np.float16), w.astype(np.float16))
     np.testing.assert_array_equal(v, x @ w * 2)
     np.testing.assert_array_equal(turned, (x @ w * 2 + 1).T)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("sizes", [("1", "1", "1"), ("2", "S", "S")], ids=str)
+def test_heads_inside_rows_and_their_logarithms_leave_one_kernel(sizes, arch):
+    """Rows and heads are as many as each other: their axes are told apart by who reads them."""
+    batch, rows, heads = sizes
+
+    @fuse
+    def attention(q, k, v):
+        q, k, v = (one.swapaxes(1, 2) for one in (q, k, v))
+        scores = (q @ k.mT) * 0.125
+        return (pg.softmax(scores) @ v).swapaxes(1, 2), pg.logsumexp(scores, axis=-1)
+
+    keys = f"bf16[{batch},T,{heads},64]"
+    kernel = attention.compile(f"bf16[{batch},{rows},{heads},64]", keys, keys, arch=arch)
+    count = 3 if rows == "S" else int(rows)
+    random = np.random.default_rng(7)
+    shapes = [(int(batch), length, count, 64) for length in (count, 21, 21)]
+    arrays = [random.standard_normal(shape).astype(ml_dtypes.bfloat16) for shape in shapes]
+    values, logs = kernel.emulate(*arrays)
+    wanted, wanted_logs = attention.reference(*arrays)
+    np.testing.assert_allclose(logs, wanted_logs, rtol=1e-4)
+    np.testing.assert_allclose(values.astype(np.float64), wanted, atol=0.03)
 
 
 def test_what_isl_does_is_the_same_for_two_operations_and_for_two_hundred():
