@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from polygen.brief import table
-from polygen.errors import PolygenError, PressureError, SpillError, ToolchainMissing
+from polygen.errors import (
+    InvarianceError,
+    PolygenError,
+    PressureError,
+    ScheduleError,
+    SpillError,
+    ToolchainMissing,
+)
 from polygen.frontend.program import Program
 from polygen.generated import Generated, keep
 from polygen.hardware.device import Device, device
@@ -95,16 +102,17 @@ class Described:
     def artifact(self) -> Artifact:
         """PTX, cubin and compiler report; compiled on first use, or read from the cache.
 
-        An automatic choice that spills is replaced by the next best with more registers to spare;
-        `schedule_origin` says so, and what is kept on disk is replaced too. Where a schedule was
-        given, the variant for arrays of other alignments may take another that is near it, and
-        whose sums have the same order.
+        An automatic choice that spills is replaced by the next best with more registers to spare,
+        and where all spill by one near the best; `schedule_origin` says so, and what is kept on
+        disk is replaced too. Where a schedule was given, the variant for arrays of other alignments
+        may take another that is near it, and whose sums have the same order.
 
         Raises:
             PressureError: the schedule that was given needs more registers than there are; with one
-                that is near it and compiles, if there is one.
+                that is near it and compiles, if there is one. Or all do that might be chosen.
             CompileError: the compiler refuses the code.
         """
+        chosen: list[tuple[Generated, PressureError]] = []
         skip: frozenset[str] = frozenset()
         while True:
             try:
@@ -120,10 +128,14 @@ class Described:
                 held = beside and self.schedule.epilogue.row_words > 0
                 skip |= {HELD_ROWS if held else self.schedule.name}
                 made = self._generated
-                self.passes = generated_by(
-                    made.program, device(made.target), self._sizes, "auto", made.command, skip,
-                    self._class,
-                )  # fmt: skip
+                chosen.append((made, reason))
+                try:
+                    self.passes = generated_by(
+                        made.program, device(made.target), self._sizes, "auto", made.command, skip,
+                        self._class,
+                    )  # fmt: skip
+                except (ScheduleError, InvarianceError):  # all that fit have been tried
+                    return self._near_a_choice(chosen)
                 self._generated = self.passes.generated
 
     def _lighter(self, reason: PressureError) -> Artifact:
@@ -132,16 +144,46 @@ class Described:
         Raises:
             PressureError: there is none, or this is no variant; with the schedule that compiles.
         """
-        given, made = self.schedule, self._generated
+        given = self.schedule
+        for passes, found in self._near(self._generated):
+            if not self._variant:
+                changed = difference(given, passes.generated.schedule)
+                raise reason.instead(f"With {changed} it compiles") from None
+            why = f"as given, {reason.what} for arrays of these alignments"
+            self._take(passes, self._generated, why)
+            return found
+        raise reason
+
+    def _near_a_choice(self, chosen: list[tuple[Generated, PressureError]]) -> Artifact:
+        """What a schedule near one of those compiles to that were chosen, all of which spill.
+
+        Raises:
+            PressureError: none does; of the first choice.
+        """
+        for made, reason in chosen:
+            for passes, found in self._near(made):
+                self._take(passes, made, f"as shipped, {reason.what}")
+                if self._kept_under:
+                    keep(self._generated, self._kept_under)
+                return found
+        self._generated, reason = chosen[0]
+        self.__dict__.pop("passes", None)
+        raise reason.instead(
+            "No shipped schedule has registers enough for it; split the function, or pass one of "
+            "your own"
+        )
+
+    def _near(self, made: Generated) -> Iterator[tuple[Passes, Artifact]]:
+        """Kernels of schedules near another's whose sums have its order, and that compile."""
         refused = {made.source.text}
-        for schedule in lighter(given):
+        for schedule in lighter(made.schedule):
             try:
                 passes = generated_by(
                     made.program, device(made.target), self._sizes, schedule, made.command,
                     sums=self._class,
                 )  # fmt: skip
                 text = passes.source.text
-                if text in refused or passes.generated.sums.text != self.sums.text:
+                if text in refused or passes.generated.sums.text != made.sums.text:
                     continue
                 refused.add(text)
                 found = compile_cached(passes.source)
@@ -149,17 +191,13 @@ class Described:
                 raise
             except PolygenError:  # illegal here, or too heavy as well
                 continue
-            changed = difference(given, schedule)
-            if not self._variant:
-                raise reason.instead(f"With {changed} it compiles") from None
-            self.passes = replace(
-                passes,
-                origin=f"{made.origin}, but {changed}: as given, {reason.what} for arrays of these "
-                "alignments",
-            )
-            self._generated = self.passes.generated
-            return found
-        raise reason
+            yield passes, found
+
+    def _take(self, passes: Passes, made: Generated, why: str) -> None:
+        """Be the kernel of a schedule near another's, and say so."""
+        changed = difference(made.schedule, passes.generated.schedule)
+        self.passes = replace(passes, origin=f"{made.origin}, but {changed}: {why}")
+        self._generated = self.passes.generated
 
     @property
     def ptx(self) -> str:

@@ -1,9 +1,9 @@
 """Schedules near one whose kernel needs more registers than a thread has.
 
-What threads hold at a time becomes less: copies on their way through registers, fragments, sums.
-The sums keep their order, and tiles of blocks stay, so that a kernel's results, its memory and its
-place in a measurement are much the same. Whether a schedule is legal, and compiles, is not known
-here.
+Consumers get the registers that their block leaves; then what threads hold at a time becomes less:
+copies on their way through registers, fragments, sums. The sums keep their order, and tiles of
+blocks stay, so that a kernel's results, its memory and its place in a measurement are much the
+same. Whether a schedule is legal, and compiles, is not known here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from polygen.schedule.model import PANEL_COLUMNS, Schedule, leaves
+from polygen.schedule.model import PANEL_COLUMNS, Roles, Schedule, leaves
 
 
 def lighter(schedule: Schedule) -> Iterator[Schedule]:
@@ -25,6 +25,7 @@ def lighter(schedule: Schedule) -> Iterator[Schedule]:
 
 def _candidates(schedule: Schedule) -> Iterator[Schedule]:
     if schedule.specialised:
+        yield from _registers(schedule)
         # On rows that the copy engine takes, no thread holds what it copies.
         launch = replace(schedule.launch, realign=True)
         yield replace(schedule, launch=launch)
@@ -32,6 +33,15 @@ def _candidates(schedule: Schedule) -> Iterator[Schedule]:
     elif not schedule.by_lanes:
         yield from _pipelines(schedule)
     yield from _warps(schedule)
+
+
+def _registers(schedule: Schedule) -> Iterator[Schedule]:
+    """As many registers as consumers usually have; fragments made while no product runs."""
+    own = max(schedule.roles.consumer_registers, Roles().consumer_registers)
+    more = replace(schedule, roles=replace(schedule.roles, consumer_registers=own))
+    yield more
+    if schedule.from_registers:
+        yield replace(more, pipeline=replace(schedule.pipeline, in_flight=0))
 
 
 def _pipelines(schedule: Schedule) -> Iterator[Schedule]:
