@@ -53,7 +53,8 @@ def _with_steps(candidate: Schedule, k: int, instruction: Atom) -> Schedule:
     pipeline = candidate.pipeline
     fragments = math.gcd(max(k // instruction.k, 1), pipeline.fragments)
     if candidate.from_registers:
-        pipeline = replace(pipeline, fragments=fragments)
+        together = math.gcd(fragments, pipeline.together)
+        pipeline = replace(pipeline, fragments=fragments, together=together)
     elif not candidate.specialised:
         lookahead = min(pipeline.lookahead, fragments - 1)
         pipeline = replace(pipeline, fragments=fragments, lookahead=lookahead)

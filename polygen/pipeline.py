@@ -48,6 +48,7 @@ from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import tiling
 from polygen.rewrite.programs import rewritten
 from polygen.runtime.templates import templates_kept
+from polygen.schedule.load import check_record
 from polygen.schedule.model import Schedule
 from polygen.tune import lookup
 
@@ -115,6 +116,8 @@ def generate(
         PolygenError: the program, the schedule or their combination is refused.
     """
     check_length(program)
+    if isinstance(schedule, Schedule):
+        check_record(schedule)
     with ISL_LOCK:
         try:
             return _generate(program, device, sizes, schedule, command, skip, sums)

@@ -31,3 +31,13 @@ def loaded() -> KernelPlan:
     types = ("bf16[M,K]", "bf16[K]", "bf16[N,K]")
     function = pg.fuse(lambda x, g, w: (x * g) @ w.T)
     return function.compile(*types, arch="sm_90a", schedule=schedule).passes.plan
+
+
+@cache
+def paired(kind: str = "s8") -> KernelPlan:
+    """Numbers of few bits with scales of the operand's type by group, computed in pairs."""
+    name = "cooperative_128x16x128_w64_s5_k2_registers_f4_exchanged_made.toml"
+    schedule = load_schedule(schedules_folder() / "sm_90a" / name)
+    types = ("bf16[M,384]", f"{kind}[N,384]", "bf16[N,12]")
+    function = pg.fuse(lambda x, q, s: x @ (q.astype("bf16") * pg.repeat(s, 32, axis=1)).T)
+    return function.compile(*types, arch="sm_90a", schedule=schedule).passes.plan

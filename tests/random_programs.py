@@ -330,7 +330,7 @@ def run_random(
         return _run_floats(case, kernel, call)
     data = values(case, kernel)
     wanted = evaluate(kernel.program, data, case.sizes)
-    found = call(kernel, _operands(case, kernel, data))
+    found = call(kernel, operands_of(case, kernel, data))
     for tensor, got, exactly in zip(kernel.program.outputs, found, wanted, strict=True):
         a, b = got.astype(np.float64), exactly.astype(np.float64)
         bad = ~((a == b) | (np.isnan(a) & np.isnan(b)))
@@ -346,7 +346,7 @@ def run_random(
 def _run_floats(case: Random, kernel: Kernel, call: Any) -> str:
     data = floats(case, kernel)
     wanted = expected(kernel.program, data, case.sizes, kernel.passes.plan.atom.k)
-    found = call(kernel, _operands(case, kernel, data))
+    found = call(kernel, operands_of(case, kernel, data))
     for one, got in zip(wanted, found, strict=True):
         error, ratio, above = one.compare(got)
         if above:
@@ -357,8 +357,16 @@ def _run_floats(case: Random, kernel: Kernel, call: Any) -> str:
     return ""
 
 
-def _operands(case: Random, kernel: Kernel, data: dict[str, Any]) -> list[Any]:
-    operands = []
+def operands_of(case: Random, kernel: Kernel, data: dict[str, Any] | None = None) -> list[Any]:
+    """What `run_random` calls a kernel with: numbers, and of arrays what `stored_numpy` takes.
+
+    Args:
+        case: the program.
+        kernel: its kernel.
+        data: what they hold; `values` by default.
+    """
+    data = values(case, kernel) if data is None else data
+    operands: list[Any] = []
     for t in kernel.program.inputs:
         if not t.dims:
             operands.append(data[t.name])

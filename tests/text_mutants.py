@@ -136,7 +136,8 @@ class Tried:
 
     Attributes:
         refused: how many.
-        undecided: those that cannot be followed, as with names that nothing is called by.
+        undecided: those that cannot be followed, but for names that nothing is called by, which no
+            compiler takes.
         accepted: the others, and whether they do the same.
     """
 
@@ -154,8 +155,8 @@ def tried(plan: KernelPlan, leaf: Leaf, every: int = 1, first: int = 0) -> Tried
             given = (*texts[:at], changed, *texts[at + 1 :])
             try:
                 prove(plan, leaf, given)
-            except UndecidedText:
-                undecided.append(name)
+            except UndecidedText as error:
+                undecided += [] if "nothing is called" in str(error) else [name]
             except VerifyError:
                 refused += 1
             else:

@@ -724,9 +724,13 @@ class _Run:
 def numbers(program: TileProgram, known: tuple[dict[str, int], ...]) -> tuple[dict[str, int], ...]:
     """Sizes, and where blocks share the last round's tiles, how many are a block's own.
 
-    Of k tiles there are so many times as many as the program wants, as of blocks of two.
+    Of k tiles there are so many times as many as the program wants, as of blocks of two; where not
+    all tiles have products, none of them has, or all but one.
     """
     known = tuple(_fitting(program, one) for one in known)
+    if "inside" in program.parameters:
+        each_way = ((one, {0, max(one.get("tiles", 2) - 1, 0)}) for one in known)
+        known = tuple(one | {"inside": n} for one, counts in each_way for n in sorted(counts))
     if "own_tiles" not in program.parameters:
         return known
     each = ((one, own) for one in known for own in {0, one["tiles"] // 2, one["tiles"]})

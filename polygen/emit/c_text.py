@@ -8,7 +8,9 @@ text that cannot be read cannot be proved.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 from polygen.emit.c_tokens import ASSIGNED, LEVEL, TYPES, tokens
@@ -16,6 +18,7 @@ from polygen.emit.run_text import (
     Argument,
     Called,
     Constant,
+    Handler,
     Name,
     State,
     assign,
@@ -24,9 +27,19 @@ from polygen.emit.run_text import (
     index,
     load,
 )
-from polygen.emit.text_parts import Statement, Value, block, cast_of, element, part, scope, two
+from polygen.emit.text_parts import (
+    Statement,
+    Value,
+    block,
+    cast_of,
+    element,
+    function,
+    part,
+    scope,
+    two,
+)
 from polygen.emit.text_values import WIDTHS, Pointer, as_float, mixed, negated, token
-from polygen.errors import UndecidedText
+from polygen.errors import UndecidedText, VerifyError
 
 
 @functools.lru_cache(maxsize=512)
@@ -35,6 +48,7 @@ def read(text: str) -> tuple[Statement, ...]:
 
     Raises:
         UndecidedText: it has what leaves are not written in.
+        VerifyError: it declares a name twice in one scope, which compilers refuse.
     """
     reader = _Reader(text)
     found = []
@@ -62,6 +76,7 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self.text, self.tokens, self.place = text, tokens(text), 0
+        self.declared: list[set[str]] = [set()]  # names, of each scope that is open
 
     @property
     def kind(self) -> str:
@@ -93,22 +108,39 @@ class _Reader:
     def statement(self) -> Statement:
         if self.taken("{"):
             inside = []
-            while not self.taken("}"):
-                inside.append(self.statement())
+            with self._scope():
+                while not self.taken("}"):
+                    inside.append(self.statement())
             return scope(block(tuple(inside)))
         if self.taken(";"):
             return block(())
         if self.now in ("if", "for") and self.kind == "name":
-            return self._if() if self.next() == "if" else self._for()
+            with self._scope():
+                return self._if() if self.next() == "if" else self._for()
         if self.now in ("continue", "break", "return"):
-            word = self.next()
-            self.need(";")
-            return lambda state: state.leave(word)
+            return self._leave(self.next())
         if self.taken("asm"):
             return self._instruction()
         found = self._declaration() if self.now in TYPES else self._expressions()
         self.need(";")
         return found
+
+    def _leave(self, word: str) -> Statement:
+        value = None if self.now == ";" else self.value()
+        self.need(";")
+
+        def run(state: State) -> None:
+            if value is not None:
+                assign(Name(word), "", value, state)
+            state.leave(word)
+
+        return run
+
+    @contextlib.contextmanager
+    def _scope(self) -> Iterator[None]:
+        self.declared.append(set())
+        yield
+        self.declared.pop()
 
     def _if(self) -> Statement:
         self.need("(")
@@ -181,15 +213,45 @@ class _Reader:
             while self.now in ("*", "const", "__restrict__"):
                 self.next()
             name, dims = self.next(), []
+            if name in self.declared[-1]:
+                raise VerifyError(f"a text declares {name} twice in one scope")
+            self.declared[-1].add(name)
             while self.taken("["):  # [] has as many as are given
                 dims.append(None if self.now == "]" else self.value())
                 self.need("]")
-            given = None
+            given: Any = None
             if self.taken("="):
-                given = self._list() if self.now == "{" else self.value()
+                given = self._given(kind)
             made.append(functools.partial(declare, kind, name, tuple(dims), given))
             if not self.taken(","):
                 return block(tuple(made))
+
+    def _given(self, kind: str) -> Any:
+        """What a variable is declared with."""
+        if self.now == "[" and kind == "auto":
+            return Constant(self._function())
+        return self._list() if self.now == "{" else self.value()
+
+    def _function(self) -> Handler:
+        """A function that knows what is known where it stands, and what it is called with."""
+        for sign in "[&](":
+            self.need(sign)
+        parameters: list[tuple[str, bool]] = []
+        with self._scope():
+            while not self.taken(")"):
+                self._type()
+                changed = self.taken("&")
+                parameters.append((self.next(), changed))
+                self.declared[-1].add(parameters[-1][0])
+                self.taken(",")
+            if self.taken("__attribute__"):
+                for sign in ("(", "(", "always_inline", ")", ")"):
+                    self.need(sign)
+            self.need("{")
+            inside = []
+            while not self.taken("}"):
+                inside.append(self.statement())
+        return function(tuple(parameters), block(tuple(inside)))
 
     def _type(self) -> str:
         words = []
@@ -316,7 +378,8 @@ class _Reader:
             width, of = WIDTHS.get(template.removeprefix("const ").rstrip("*")), arguments[0]
             if width is None:
                 raise self.refused()
-            return lambda state: Pointer(load(state, of(state)), width)
+            real = "float" in template
+            return lambda state: Pointer(load(state, of(state)), width, real=real)
         given = tuple(part.strip() for part in template.split(",")) if template else ()
 
         def run(state: State) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +18,8 @@ from polygen.poly.ast import Binary, Block, Call, Const, Expr, If, LoopAst, Mark
 from polygen.poly.pointwise import Compute
 
 INDENT = "  "
+_NAME = re.compile(r"\b[A-Za-z_]\w*")
+_PRODUCT = re.compile(r"const float (\w+) = [^;]* \* [^;]*;")
 
 
 def index(expr: Expr) -> str:
@@ -134,7 +138,7 @@ def pointwise(
     for statement in statements:
         writer.fast = fast and statement.result not in exact
         writer.statement(statement)
-    return writer.lines, tuple(dict.fromkeys(writer.helpers))
+    return used(writer.lines), tuple(dict.fromkeys(writer.helpers))
 
 
 def definition(
@@ -158,11 +162,27 @@ def definition(
     writer = PointwiseWriter({}, {}, fast, prefix)
     results = applied(function, arguments, writer.primitive)
     found = [result if isinstance(result, str) else literal(result) for result in results]
-    return writer.lines, found, writer.helpers
+    return used(writer.lines, found), found, writer.helpers
+
+
+def used(lines: Sequence[str], results: Sequence[str] = ()) -> list[str]:
+    """Lines of C without products that became part of a sum, and that nothing else reads."""
+    found: list[str] = []
+    read = set(_NAME.findall(" ".join(results)))
+    for line in reversed(lines):
+        product = _PRODUCT.fullmatch(line)
+        if product is None or product[1] in read:
+            found.append(line)
+            read.update(_NAME.findall(line))
+    return found[::-1]
 
 
 class PointwiseWriter:
     """Writes pointwise statements as lines of C, one temporary per primitive.
+
+    A product by a power of two is not rounded. So a sum or a difference that reads one is a single
+    fused step, of the same bits: one instruction in place of two. Where such a product alone would
+    leave the range of f32, the sum is the right one all the same.
 
     Attributes:
         names: value or read -> C expression.
@@ -182,6 +202,7 @@ class PointwiseWriter:
         self.lines: list[str] = []
         self.helpers: list[str] = []
         self.temporaries = 0
+        self.exact: dict[str, tuple[str, float]] = {}  # product -> a factor, and a power of two
 
     def statement(self, statement: Compute) -> None:
         """Write one statement, whose value is known by its name from then on."""
@@ -208,15 +229,40 @@ class PointwiseWriter:
             raise UnsupportedProgram(f"the emitter has no primitive {name!r}", where="emit")
         constant = arguments[-1] if not isinstance(arguments[-1], str) else None
         operands = [self.operand(argument) for argument in arguments]
+        helpers: Sequence[str] = ()
         if self.real == "double":
             text, helpers = in_double(name, operands, constant)
+        elif (fused := self._fused(name, arguments)) is not None:
+            text = fused
         else:
             text, helpers = expression(name, operands, self.fast, constant, short=self.short)
         self.helpers += helpers
         self.temporaries += 1
-        return self._define(
-            f"{self.prefix}t{self.temporaries}", "bool" if name in BOOLEAN else self.real, text
-        )
+        own = f"{self.prefix}t{self.temporaries}"
+        factors = [one for one in arguments if isinstance(one, str)]
+        if name == "mul" and len(factors) == 1:
+            (power,) = (one for one in arguments if not isinstance(one, str))
+            if _is_power_of_two(float(power)):
+                self.exact[own] = factors[0], float(power)
+        return self._define(own, "bool" if name in BOOLEAN else self.real, text)
+
+    def _fused(self, name: str, arguments: Sequence[str | float]) -> str | None:
+        """A sum or a difference with a product by a power of two in it; None: there is none."""
+        if name not in ("add", "sub"):
+            return None
+        first, second = arguments
+        if second in self.exact:
+            factor, power = self.exact[str(second)]
+            power = -power if name == "sub" else power
+            return f"fmaf({factor}, {literal(power)}, {self.operand(first)})"
+        if first not in self.exact:
+            return None
+        factor, power = self.exact[str(first)]
+        if isinstance(second, str):
+            rest = f"-({second})" if name == "sub" else second
+        else:
+            rest = literal(-second if name == "sub" else second)
+        return f"fmaf({factor}, {literal(power)}, {rest})"
 
     def _define(self, name: str, kind: str, text: str) -> str:
         self.lines.append(f"const {kind} {name} = {text};")
@@ -233,3 +279,8 @@ class PointwiseWriter:
         """A value rounded to a narrower type and back."""
         kept = ("f64",) if self.real == "double" else ("f32", "tf32")
         return value if dtype in kept else f"from_{dtype}(to_{dtype}({value}))"
+
+
+def _is_power_of_two(value: float) -> bool:
+    """Whether a number is one that f32 has with its reciprocal, of either sign."""
+    return abs(math.frexp(value)[0]) == 0.5 and 2.0**-126 <= abs(value) <= 2.0**126

@@ -9,20 +9,35 @@
 2. A leaf whose tile lies inside of the matrix keeps its terms, which take the place of the sums,
    and combines those of a row at its end. At edges terms go one after the other.
 3. An extreme that is NaN says that a value is one: only then the first of them is looked for.
+4. Where an index is looked for, terms go by groups: the extreme of a group is compared with that of
+   those before it, and in the end the index is that of the first in the group that has the extreme.
+5. An index that is the column itself is kept as how far it lies behind the lane's first column: a
+   number that instructions have in them. That first one is added to the index that is left, in
+   floats, which is exact below 2^24 like every coordinate.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from polygen.emit.ctext import definition
+from polygen.emit.folds import combined
 from polygen.emit.functions import literal
+from polygen.frontend.dtypes import F32
 from polygen.frontend.functions import PUBLIC
 from polygen.frontend.monoids import MONOIDS, Monoid
 from polygen.lower.plan import KernelPlan
 from polygen.lower.result_work import TERM_TURNS, Epilogue, FoldPart
+from polygen.poly.elements import Along
 
+# Terms of a group, of which the extreme alone is compared: a term costs 2 1/4 instructions in the
+# place of 3, and a place as many registers as a group has terms.
+_GROUP = 4
+COLUMN = Along("n")
 _BEATS = {"maximum": ">", "minimum": "<"}
 
 
@@ -33,65 +48,89 @@ def function(name: str, parameters: Sequence[str]) -> tuple[list[str], list[str]
         name: of the monoid.
         parameters: the components of what has been combined, as references.
     """
-    monoid, (value, other) = MONOIDS[name], ("terms0", "terms1")
-    extreme = PUBLIC[monoid.extreme]
-    body, (next_one,), needs = definition(lambda a, b: (extreme(a, b),), ["extreme", f"{value}[i]"])
-    constant = not isinstance(monoid.terms[1], str)
-    second = f"const float {other}" if constant else f"const float (&{other})[COUNT]"
-    finding, result, more = (_sum if monoid.relative else _index)(monoid, body, next_one)
+    monoid = MONOIDS[name]
+    finding, result, needs = (_sum if monoid.relative else _index)(monoid)
+    sizes = "int COUNT" if monoid.relative else "int COUNT, int GROUP"
+    second = "float terms1" if monoid.relative else "float (&terms1)[COUNT], const float first"
     lines = [
-        "template <int COUNT>",
+        f"template <{sizes}>",
         f"__device__ __forceinline__ void combine_all_{name}({', '.join(parameters)}, "
-        f"const float (&{value})[COUNT], {second}) {{",
-        f"  float extreme = {value}[0];",
+        f"const float (&terms0)[COUNT], const {second}) {{",
+        "  float extreme = terms0[0];",
         *(f"  {line}" for line in finding),
         f"  combine_{name}(a0, a1, extreme, {result});",
         "}",
     ]
-    return [line.replace("  #pragma", "#pragma") for line in lines], [*needs, *more]
+    return [line.replace("  #pragma", "#pragma") for line in lines], needs
 
 
-def _sum(monoid: Monoid, body: list[str], following: str) -> tuple[list[str], str, list[str]]:
+def _sum(monoid: Monoid) -> tuple[list[str], str, list[str]]:
     """What values add beside their extreme: two passes."""
     relative = monoid.relative
     assert relative is not None
     terms, (term,), needs = definition(
         lambda v, m: (relative(v, m),), ["terms0[i]", "extreme"], "term_", fast=monoid.short
     )
+    taken, more = _taken(monoid, "extreme", "terms0[i]")
     lines = [
-        *_each(1, [*body, f"extreme = {following};"]),
+        *_each("i", "1", "COUNT", taken),
         f"float total[{TERM_TURNS}] = {{}};",
-        *_each(0, [*terms, f"total[i % {TERM_TURNS}] += {term};"]),
+        *_each("i", "0", "COUNT", [*terms, f"total[i % {TERM_TURNS}] += {term};"]),
     ]
     sums = [f"total[{at}]" for at in range(TERM_TURNS)]
     while len(sums) > 1:
         sums = [f"({a} + {b})" for a, b in zip(sums[::2], sums[1::2], strict=True)]
-    return lines, f"terms1 * {sums[0]}", needs
+    return lines, f"terms1 * {sums[0]}", [*more, *needs]
 
 
-def _index(monoid: Monoid, body: list[str], following: str) -> tuple[list[str], str, list[str]]:
-    """The index of the first value that is the extreme."""
-    better = f"terms0[i] {_BEATS[monoid.extreme]} extreme"
+def _index(monoid: Monoid) -> tuple[list[str], str, list[str]]:
+    """The index of the first value that is the extreme: of groups, then in the group that has it.
+
+    A group that beats all before it leaves its values; a group's last value is it if no other is.
+    """
+    of_group, needs = _taken(monoid, "best", "terms0[i + j]")
+    of_first, _ = _taken(monoid, "extreme", "terms0[j]")
+    of_all, _ = _taken(monoid, "extreme", "best")
     lines = [
-        "float index = terms1[0];",
-        *_each(1, [f"index = {better} ? terms1[i] : index;", *body, f"extreme = {following};"]),
-        "if (extreme != extreme) {",
-        *(
-            f"  {line}"
-            for line in _each(0, ["if (terms0[last] != terms0[last]) index = terms1[last];"], True)
-        ),
+        "float index = terms1[0], kept[GROUP];",
+        *_each("j", "0", "GROUP", ["kept[j] = terms0[j];", *of_first]),
+        *_each("i", "GROUP", "COUNT", [
+            "float best = terms0[i];",
+            *_each("j", "1", "GROUP", of_group),
+            f"const bool better = best {_BEATS[monoid.extreme]} extreme;",
+            "index = better ? terms1[i] : index;",
+            *_each("j", "0", "GROUP - 1", ["kept[j] = better ? terms0[i + j] : kept[j];"]),
+            *of_all,
+        ], "i += GROUP"),
+        "float behind = terms1[GROUP - 1] - terms1[0];",
+        *_each("j", "GROUP - 2", "0", [
+            "behind = kept[j] == extreme ? terms1[j] - terms1[0] : behind;",
+        ], "--j"),
+        "index += behind;",
+        "if (__builtin_expect(extreme != extreme, 0)) {",
+        *(f"  {line}" for line in _each("i", "COUNT - 1", "0", [
+            "if (terms0[i] != terms0[i]) index = terms1[i];",
+        ], "--i")),
         "}",
-    ]
-    return lines, "index", []
+    ]  # fmt: skip
+    return lines, "first + index", needs
 
 
-def _each(first: int, body: Sequence[str], backwards: bool = False) -> list[str]:
-    """A loop over terms."""
-    last = ["const int last = COUNT - 1 - i;"] if backwards else []
+def _taken(monoid: Monoid, into: str, value: str) -> tuple[list[str], list[str]]:
+    """The extreme of a variable and a value becomes the variable's; and the helpers of that."""
+    extreme = PUBLIC[monoid.extreme]
+    body, (found,), needs = definition(lambda a, b: (extreme(a, b),), [into, value], f"{into}_")
+    return [*body, f"{into} = {found};"], needs
+
+
+def _each(name: str, first: str, last: str, body: Sequence[str], step: str = "") -> list[str]:
+    """An unrolled loop: up to before the last number, or down to it."""
+    step = step or f"++{name}"
+    test = f"{name} >= {last}" if step.startswith("--") else f"{name} < {last}"
     return [
         "#pragma unroll",
-        f"for (int i = {first}; i < COUNT; ++i) {{",
-        *(f"  {line}" for line in (*last, *body)),
+        f"for (int {name} = {first}; {test}; {step}) {{",
+        *(f"  {line}" for line in body),
         "}",
     ]
 
@@ -114,9 +153,27 @@ def gathered(plan: KernelPlan, e: Epilogue) -> dict[str, Any]:
                 f"{_array(term)}[{slot}]" if isinstance(term, str) else literal(term)
                 for term in fold.terms
             ]
+            sizes = [count]
+            if not MONOIDS[fold.monoid].relative:
+                index = named[-1]
+                terms.append(_first(e, index))
+                sizes.append(_group(plan, e, fold) if is_column(e, index) else 1)
             given = ", ".join((*into, *terms))
-            ends.append(f"combine_all_{fold.monoid}<{count}>({given});")
+            ends.append(f"combine_all_{fold.monoid}<{', '.join(map(str, sizes))}>({given});")
     return {"gathers": declared, "combines": ends}
+
+
+def together(e: Epilogue) -> list[str]:
+    """Statements by which registers that took terms by turns, at edges, become one for each row."""
+    lines = []
+    for fold in e.at_once:
+        for slot in range(len(fold.offsets)):
+            into, *others = (
+                [f"{name}[m][{slot}][{turn}]" for name in fold.names]
+                for turn in range(fold.registers)
+            )
+            lines += [combined(fold.monoid, into, other) for other in others]
+    return lines
 
 
 def kept(plan: KernelPlan, e: Epilogue, fold: FoldPart, element: int, at: int) -> list[str]:
@@ -132,11 +189,42 @@ def kept(plan: KernelPlan, e: Epilogue, fold: FoldPart, element: int, at: int) -
     slot = fold.slots[element]
     each = _count(plan, e, fold) // (plan.tiles.columns // plan.atom.n)
     before = fold.slots[:element].count(slot)
+    behind = e.element_offsets[element][1]
     return [
-        f"{_array(term)}[{slot}][n * {each} + {before}] = {term}_out[{at}];"
+        f"{_array(term)}[{slot}][n * {each} + {before}] = "
+        + (f"n * {plan.atom.n} + {behind}" if is_column(e, term) else f"{term}_out[{at}]")
+        + ";"
         for term in fold.terms
         if isinstance(term, str)
     ]
+
+
+def _group(plan: KernelPlan, e: Epilogue, fold: FoldPart) -> int:
+    """How many terms are a group, of which all have the same columns behind their first."""
+    own = [at for at, slot in enumerate(fold.slots) if slot == fold.slots[0]]
+    behind = [e.element_offsets[at][1] for at in own]
+    steps = range(plan.tiles.columns // plan.atom.n)
+    columns = np.array([n * plan.atom.n + at for n in steps for at in behind])
+    size = math.gcd(len(columns), _GROUP)
+    while (np.diff(columns.reshape(-1, size) - columns[::size, None], axis=0) != 0).any():
+        size //= 2
+    return size
+
+
+def is_column(e: Epilogue, term: str) -> bool:
+    """Whether a term is the number of its element's column, and nothing else."""
+    columns = {name for name, along in e.coordinates if along == COLUMN}
+    return any(
+        s.result == term and s.function == "cast" and s.dtype == F32 and s.args[0] in columns
+        for s in e.statements
+    )
+
+
+def _first(e: Epilogue, term: str) -> str:
+    """What is added to an index that is left: the lane's first column, of indices that lie behind
+    it, else nothing.
+    """
+    return f"(float)({e.column_base} + {e.column_of_lane})" if is_column(e, term) else "0.0f"
 
 
 def _array(term: str) -> str:

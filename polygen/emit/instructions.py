@@ -8,6 +8,7 @@ from typing import Any
 from polygen.emit.leaf import kind_of
 from polygen.emit.leaf.computed_chunk import conversion_records
 from polygen.emit.leaf.dots import chunk_read
+from polygen.emit.leaf.fragment_pairs import pair_records
 from polygen.emit.leaf.load_threads import load_function
 from polygen.emit.leaf.move_cp_async import copy_function
 from polygen.emit.leaf.multiply_wgmma import product_functions, product_wrapper
@@ -30,7 +31,7 @@ _ORDER = (
     "tensor_map", "mbarrier", "cluster", "mbarrier_wait", "map_prefetch", "box_load",
     "box_load_once", "box_multicast", "panels_out", "portions", "warm", "near", "panels_in",
     "pieces", "pack", "pack_apart", "chunks", "gathered", "page_at", "scattered", "computed",
-    "staged", "shared_words", "wgmma", "scan", "cursor", "block_address", "partial_sums",
+    "pairs", "staged", "shared_words", "wgmma", "scan", "cursor", "block_address", "partial_sums",
     "row_numbers", "wait_across", "row_groups", "tile_domain", "dots", "row_edge", "store_computed",
 )  # fmt: skip
 _COORDINATES = ("inner", "outer", "third", "fourth", "fifth")
@@ -69,6 +70,8 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         needed.add("fragment_loads")
     if computed or plan.of(Make):
         needed |= {"pack", "chunks", "computed"}
+    if any(work.pairs is not None for work in plan.of(Make)):
+        needed.add("pairs")
     by_index = [fetch.rows for one in computed for fetch in one.fetches]
     by_index += [
         rows for e in plan.epilogues for read in e.reads for rows in read.rows
@@ -91,6 +94,7 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         "instructions": [part for part in _ORDER if part in needed],
         "copy_instructions": _copies(plan),
         "conversions": conversion_records(computed, plan.of(Make)),
+        "pairs": pair_records(plan.of(Make)),
         "fragment_loads": _fragment_loads(plan),
         "buffers": [
             {"name": b.name, "formula": placement(b)}

@@ -69,7 +69,8 @@ class State:
         """What a call gives: what is known of the function, or a number for its arguments."""
         family = f"{called.name.partition('_')[0]}_"
         known = self.handlers.get(called.name) or self.handlers.get(family)
-        return known(called) if known else mixed(called.name, *called.values)
+        known = known or self.names.get(called.name)  # of the text's own
+        return known(called) if callable(known) else mixed(called.name, *called.values)
 
     def either(
         self, condition: Any, then: Callable[[State], None], otherwise: Callable[[State], None]
@@ -310,14 +311,17 @@ def choose(condition: Any, first: Any, second: Any, state: State) -> Any:
 
 # --- statements ----------------------------------------------------------------------------------
 def declare(kind: str, name: str, dims: tuple[Any, ...], given: Any, state: State) -> None:
-    """A variable, or an array in registers."""
+    """A variable, or an array in registers; what is in these before is known as its name[]."""
     if not dims:
         state.declared(name, _first_value(kind, name, given, state))
         return
     values = _flat(given) if given is not None else []
     counts = [len(values) if dim is None else int(load(state, dim(state))) for dim in dims]
     made = array(state, *counts, *([len(LETTERS[kind])] if kind in LETTERS else []), kind=kind)
-    made.base[:] = token(name) if given is None else 0
+    held = state.names.get(f"{name}[]", token(name)) if given is None else 0
+    if isinstance(held, np.ndarray) and len(held) > len(made.base):
+        raise VerifyError(f"{name} has {len(made.base)} registers, not {len(held)}")
+    made.base[: len(held) if isinstance(held, np.ndarray) else None] = held
     for at, value in enumerate(values):
         made.base[at] = load(state, value(state))
     state.declared(name, made)

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from polygen.emit.run_text import Argument, Called, Handler, State
-from polygen.emit.text_values import Part, Register, as_bits, as_float, number_from
+from polygen.emit.text_values import Part, Register, as_bits, as_float, number_from, pair_of
 from polygen.errors import UndecidedText, VerifyError
 from polygen.frontend.dtypes import NAMED
 
 _WORD = 0xFFFFFFFF  # the bits of one
+_BYTES = 8  # of two
 # What Python raises where a text, or what is to be proved of it, is not what was thought of.
 UNKNOWN = (
     TypeError, ValueError, AttributeError, LookupError, ArithmeticError, StopIteration,
@@ -59,12 +60,34 @@ def _number(called: Called) -> Any:
     return number_from(kind, value)
 
 
+def _pair(called: Called) -> Any:
+    """`pair_...`: the numbers that are stored in the low bits of a word's halves."""
+    kind, word = called.name.removeprefix("pair_"), called.values[0]
+    return pair_of(number_from(kind, word), number_from(kind, word >> 16))
+
+
+def _permuted(called: Called) -> Any:
+    """The bytes of two words that a number picks; none of them for its sign."""
+    low, high, pick = called.values
+    both, found = low & _WORD | high << 32, 0
+    for place in range(4):
+        byte = pick >> 4 * place & 15
+        if np.any(byte > _BYTES - 1):
+            raise UndecidedText("bytes are picked for their signs")
+        found = found | (both >> 8 * byte & 255) << 8 * place
+    return found
+
+
 def _combine(called: Called) -> None:
-    """Terms of a fold are added up, in whatever order; of some at once, there are arrays."""
+    """Terms of a fold are added up, in whatever order; of some at once, there are arrays, and
+    behind them what is added to each index.
+    """
     half = len(called.arguments) // 2
-    held, terms = called.arguments[:half], called.arguments[half:]
+    held, terms = called.arguments[:half], called.arguments[half : 2 * half]
     count = int(called.template[0]) if called.template else 1
     made = [a.value + _all_of(b, count) for a, b in zip(held, terms, strict=True)]
+    for first in called.arguments[2 * half :]:
+        made[-1] = made[-1] + first.value * count
     for place, value in zip(held, made, strict=True):
         place.store(value)
 
@@ -102,6 +125,8 @@ def _turned(called: Called) -> Any:
 FUNCTIONS: dict[str, Handler] = {
     "combine_": _combine,
     "from_": _number,
+    "pair_": _pair,
+    "__byte_perm": _permuted,
     "min": lambda called: np.minimum(*called.values),
     "max": lambda called: np.maximum(*called.values),
     "made": lambda called: None,  # sums are what they are

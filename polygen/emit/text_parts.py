@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from polygen.emit.run_text import Constant, State, choose, index, load
+from polygen.emit.run_text import Called, Constant, Handler, State, choose, index, load
 from polygen.emit.text_values import BINARY, Part, Pointer, cast
 from polygen.errors import UndecidedText
 
@@ -37,6 +37,34 @@ def scope(run: Statement) -> Statement:
         state.forget(before)
 
     return inside
+
+
+def function(parameters: tuple[tuple[str, bool], ...], body: Statement) -> Handler:
+    """A function that a text declares; what else it knows is what its caller knows.
+
+    Args:
+        parameters: names, and whether what they are called with is changed.
+        body: what it does.
+    """
+
+    def run(called: Called) -> Any:
+        state, first = called.state, len(called.state.scope)
+        before, gone = state.mask, dict(state.gone)
+        for (name, _), value in zip(parameters, called.values, strict=True):
+            state.declared(name, value)
+        state.declared("return", 0)
+        state.gone["return"] = False
+        body(state)
+        found = [state.names[name] for name, _ in parameters]
+        result = state.names["return"]
+        state.forget(first)
+        state.mask, state.gone = before, gone
+        for (_, changed), place, value in zip(parameters, called.arguments, found, strict=True):
+            if changed:
+                place.store(value)
+        return result
+
+    return run
 
 
 def two(sign: str, left: Value, right: Value) -> Value:

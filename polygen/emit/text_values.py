@@ -23,7 +23,14 @@ _INDICES = 1 << 44  # what is beyond stands for an element
 _ODD = -7046029254386353131  # of 64 bits, as a signed number
 NARROW = {"unsigned short": 16, "unsigned char": 8, "unsigned": 32, "unsigned int": 32}
 _SIGNED = {"signed char": 8, "short": 16, "int": 32}
-WIDTHS = {"unsigned char": 1, "unsigned short": 2, "unsigned": 4, "uint2": 8, "uint4": 16}
+WIDTHS = {
+    "unsigned char": 1,
+    "unsigned short": 2,
+    "unsigned": 4,
+    "uint2": 8,
+    "float2": 8,
+    "uint4": 16,
+}
 LETTERS = {"uint2": "xy", "uint4": "xyzw"}  # of the words of a value
 _WORD_BYTES = 4
 
@@ -61,15 +68,17 @@ class Pointer:
         address: elements of an array from its first, as all addresses.
         bytes: of what it leads to.
         stepped: bytes of the elements by which it was moved; 0: it was not.
+        real: whether it leads to floats.
     """
 
     address: Any
     bytes: int
     stepped: int = 0
+    real: bool = False
 
     def moved(self, elements: Any) -> Pointer:
         """So many of what it leads to further on."""
-        return Pointer(self.address + elements, self.bytes, self.bytes)
+        return Pointer(self.address + elements, self.bytes, self.bytes, self.real)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +169,11 @@ def number_from(kind: str, element: Any) -> Any:
     if kind == "s32":
         return cast("int", element)
     return mixed(f"from_{kind}", element & (1 << NAMED[kind].bits) - 1)
+
+
+def pair_of(first: Any, second: Any) -> Any:
+    """Two numbers in a word."""
+    return cast("unsigned", mixed("pair", first, second))
 
 
 def cast(kind: str, value: Any) -> Any:

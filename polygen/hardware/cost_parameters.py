@@ -54,8 +54,10 @@ class CostParameters:
         compute_function_rate: functions beyond arithmetic that they evaluate for them per cycle.
         fragment_rate: elements of fragments that consumers of a multiprocessor compute per cycle.
         fragment_latency: cycles from shared memory to the product of a fragment that one computes.
+        fragment_start: more for each group of them that is multiplied together.
         vector_latency: cycles more for each vector along k of which one reads numbers for it.
         promote_rate: sums of blocks per cycle that consumers add to whole ones.
+        few_rows_library: times as long as a schedule for few rows that a library's product takes.
         row_pass: microseconds of a multiprocessor for a block on a short row that is made.
         promote_beside: likewise, while the next block is multiplied.
         promote_turn: cycles between two blocks' products of a consumer whose turn it is.
@@ -139,11 +141,13 @@ class CostParameters:
     compute_rate: float
     fragment_rate: float
     fragment_latency: float
+    fragment_start: float
     vector_latency: float
     compute_function_rate: float
     promote_rate: float
     promote_beside: float
     promote_turn: float
+    few_rows_library: float
     row_pass: float
     outside_rate: float
     l2_rate: float

@@ -12,26 +12,16 @@
 
 from __future__ import annotations
 
-import itertools
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from polygen.errors import VerifyError
 from polygen.frontend.dtypes import DType
 from polygen.frontend.program import Dim, Tensor
-from polygen.hardware.atom import Atom
-from polygen.hardware.atom import atom as hardware_atom
-from polygen.hardware.data_file import Integers
-from polygen.hardware.device import common_facts
-from polygen.hardware.formula import value
 from polygen.hardware.fragment_load import FragmentLoad
-from polygen.hardware.matrix_layout import MatrixLayout, copied_to
+from polygen.lower.pairs import Pairs, halves_of, whole_of
 from polygen.poly.elements import Along, Compute
 
-_NIBBLE = "nibble_"
 _ARITHMETIC: dict[str, Callable[..., float]] = {
     "cast": float,
     "add": operator.add,
@@ -87,6 +77,35 @@ class Beside:
 
 
 @dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of a stored row with what all lanes that have the row need of it for a step.
+
+    Each of them reads all of it, and picks the two bytes of a pair, or the byte that has both.
+
+    Attributes:
+        bytes: of it; they begin at a multiple of that.
+        rows: that a lane has.
+        row_of: over `r`: rows from a lane's first to its r-th.
+        number: over `e`: which of them has element e.
+        word: over `e`: of the chunk, where the bytes of all lanes for element e begin.
+        pick: over `lane`: which of the eight bytes from there on, or of the word and the word
+            shifted by half a byte, are those of a pair, in the low ends of the halves of a word.
+    """
+
+    bytes: int
+    rows: int
+    row_of: str
+    number: str
+    word: str
+    pick: str
+
+    @property
+    def words(self) -> int:
+        """Of four bytes."""
+        return self.bytes // 4
+
+
+@dataclass(frozen=True, slots=True)
 class Make:
     """A ring -> fragments of the left operand, computed by the threads that multiply them.
 
@@ -119,6 +138,9 @@ class Make:
         load: of 16-bit elements: what loads a warp's fragment.
         block: indices of k that are inside of the operand together, or outside.
         block_of: over `e`: the block of an element among those of its step; "" if lanes differ.
+        ends_whole: whether all k tiles lie inside of the operand.
+        pairs: what pairs of adjacent elements go through; None: elements are computed one by one.
+        chunk: what lanes read together; None: each reads its own elements.
     """
 
     operand: str
@@ -149,14 +171,19 @@ class Make:
     load: FragmentLoad | None
     block: int
     block_of: str
+    ends_whole: bool = False
+    pairs: Pairs | None = None
+    chunk: Chunk | None = None
 
     @property
     def whole(self) -> bool:
-        """Whether what lies behind the end of k is computed to some number.
+        """Whether what lies behind the end of k is computed to some number, or nothing lies there.
 
         The copy engine brings zeros there, on both sides, and any number times zero is zero. What
         is read beside may be no number.
         """
+        if self.ends_whole:
+            return True
         zeros = (self.name, *self.halves)  # halves are of a byte of zeros
         known = numbers_made(self.statements, zeros)
         return all(one.result in known for one in self.statements)
@@ -174,16 +201,12 @@ class Make:
     @property
     def halves(self) -> dict[str, str]:
         """Values that are taken out of the ring's bytes, two in each -> their type of four bits."""
-        if self.packed == 1:
-            return {}
-        places = dict(self.coordinates)
-        return {
-            one.result: one.function.removeprefix(_NIBBLE)
-            for one in self.statements
-            if one.function.startswith(_NIBBLE)
-            and one.args[0] == self.name
-            and places.get(str(one.args[1])) == Along("k")
-        }
+        return halves_of(self.statements, self.coordinates, self.name, self.packed)
+
+    @property
+    def whole_numbers(self) -> dict[str, str]:
+        """Elements and values that are stored whole numbers -> their type."""
+        return whole_of(self.halves, self.name, self.tensor.dtype)
 
     @property
     def access_bytes(self) -> int:
@@ -217,113 +240,3 @@ def numbers_made(statements: Sequence[Compute], zeros: Iterable[str]) -> dict[st
         if abs(made) < _NUMBERS_END:
             values[one.result] = made
     return values
-
-
-def prove(of: Make, layout: MatrixLayout, atom: Atom) -> None:
-    """Every element of every fragment of the tile is read where the copy engine puts it.
-
-    Raises:
-        VerifyError: with the first that is not.
-    """
-    table, (rows, depth) = atom.a.table, of.tile
-    threads = np.arange(atom.lanes, dtype=np.int64)[:, None]
-    elements = np.arange(atom.a.elements, dtype=np.int64)[None, :]
-    names = {"lane": threads % common_facts()["warp_size"], "e": elements}
-    quarter = threads // common_facts()["warp_size"] * (atom.m // common_facts()["warpgroup_warps"])
-    row = quarter + value(of.lane_row, names) + value(of.row_of, names)
-    k = value(of.lane_k, names) + value(of.k_of, names)
-    where = of.tensor.name
-    wrong = (row != table[..., 0]) | (k != table[..., 1])
-    if wrong.any():
-        lane, element = (int(x) for x in np.argwhere(wrong)[0])
-        raise VerifyError(
-            f"element {element} of lane {lane} is made for row {int(row[lane, element])}, k "
-            f"{int(k[lane, element])}, the instruction takes it as "
-            f"{tuple(int(x) for x in table[lane, element])}",
-            where=where,
-        )
-    _prove_words(of, row - row[:, :1], k - k[:, :1])
-    # Accesses are of elements side by side: the first of each leads to the others.
-    first = np.broadcast_to(elements - elements % of.access, k.shape)
-    stored_k = np.take_along_axis(k, first, 1)
-    apart = (k - stored_k != elements - first) | (np.take_along_axis(row, first, 1) != row)
-    if apart.any() or (of.access > 1 and (stored_k % of.packed).any()):
-        raise VerifyError(f"{of.access} elements of an access are not adjacent", where=where)
-    if of.block_of:
-        start = np.broadcast_to(value(of.block_of, names), k.shape)
-        if (start % of.block).any() or (k < start).any() or (k >= start + of.block).any():
-            raise VerifyError(f"elements are outside of blocks of {of.block}", where=where)
-    size, width = of.tensor.dtype.bytes, of.access_bytes
-    if of.load is not None:
-        _prove_load(of, of.load, layout, atom)
-        return
-    for m in range(0, rows, atom.m):
-        for s in range(0, depth, atom.k):
-            at_row, at_k = row + m, stored_k + s
-            stored = (at_row, at_k // of.packed * size)
-            if not of.k_inner:
-                stored = (at_k // of.packed, at_row * size)
-            found = value(of.place, {"row": stored[0], "byte": stored[1]})
-            wanted = copied_to(layout, *stored)
-            if not np.array_equal(found, wanted) or (found % width).any():
-                raise VerifyError(
-                    f"fragments of row {m}, k {s} are read from other bytes than the copy engine "
-                    "writes, or at addresses that no access has",
-                    where=where,
-                )
-
-
-def _prove_words(of: Make, row: Integers, k: Integers) -> None:
-    """A word holds what its element needs: of its row, or its k.
-
-    Raises:
-        VerifyError: with the array.
-    """
-    first = 0
-    elements = np.arange(of.elements, dtype=np.int64)
-    for one in of.beside:
-        if not one.kept:
-            continue
-        each = len(one.places) * one.access_words
-        for number in range(one.count):
-            names = {"s": 0 * elements, "m": 0 * elements, "e": elements}
-            names[one.along] = names[one.along] + number
-            word = value(one.kept, names) - number * each
-            inside = (word >= 0) & (word < each) & (word % one.access_words == 0)
-            at = np.array(one.places)[word // one.access_words % len(one.places)]
-            right = inside & (at[:, 0] == row[0] if one.along == "m" else inside)
-            if one.along == "s" and one.per[1] == 1:
-                right &= (at[:, 1] <= k[0]) & (k[0] < at[:, 1] + one.run)
-            if not right.all() or one.first != first:
-                raise VerifyError(f"words of {one.tensor.name} are of others", where=one.name)
-        first += one.words
-
-
-def _prove_load(of: Make, load: FragmentLoad, layout: MatrixLayout, atom: Atom) -> None:
-    """Lanes give the addresses where the copy engine has put the rows of their matrices.
-
-    Raises:
-        VerifyError: the load is of other fragments, or an address is another.
-    """
-    warp, size = common_facts()["warp_size"], of.tensor.dtype.bytes
-    known = hardware_atom(load.atom).a.table
-    if (
-        load.count > 1
-        or load.k_contiguous != of.k_inner
-        or not np.array_equal(known, atom.a.table[:warp])
-    ):
-        raise VerifyError(f"{load.name} loads other fragments", where=of.tensor.name)
-    own, inside = load.lane_addresses()
-    quarters = range(0, atom.m, atom.m // common_facts()["warpgroup_warps"])
-    for m, quarter in itertools.product(range(0, of.tile[0], atom.m), quarters):
-        for s in range(0, of.tile[1], atom.k):
-            row, byte = own + m + quarter, inside + s * size
-            if not of.k_inner:
-                row, byte = own + s, inside + (m + quarter) * size
-            found = value(of.place, {"row": row, "byte": byte})
-            if not np.array_equal(found, copied_to(layout, row, byte)) or (found % 16).any():
-                raise VerifyError(
-                    f"lanes give other addresses for the fragment of row {m}, k {s} than the copy "
-                    "engine writes",
-                    where=of.tensor.name,
-                )

@@ -242,6 +242,7 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom, work: Pointwork) -
             why="the register ring would need an index that is known only at run time",
             nearest=f"pipeline.fragments = {math.gcd(tiles.k_steps, schedule.pipeline.fragments)}",
         )
+    _check_together(schedule, where)
     for _, operand in match.operands:
         tensor = operand.tensor
         if not operand.in_boxes:
@@ -356,6 +357,27 @@ def _fewer_columns(schedule: Schedule, atom: Atom) -> str:
         if part <= atom.n_most:
             return f"tile.warp.n = {part}"
     return f"tile.cta.n = tile.warp.n = {atom.n_most}"
+
+
+def _check_together(schedule: Schedule, where: str) -> None:
+    """Steps that are multiplied together have slots for their fragments, beside each other."""
+    together, fragments = schedule.pipeline.together, schedule.pipeline.fragments
+    if together == 1:
+        return
+    if not schedule.from_registers:
+        raise ScheduleError(
+            f"pipeline.together = {together}",
+            where=where,
+            why="it is of fragments that consumers compute in their registers",
+            nearest="pipeline.together = 1",
+        )
+    if fragments % together:
+        raise ScheduleError(
+            f"pipeline.together = {together} with {fragments} slots of fragments",
+            where=where,
+            why="steps of a group have slots of their own, and groups take these in turns",
+            nearest=f"pipeline.together = {math.gcd(together, fragments)}",
+        )
 
 
 def _least_part(extent: int, step: int) -> int:

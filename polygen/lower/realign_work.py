@@ -3,18 +3,17 @@
 A chunk of the copy is bytes `shift` to `shift + 15` of two adjacent chunks of the array. `shift`
 differs from row to row, so that no instruction can have it as a constant: a step for each of its
 bits moves words by that many bytes or leaves them where they are, and one instruction moves bytes
-inside words. That this makes each of the bytes for each shift is tried out here, on the bytes.
+inside words. That this makes each of the bytes for each shift is proved of the text that is written
+of it (`polygen/emit/proofs/realigned.py`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
-from polygen.errors import VerifyError
 from polygen.frontend.program import Dim, Tensor
 from polygen.lower.computed import Computed
-from polygen.poly.realign_program import SOURCES, WHERE, RealignShape
+from polygen.poly.realign_program import RealignShape
 
 WORD = 4  # bytes
 
@@ -89,38 +88,9 @@ class RowMake:
 
 
 def word_shifts(size: int) -> tuple[WordShift, ...]:
-    """The steps for chunks of `size` bytes, largest first.
-
-    Raises:
-        VerifyError: never for powers of two; the check guards the steps.
-    """
+    """The steps for chunks of `size` bytes, a power of two; largest first."""
     found, bit = [], size // 2
     while bit >= WORD:
         found.append(WordShift(bit, bit // WORD, size // WORD + bit // WORD))
         bit //= 2
-    check_shifts(size, tuple(found))
     return tuple(found)
-
-
-@lru_cache(maxsize=8)
-def check_shifts(size: int, steps: tuple[WordShift, ...]) -> None:
-    """Every byte of a chunk is the one that lies `shift` behind it in the array's two.
-
-    Args:
-        size: bytes of a chunk.
-        steps: in order.
-
-    Raises:
-        VerifyError: one is not, with the shift.
-    """
-    for shift in range(size):
-        words = [tuple(range(n, n + WORD)) for n in range(0, SOURCES * size, WORD)]
-        for step in steps:
-            if step.results + step.words > len(words) or step.bit & (step.bit - 1):
-                raise VerifyError(f"{step} is no step from {len(words)} words", where=WHERE)
-            far = step.words if shift & step.bit else 0
-            words = [words[n + far] for n in range(step.results)]
-        line = [byte for word in words for byte in word]
-        inside = shift % WORD
-        if line[inside : inside + size] != list(range(shift, shift + size)):
-            raise VerifyError(f"a chunk is not what lies {shift} bytes behind it", where=WHERE)

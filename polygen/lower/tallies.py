@@ -1,7 +1,8 @@
 """How the folds of operands are made in a kernel: records for the leaves, and for what reads them.
 
 The rows of an agent, and the order of a row's terms, follow from the tiles; where elements lie from
-the layout of the ring (`polygen.lower.tally`).
+the layout of the ring (`polygen.lower.tally`). That all elements are folded, from where they lie,
+is proved of the texts (`polygen/emit/proofs/tally.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from polygen.lower.operands import k_of_all
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Read
 from polygen.lower.synchronise import counter_of
-from polygen.lower.tally import Tally, lanes_of, prove
+from polygen.lower.tally import Tally, lanes_of
 from polygen.poly.elements import Element
 from polygen.poly.legality import Proof
 from polygen.poly.register_operands import tile_extents
@@ -82,7 +83,6 @@ def _tally(given: Given, of: RingFolds, buffers: Mapping[str, Buffer]) -> Tally:
         extents=(operand.extent(of.role), operand.extent("k")),
         k_tile=k_of_all(tiles),
     )
-    prove(found, stored_at(layout))
     return found
 
 
@@ -171,9 +171,6 @@ def check_tallies(plan: KernelPlan) -> tuple[Proof, ...]:
         raise VerifyError(f"rings are folded as {[one.ring for one in made]}", where=plan.entry)
     for one in made:
         operand, axis = plan.match.operand(one.ring), "mn".index(one.role)
-        layout = plan.buffer(one.buffer).layout
-        assert layout is not None
-        prove(one, stored_at(layout))
         groups = plan.atom.scope == "warpgroup"
         held = (one.rows, one.parts, one.extents, one.element, one.depth, one.threads)
         whole = (

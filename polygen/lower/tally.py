@@ -1,4 +1,4 @@
-"""Folds of a ring's elements by those who multiply them: which thread has which, with proof.
+"""Folds of a ring's elements by those who multiply them: which thread has which.
 
 1. An agent folds the rows of its warp tile. A row of a k tile is cut among adjacent lanes where
    there are more threads than rows; where there are fewer, a thread has several rows, by turns.
@@ -8,22 +8,16 @@
    before. When all of k is done, registers are combined in their order, then lanes of a row meet by
    exchanges, and the first of them writes the result.
 
-`prove` follows every element of the agent's rows to the one thread that folds it, once.
+That every element of the agent's rows is folded once is proved of the text that is written of it
+(`polygen/emit/proofs/tally.py`).
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
-from polygen.errors import VerifyError
 from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import Dim, Tensor
-from polygen.hardware.data_file import Integers
-from polygen.hardware.formula import value
 from polygen.lower.fragments import Beside, numbers_made
 from polygen.poly.ring_folds import RingFold, RingFolds
 
@@ -145,45 +139,3 @@ def lanes_of(rows: int, threads: int, accesses: int) -> int:
     while 2 * lanes * rows <= threads and accesses % (2 * lanes) == 0:
         lanes *= 2
     return lanes
-
-
-def prove(of: Tally, stored_at: Callable[[Integers, Integers], Integers]) -> None:
-    """Every element of an agent's rows is read by one thread, once, and where the ring has it.
-
-    Args:
-        of: who reads what.
-        stored_at: where the ring has a stored row's byte; both as arrays.
-
-    Raises:
-        VerifyError: with what is read otherwise.
-    """
-    size, where = of.element.dtype.bytes, of.element.name
-    thread = np.arange(of.threads)
-    seen = np.zeros((of.rows, of.depth), np.int64)
-    for turn, access, e in itertools.product(range(of.turns), range(of.accesses), range(of.access)):
-        row = thread // of.lanes + turn * (of.threads // of.lanes)
-        k = (thread % of.lanes + access * of.lanes) * of.access + e
-        inside = row < of.rows  # others read the last row again, and write nothing
-        row, k = row[inside], k[inside]
-        np.add.at(seen, (row, k), 1)
-        for own in (row + part * of.rows for part in range(of.parts)):
-            first = (own, (k - e) * size) if of.k_inner else (k - e, own * size)
-            wanted = (own, k * size) if of.k_inner else (k, own * size)
-            found = value(of.place, {"row": first[0], "byte": first[1]})
-            if (
-                not np.array_equal(found + e * size, stored_at(*wanted))
-                or (found % (of.access * size)).any()
-            ):
-                raise VerifyError(
-                    f"terms of {where} are read from other bytes than its copies write",
-                    where=where,
-                )
-    if (seen != 1).any():
-        at_row, at_k = (int(at) for at in np.argwhere(seen != 1)[0])
-        raise VerifyError(
-            f"the element of row {at_row}, k {at_k} of {where}'s tile is folded "
-            f"{int(seen[at_row, at_k])} times",
-            where=where,
-        )
-    if of.threads % of.lanes or of.lanes & (of.lanes - 1):
-        raise VerifyError(f"{of.lanes} lanes cannot meet", where=where)

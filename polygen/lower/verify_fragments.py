@@ -15,8 +15,9 @@ from polygen.errors import VerifyError
 from polygen.frontend.program import Tensor
 from polygen.hardware.formula import value
 from polygen.lower.computed import group
-from polygen.lower.fragments import Make, prove
-from polygen.lower.making import runs
+from polygen.lower.fragment_proofs import prove
+from polygen.lower.fragments import Make
+from polygen.lower.making import ends_whole, pairs_of, runs
 from polygen.lower.plan import KernelPlan
 from polygen.lower.verify_computed import check_statements
 from polygen.poly.elements import Along
@@ -50,6 +51,10 @@ def check_fragments(plan: KernelPlan, of: Make, check_address: Address) -> None:
     extents = (operand.extent(operand.role), fragment.depth)
     if (of.tile, of.extents) != (tile, extents):
         raise VerifyError(f"make_{of.operand} ends at {of.extents}", where=where)
+    if of.ends_whole and not ends_whole(fragment.depth, tile[1] * plan.tiles.split):
+        raise VerifyError(f"make_{of.operand} has whole k tiles of {fragment.depth}", where=where)
+    if of.pairs is not None and of.pairs != pairs_of(of):
+        raise VerifyError(f"make_{of.operand} computes other pairs", where=where)
     _check_k(plan, of)
     prove(of, plan.buffer(of.buffer).matrix, plan.atom)
     others = [one for one in made.reads if one.name != of.name]

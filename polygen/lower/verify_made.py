@@ -16,7 +16,7 @@ from dataclasses import replace
 from polygen.errors import VerifyError
 from polygen.lower.computed import Fetch
 from polygen.lower.plan import CopyPlan, KernelPlan, MakePlan, MakeRowsPlan
-from polygen.lower.realign_work import RowCopy, RowMake, check_shifts
+from polygen.lower.realign_work import RowCopy, RowMake
 from polygen.lower.sync_work import Grids
 from polygen.lower.verify_accesses import check_address_in
 from polygen.lower.verify_blocks import check_block
@@ -48,7 +48,6 @@ def check_preceding(plan: KernelPlan) -> None:
         if isinstance(work, RowCopy) != copied or one.tree.synchronised.program != wanted:
             raise VerifyError(f"blocks of {one.tensor.name} do not do {work.shape}", where=WHERE)
         if isinstance(work, RowCopy):
-            check_shifts(work.shape.size, work.shifts)
             check_block(plan.entry, one, WHERE, Grids(work.pointers))
             if work.item != one.tensor.dtype.bytes:
                 raise VerifyError(f"{one.tensor} has elements of {work.item} bytes", where=WHERE)

@@ -1,28 +1,25 @@
-"""Checks of panels: where lanes and threads reach their elements, who moves them, and how wide.
+"""Checks of panels: who moves them, and how wide.
 
-1. A lane's access to a panel is where the panel's swizzle has the lane's elements, in every group
-   of columns and in both halves of its rows.
-2. The slot of a panel holds it, and it is of the matrix that the epilogue accesses.
-3. Lines of a panel run along the dim whose elements are adjacent, in accesses that the array's
+1. The slot of a panel holds it, and it is of the matrix that the epilogue accesses.
+2. Lines of a panel run along the dim whose elements are adjacent, in accesses that the array's
    alignment allows; the threads of an agent share them, each portion once.
-4. What is brought near before a tile is what the tile reads per column.
+3. What is brought near before a tile is what the tile reads per column.
+
+Where lanes reach their elements is proved of texts (`polygen/emit/proofs/panels.py`).
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 
 import numpy as np
 
 from polygen.errors import VerifyError
 from polygen.hardware import formula
-from polygen.hardware.device import common_facts
 from polygen.hardware.matrix_layout import span_swizzle, spans
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.accesses import Step
 from polygen.lower.formulas import units, value
-from polygen.lower.lanes import matrix_lanes
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Finish, Line, Lines, Panel, Read, Store, Visits, Warm, Write
 from polygen.lower.shares import check_share
@@ -86,29 +83,12 @@ def _check_named(plan: KernelPlan, finish: Finish) -> None:
 
 
 def _check_panel(plan: KernelPlan, of: Panel) -> None:
-    """Every access of a warp to a panel is where the swizzle has the lanes' elements."""
-    where, atom = f"{plan.entry}, {of.name}: {of.address}", plan.atom
+    """A panel has whole rows of its swizzle, and fills its slot."""
+    where = f"{plan.entry}, {of.name}: {of.address}"
     if of.span not in spans() or of.columns * of.element_bytes % of.span:
         raise VerifyError(f"rows of {of.span} bytes do not fill a panel", where=where)
     if plan.buffer(of.buffer).slot_bytes != of.bytes:
         raise VerifyError(f"a slot has no {of.bytes} bytes", where=where)
-    table, swizzle = atom.c.table[: common_facts()["warp_size"]], span_swizzle(of.span)
-    rows, byte, group = table[:, 0, 0], of.element_bytes * table[:, 0, 1], of.element_bytes * atom.n
-    half = int(table[0, 2, 0] - table[0, 0, 0])
-    if of.element_bytes == 2:  # each lane gives the address of a row of a matrix
-        rows, chunks = matrix_lanes(atom)
-        byte, group = chunk_bytes() * chunks, chunk_bytes()
-    if of.step != (of.span // group, group) or of.half_bytes != half * of.span:
-        raise VerifyError(f"lanes go on by {of.step} and {of.half_bytes} bytes", where=where)
-    quarters = atom.c.table[:: common_facts()["warp_size"], 0, 0]
-    words = 2 if of.element_bytes == 2 else 1
-    lane = np.arange(common_facts()["warp_size"])
-    for quarter, first in itertools.product(quarters, range(0, of.span, words * group)):
-        found = formula.value(of.address, {"lane": lane, "quarter": int(quarter)}) ^ first
-        for offset in (0,) if of.element_bytes == 2 else (0, half):
-            wanted = swizzle.address(rows + offset + int(quarter), byte + first, of.span)
-            if not np.array_equal(found + offset * of.span, wanted):
-                raise VerifyError("lanes reach other places than the swizzle has", where=where)
 
 
 def _check_lines(plan: KernelPlan, leaf: Leaf, of: Lines) -> None:

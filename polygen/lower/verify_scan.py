@@ -3,25 +3,21 @@
 1. Terms are statements of the program, in an order in which each finds what it reads, from the
    score and the reference to what the scan combines and the second product multiplies.
 2. States, their monoids and the correction are the scan's.
-3. Rows and keys of a thread are those of the instruction's fragment.
-4. What rows store is made of the registers of their own states.
+3. What rows store is made of the registers of their own states.
+
+Which rows and keys threads have is proved of texts (`polygen/emit/proofs/scan.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from polygen.errors import VerifyError
 from polygen.frontend.dtypes import F32
-from polygen.hardware import formula
-from polygen.hardware.device import common_facts
 from polygen.lower.plan import KernelPlan
 from polygen.lower.result_work import Finish
 from polygen.lower.scan_work import PartStore, RowStore, Scan, ScanState, Terms
 from polygen.poly.chain_match import ChainMatch
-from polygen.poly.key_tiles import FIRST
 from polygen.poly.pointwise import Compute
 
 _FAST_BITS, _SHORT = 16, "short"
@@ -43,7 +39,6 @@ def check_scan(plan: KernelPlan, scan: Scan) -> None:
     if (scan.states, scan.factors) != (states, chain.correction):
         raise VerifyError(f"states are {scan.states}", where=plan.entry)
     _check_terms(plan, scan, found)
-    _check_lanes(plan, scan)
     rounded = [w.tensor.dtype.bits for w in plan.work.writes if w.kind != "row"]
     if scan.fast and max(rounded, default=0) > _FAST_BITS:
         raise VerifyError("functions take short forms, and results are long", where=plan.entry)
@@ -144,28 +139,3 @@ def _check_statements(
              and one.result.removesuffix("_kept") not in wanted]  # fmt: skip
     if extra:
         raise VerifyError(f"nobody reads {', '.join(extra)}", where=plan.entry)
-
-
-def _check_lanes(plan: KernelPlan, scan: Scan) -> None:
-    """Where threads have their elements."""
-    tiles, atom, lanes = plan.tiles, plan.atom, common_facts()["warp_size"]
-    table, lane = atom.c.table[:lanes], np.arange(lanes)
-    first = FIRST if plan.key_tiles is not None else ""
-    for at in ({}, {"b_m": 1}, {"w_m": 1}, {"quarter": 1}, {"m": 1}, {"k": 1}, {FIRST: 1}):
-        names = dict.fromkeys(("b_m", "w_m", "quarter", "m", "k", FIRST), 0) | at
-        row = names["b_m"] * tiles.cta[0] + names["w_m"] * tiles.warp[0] + names["m"] * atom.m
-        row += names["quarter"] if atom.scope == "warpgroup" else 0
-        key = (names["k"] + (names[FIRST] if first else 0)) * tiles.cta[2]
-        here = names | {"lane": lane}
-        rows, keys = formula.value(scan.first_row, here), formula.value(scan.first_key, here)
-        if not np.array_equal(rows, row + table[:, 0, 0]):
-            raise VerifyError("threads have other rows", where=f"{plan.entry}: {scan.first_row}")
-        if not np.array_equal(keys, key + table[:, 0, 1]):
-            raise VerifyError("threads have other keys", where=f"{plan.entry}: {scan.first_key}")
-    visited = plan.key_tiles
-    wanted_inside = ""
-    if visited is not None and visited.range is not None and visited.range.inside:
-        row_text = f"b_m * {tiles.cta[0]} + w_m * {tiles.warp[0]} + m * {atom.m}"
-        wanted_inside = visited.within(row_text, atom.m, f"({FIRST} + k) * {tiles.cta[2]}")
-    if scan.inside != wanted_inside:
-        raise VerifyError(f"no key is masked where {scan.inside}", where=plan.entry)

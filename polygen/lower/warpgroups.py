@@ -269,7 +269,7 @@ class _Leaves:
             slots = given.schedule.pipeline.fragments
             work = make(
                 operand, name, ring.matrix, given.atom, tile, part, k_of_all(tiles), counter, slots,
-                tiles.atoms[0],
+                tiles.atoms[0], tiles.split,
             )  # fmt: skip
             for op in ("read", "take") if work.words else ():
                 yield Leaf(f"{op}_{name}", f"{op}_beside", "threads", _STEP, work)

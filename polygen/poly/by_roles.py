@@ -47,11 +47,12 @@ from polygen.poly.tile_program import (
     TileProgram,
     TileStatement,
 )
-from polygen.poly.tile_tree import loop, steps
+from polygen.poly.tile_tree import leaves, loop, steps
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 
 _STEP = ("i", "k")  # loops
+_GROUP = "g"  # of the steps of a k tile, of which all fragments are computed first
 _MULTIPLIED = "multiplied"  # closes the steps of a k tile
 
 
@@ -150,11 +151,13 @@ def _main(shape: RoleShape) -> Part:
             )
         )  # fmt: skip
         sums.append(consumer.keeps(product.called("sum"), 1))
-    # Fragments are written again a few steps later: each step is a group.
+    # Fragments are written again a few steps later: each step is a group, or some of them are.
     closed: tuple[str, ...] = ("i", "k")
-    steps_closed = own
+    steps_closed, some = own, shape.schedule.pipeline.together
+    grouped = "s" if some == 1 else _GROUP
     if making.statements:
-        closed, steps_closed = ("i", "k", "s"), f"{own} and 0 <= s < {tiles.k_steps}"
+        closed = ("i", "k", grouped)
+        steps_closed = f"{own} and 0 <= {grouped} < {tiles.k_steps // some}"
     commit = consumer.runs("commit", closed, steps_closed, op="commit")
     closing = [commit]
     if making.statements:  # and what counts slots is once in a k tile
@@ -165,7 +168,13 @@ def _main(shape: RoleShape) -> Part:
     each = loop("m", steps(*(p.name for p in products)))
     multiply = steps(loop("s", each), "commit")
     if making.statements:
-        multiply = steps(loop("s", flat(steps(making.order, each, "commit"))), _MULTIPLIED)
+        each_step = loop("s", flat(steps(making.order, each, "commit")))
+        if some > 1:
+            made_first = steps(loop("s", making.order), loop("s", each), "commit")
+            time = f"floor(s / {some})"
+            when_made = dict.fromkeys((*leaves(making.order), *leaves(each)), time)
+            each_step = loop(_GROUP, made_first, "unroll[x]", **when_made)
+        multiply = steps(each_step, _MULTIPLIED)
     tallies: list[TileStatement] = []
     registers: list[Buffer] = []
     for name in main.folded:

@@ -21,7 +21,7 @@ from polygen.errors import IllegalSchedule
 from polygen.poly.derivation import Derivation
 from polygen.poly.happens_before import Order, stays_in_thread
 from polygen.poly.tile_program import Place, Sync
-from polygen.poly.tile_tree import depth
+from polygen.poly.tile_tree import depth, leaves
 from polygen.poly.versions import Dependence
 
 _SET = isl.dim_type.set
@@ -155,38 +155,63 @@ def _retires_at_barriers(work: Derivation) -> None:
 def _retire(
     work: Derivation, unit: str, before: str, executes: str, needs: list[Dependence]
 ) -> None:
-    """A wait for groups in front of a leaf, with as many in flight as keep the dependences."""
-    name = f"wait_{before.removeprefix('bar_')}"
-    loops = tuple(one.variable for one in work.loops(before))
-    level = len(loops)
-    leaf = work.leaf(before)
+    """A wait for groups in front of a leaf, with as many in flight as keep the dependences.
+
+    It stands in front of loops that begin with the leaf, if that leaves as many in flight.
+    """
+    level, name = len(work.loops(before)), f"wait_{before.removeprefix('bar_')}"
+    pending = _pending(work, unit, before, level, executes, needs)
+    if pending < 0:
+        need = needs[0]
+        raise IllegalSchedule(
+            f"no wait completes what {need.target.name} needs of {need.source.name}: "
+            f"{isl.sample_pair(need.relation)}",
+            where=need.buffer.name,
+        )
+    while before not in work.leaves and leaves(work.loops(before)[level - 1])[0] == before:
+        if _pending(work, unit, before, level - 1, executes, needs) < pending:
+            break
+        level -= 1
+    _put_retire(work, name, before, level, executes)
+    work.add(Sync("retire", name, name, unit=unit, pending=pending))
+
+
+def _put_retire(work: Derivation, name: str, before: str, level: int, executes: str) -> None:
     if before in work.leaves:
-        loops, domain = leaf.loops, work.domain(before)
+        loops, domain = work.leaf(before).loops, work.domain(before)
+        when = work.times_like(before, level)
     else:
         loops, domain = work.iterations(before, level, everyone=False)
-    when = work.times_like(before, level) if before in work.leaves else loops
+        when = loops
     place = work.facts[before].place
     work.put(name, "retire", loops, domain, place, (before,), level, when, executes=executes)
+
+
+def _pending(
+    work: Derivation,
+    unit: str,
+    before: str,
+    level: int,
+    executes: str,
+    needs: list[Dependence],
+) -> int:
+    """How many groups a wait in front of a leaf, under so many of its loops, may leave in flight.
+
+    -1: none there keeps the dependences.
+    """
+    name = f"wait_{before}__{level}"
+    _put_retire(work, name, before, level, executes)
     order = work.order()
-    found: Sync | None = None
     least, most = -1, max(need.buffer.slots for need in needs)
     while least < most:  # what a wait keeps, one that leaves fewer groups keeps as well
         pending = (least + most + 1) // 2
-        sync = Sync("retire", name, name, unit=unit, pending=pending)
-        trial = order.having((*work.syncs, sync))
+        trial = order.having((*work.syncs, Sync("retire", name, name, unit=unit, pending=pending)))
         if any(trial.is_open(_unfenced(need)) for need in needs):
             most = pending - 1
         else:
-            found, least = sync, pending
-    if found is not None:
-        work.add(found)
-        return
-    need = needs[0]
-    raise IllegalSchedule(
-        f"no wait completes what {need.target.name} needs of {need.source.name}: "
-        f"{isl.sample_pair(need.relation)}",
-        where=need.buffer.name,
-    )
+            least = pending
+    work.take_out(name)
+    return least
 
 
 def _unfenced(need: Dependence) -> Dependence:
@@ -225,11 +250,8 @@ def _fence_before_group(work: Derivation, need: Dependence) -> None:
     assert need.fence is not None
     name, target = f"fence_{need.target.name}", need.target.name
     level = len(work.leaf(need.target.group).loops)
-    loops, when = work.leaf(target).loops[:level], work.times_like(target, level)
-    domain = work.domain(target).project_out(
-        _SET, len(need.target.place.agents) + level, len(need.target.loops) - level
-    )
-    work.put(name, "fence", loops, domain, need.target.place, (target,), level, when)
+    loops, domain = work.iterations(target, level, everyone=False)
+    work.put(name, "fence", loops, domain, need.target.place, (target,), level, loops)
     work.add(Sync("fence", name, name, unit=need.fence.name))
 
 

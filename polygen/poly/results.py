@@ -206,16 +206,21 @@ def panels(schedule: Schedule, work: Pointwork, otherwise: str = "lines") -> Pan
             f"epilogue.columns = {columns} of tile.warp.n = {schedule.tile.warp.n}{shared}",
             where=f"schedule {schedule.name}, epilogue.columns",
             why="panels of one width cover a consumer's columns",
-            nearest=f"Use {' or '.join(fitting)}" if fitting else "Leave it out",
+            nearest=f"Use {' or '.join(fitting)}"
+            if fitting
+            else f"Use a tile.warp.n that is a multiple of {PANEL_COLUMNS[-1] * split}, or "
+            'epilogue.through = "registers"',
         )
     narrow = _too_narrow(columns, work)
     if narrow is not None:
+        wider = [c for c in PANEL_COLUMNS if own % c == 0 and _too_narrow(c, work) is None]
         raise ScheduleError(
             f"panels of {columns} columns of {narrow.tensor}",
             where=f"schedule {schedule.name}, epilogue.columns",
             why=f"their rows are not whole spans of {spans()[-1]} bytes",
-            nearest=f"Use {spans()[-1] // narrow.tensor.dtype.bytes} columns or more, or "
-            'epilogue.through = "registers"',
+            nearest="Use "
+            + "".join(f"epilogue.columns = {c}, or " for c in wider)
+            + 'epilogue.through = "registers"',
         )
     for one in (*work.matrices, *work.writes):
         rows = one.run("m") if schedule.epilogue.through == "tma" else 0

@@ -14,13 +14,14 @@ _LOOPS = ("loops.mma", "loops.k", "loops.phases", "smem.swizzle")
 _COPIES = ("pipeline.distance", "pipeline.order", "pipeline.copies", "pipeline.across")
 _FRAGMENTS = ("pipeline.fragments", "pipeline.lookahead")
 _ROLES = (
-    "pipeline.in_flight", "pipeline.overlap", "roles.producer_registers",
+    "pipeline.in_flight", "pipeline.overlap", "pipeline.together", "roles.producer_registers",
     "roles.consumer_registers", "roles.computes",
 )  # fmt: skip
 # Of programs of one product; a chain's kernel is of tiles of rows, whose operands are arguments.
 _NO_CHAINS = (
-    "pipeline.across", "pipeline.overlap", "exchange", "roles.computes", "cluster.share",
-    "cluster.columns", "raster.run", "epilogue.rows", "launch.realign", "launch.dependent",
+    "pipeline.across", "pipeline.overlap", "pipeline.together", "exchange", "roles.computes",
+    "cluster.share", "cluster.columns", "raster.run", "epilogue.rows", "launch.realign",
+    "launch.dependent",
 )  # fmt: skip
 _USUAL = dict(leaves(Schedule()))
 

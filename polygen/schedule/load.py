@@ -36,8 +36,9 @@ from polygen.schedule.model import (
     Roles,
     Schedule,
     Tile,
+    leaves,
 )
-from polygen.schedule.tables import structured, unstructured
+from polygen.schedule.tables import mistyped, structured, unstructured
 
 FORMAT = 1
 
@@ -71,7 +72,7 @@ _OMITTED: dict[type, tuple[str, ...]] = {
     Roles: ("computes",),
     Tile: ("pixels", "part", "joined"),
     Cluster: ("share", "columns"),
-    Pipeline: ("overlap",),
+    Pipeline: ("overlap", "together"),
     Raster: ("run", "order"),
     Epilogue: ("rows", "row_warps", "row_words"),
     Schedule: ("launch", "exchange", "functions"),
@@ -126,6 +127,17 @@ def loads(text: str, where: str) -> Schedule:
     if schedule is None or problems:
         raise ScheduleFileError(where, problems + more)
     return schedule
+
+
+def check_record(schedule: Schedule) -> None:
+    """Hold a record that was made in Python to what `loads` holds a file to.
+
+    Raises:
+        ScheduleFileError: fields of another type, or out of range; all are listed.
+    """
+    problems = mistyped(schedule) or value_problems(leaves(schedule))
+    if problems:
+        raise ScheduleFileError(f"schedule {schedule.name}", problems)
 
 
 def dumps(schedule: Schedule) -> str:

@@ -67,6 +67,9 @@ class Pipeline:
     # with roles, of sums in blocks of k: blocks that one iteration of the code has, each of which
     # is promoted while the next one's products run; 1: it is promoted before these are issued
     overlap: int = 1
+    # with fragments that consumers compute: MMA k steps whose fragments are all computed before the
+    # first of them is multiplied, as one group of products
+    together: int = 1
 
 
 @dataclass(frozen=True, slots=True)

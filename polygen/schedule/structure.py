@@ -9,25 +9,20 @@ from polygen.hardware import device as targets
 from polygen.hardware.atom import Atom
 from polygen.schedule.idle import idle
 from polygen.schedule.lanes import lane_problems
-from polygen.schedule.load import value_problems
-from polygen.schedule.model import MATRIX, Schedule, leaves
+from polygen.schedule.model import MATRIX, Schedule, Tile
 
 
 def check_structure(schedule: Schedule, atom: Atom, where: str) -> None:
-    """Check the values, and that the tiles divide down to the instruction and fit one thread block.
+    """Check that the tiles divide down to the instruction and fit one thread block.
 
     Args:
-        schedule: the record.
+        schedule: the record, whose values `loads` or `check_record` have checked.
         atom: the instruction it will run with.
         where: what to call the schedule in messages.
 
     Raises:
-        ScheduleFileError: values out of range, or levels that do not divide; each is listed with
-            the nearest legal values.
+        ScheduleFileError: levels that do not divide; each is listed with the nearest legal values.
     """
-    values = value_problems(leaves(schedule))
-    if values:  # a record made in Python has not been through `loads`
-        raise ScheduleFileError(where, values)
     cta, warp = schedule.tile.cta, schedule.tile.warp
     problems = [
         problem
@@ -149,13 +144,13 @@ def _shared_sum_problems(schedule: Schedule, columns: int) -> list[str]:
     if schedule.roles.form == "pingpong":
         problems.append(
             f'cluster.k = {cluster.k} with roles.form = "pingpong": consumers that share a tile '
-            'share its sums with other blocks. Nearest legal: "cooperative"'
+            'share its sums with other blocks. Nearest legal: roles.form = "cooperative"'
         )
     if own % (columns * cluster.k):
         problems.append(
             f"tile.warp.n = {own} is not a multiple of {columns * cluster.k}: each of "
             f"{cluster.k} blocks finishes a share of its columns, whole groups of {columns}. "
-            f"Nearest legal: {_nearest_multiples(own, columns * cluster.k)}"
+            f"Nearest legal: {_shared_columns(schedule.tile, columns * cluster.k)}"
         )
     elif cluster.columns:
         share = own // cluster.k
@@ -169,6 +164,13 @@ def _shared_sum_problems(schedule: Schedule, columns: int) -> list[str]:
     return problems
 
 
+def _shared_columns(tile: Tile, step: int) -> str:
+    """Columns of a warp, or consumer, and of a block that has as many of these as it had."""
+    below, beside = tile.warp.n // step * step, max(1, tile.cta.n // tile.warp.n)
+    legal = [columns for columns in (below, below + step) if columns]
+    return " or ".join(f"tile.warp.n = {n} of tile.cta.n = {n * beside}" for n in legal)
+
+
 def _last_round_problems(schedule: Schedule) -> list[str]:
     """What blocks that share the sums of the last round alone cannot do beside that yet."""
     if not schedule.cluster.last:
@@ -178,7 +180,8 @@ def _last_round_problems(schedule: Schedule) -> list[str]:
     if schedule.epilogue.through == "registers":
         found.append(
             f'{field} with epilogue.through = "registers": of some tiles a block finishes all '
-            'columns, of others a share, panel by panel. Nearest legal: "tma" or "lines"'
+            "columns, of others a share, panel by panel. Nearest legal: epilogue.through = "
+            '"tma" or "lines"'
         )
     if schedule.raster.run > 1:
         found.append(
@@ -188,7 +191,7 @@ def _last_round_problems(schedule: Schedule) -> list[str]:
     if schedule.from_registers:
         found.append(
             f'{field} with roles.computes = "consumer": which k tile a fragment is of would '
-            'depend on the round. Nearest legal: "producer"'
+            'depend on the round. Nearest legal: roles.computes = "producer"'
         )
     return found
 

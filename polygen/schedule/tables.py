@@ -5,6 +5,7 @@
 2. `structured` takes a table apart by them. Nothing is converted: 3 is no string and "3" no number.
    All mistakes are gathered, each with its path, beside unknown names.
 3. `unstructured` is the way back; some fields are left out where they are as usual.
+4. `mistyped` holds a record that was made in Python to the same: a list has to be a tuple there.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import functools
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, TypeVar
+
+from polygen.errors import echo
 
 Record = TypeVar("Record")
 
@@ -70,6 +73,29 @@ def _plain(value: Any, wanted: tuple[type, type | None, str], path: str, bad: li
         return value if item is None else tuple(value)
     bad.append(f"{path}: {value!r} is not {called}")
     return None
+
+
+def mistyped(record: Any, prefix: str = "") -> list[str]:
+    """Sentences about those fields of a record that hold something of another type.
+
+    Args:
+        record: a dataclass, each of its fields with a default.
+        prefix: of the fields' paths.
+    """
+    problems: list[str] = []
+    own: Any = type(record)
+    for name, (inner, plain) in _fields(own).items():
+        value, path = getattr(record, name), f"{prefix}{name}"
+        if plain is None and isinstance(value, inner):
+            problems += mistyped(value, f"{path}.")
+        elif plain is None:
+            problems.append(f"{path}: {echo(value)} is no {inner.__name__}")
+        else:
+            kind, item, called = plain
+            fits = type(value) is (kind if item is None else tuple)
+            if not fits or (item is not None and any(type(one) is not item for one in value)):
+                problems.append(f"{path}: {echo(value)} is not {called.replace('list', 'tuple')}")
+    return problems
 
 
 @functools.cache

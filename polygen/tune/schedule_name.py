@@ -49,6 +49,8 @@ def schedule_name(schedule: Schedule) -> str:
         parts.append(schedule.epilogue.through)
     if schedule.by_lanes or pipeline.fragments != usual.pipeline.fragments:
         parts.append(f"f{pipeline.fragments}")
+    if pipeline.together != usual.pipeline.together:
+        parts.append(f"g{pipeline.together}")
     if pipeline.copies != usual.pipeline.copies:
         parts.append(pipeline.copies)
     if schedule.min_blocks != usual.min_blocks:

@@ -7,7 +7,6 @@ import pytest
 from matrix import UNUSUAL, case, pipeline, small, tiled
 
 from polygen.errors import (
-    HardwareDataError,
     PolygenError,
     ResourceError,
     ScheduleError,
@@ -154,7 +153,7 @@ def test_an_instruction_for_other_types():
 
 
 def test_an_unknown_instruction():
-    refuses(HardwareDataError, small(atom="m16n8k99"), "m16n8k99", "Known:")
+    refuses(ScheduleFileError, small(atom="m16n8k99"), "m16n8k99", "Nearest legal:")
 
 
 def test_types_no_instruction_takes():

@@ -99,10 +99,8 @@ def test_folds_that_are_folded_of_folds():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"lanes": 3}, "tile is folded 0 times"),
         ({"depth": 16}, "no agent has whole rows"),
         ({"part": ""}, "no agent has whole rows"),
-        ({"place": "row * 64 + byte"}, "other bytes than its copies write"),
         ({"role": "n"}, "rings are folded as"),
     ],
 )

@@ -324,11 +324,16 @@ def test_mistakes_in_a_file(text, message):
             "cluster.k = 2 in a cluster of 2 x 1 tiles: blocks share the sums of one tile. "
             "Nearest legal: cluster.m = cluster.n = 1",
         ),
-        (roles("pingpong", cluster=(1, 1, 2)), 'cluster.k = 2 with roles.form = "pingpong"'),
+        (
+            roles("pingpong", cluster=(1, 1, 2)),
+            'cluster.k = 2 with roles.form = "pingpong": consumers that share a tile share its '
+            'sums with other blocks. Nearest legal: roles.form = "cooperative"',
+        ),
         (
             roles(n=40, cluster=(1, 1, 4), through="registers"),
             "tile.warp.n = 40 is not a multiple of 32: each of 4 blocks finishes a share of its "
-            "columns, whole groups of 8. Nearest legal: 32, 64",
+            "columns, whole groups of 8. Nearest legal: tile.warp.n = 32 of tile.cta.n = 32 or "
+            "tile.warp.n = 64 of tile.cta.n = 64",
         ),
         (
             dataclasses.replace(roles(), loops=Loops(k="backward")),
@@ -352,8 +357,9 @@ def test_exchanged_rows_are_none_that_the_copy_engine_stores():
 
 def test_exchanged_columns_are_shared_in_whole_groups():
     narrow = dataclasses.replace(roles(n=8, cluster=(1, 1, 2), through="registers"), exchange=True)
-    with pytest.raises(ScheduleFileError, match=r"tile.warp.n = 8 is not a multiple of 16.*16"):
+    with pytest.raises(ScheduleFileError, match=r"tile.warp.n = 8 is not a multiple of 16") as met:
         build(narrow)
+    assert "Nearest legal: tile.warp.n = 16 of tile.cta.n = 16" in str(met.value)
 
 
 def test_a_grid_over_the_reduction():
@@ -377,7 +383,11 @@ def test_columns_of_panels_where_there_are_none():
 
 @pytest.mark.parametrize(
     ("n", "columns", "nearest"),
-    [(96, 64, "Use 32 or 16"), (128, 48, "Use 64 or 32 or 16"), (24, 16, "Leave it out")],
+    [
+        (96, 64, "Use 32 or 16"),
+        (128, 48, "Use 64 or 32 or 16"),
+        (24, 16, "Use a tile.warp.n that is a multiple of 16"),
+    ],
 )
 def test_panels_that_do_not_cover_the_columns(n, columns, nearest):
     words = [f"epilogue.columns = {columns} of tile.warp.n = {n}", nearest]

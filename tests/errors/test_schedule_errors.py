@@ -1,11 +1,14 @@
 """Mistakes in schedule files: all at once, each with its path and the nearest legal value."""
 
+from dataclasses import replace
+
 import pytest
 
+import polygen as pg
 from polygen.errors import ScheduleError, ScheduleFileError
 from polygen.hardware.atom import atom
 from polygen.schedule.load import load_schedule, loads
-from polygen.schedule.model import CtaTile, Schedule, Tile, WarpTile
+from polygen.schedule.model import Cluster, CtaTile, Pipeline, Roles, Schedule, Tile, WarpTile
 from polygen.schedule.structure import check_structure
 
 
@@ -123,3 +126,38 @@ def test_structure_lists_all():
     with pytest.raises(ScheduleFileError) as caught:
         check_structure(schedule, atom("m16n8k16_f32_bf16"), "here")
     assert len(caught.value.problems) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"min_blocks": "2"}, "min_blocks: '2' is not an integer"),
+        ({"min_blocks": True}, "min_blocks: True is not an integer"),
+        ({"exchange": 1}, "exchange: 1 is not true or false"),
+        ({"atom": None}, "atom: None is not a string"),
+        ({"roles": Roles(form=3)}, "roles.form: 3 is not a string"),
+        ({"roles": "cooperative"}, "roles: 'cooperative' is no Roles"),
+        ({"tile": None}, "tile: None is no Tile"),
+        ({"tile": Tile((128, 128, 64))}, "tile.cta: (128, 128, 64) is no CtaTile"),
+        ({"tile": Tile(CtaTile(128.0))}, "tile.cta.m: 128.0 is not an integer"),
+        ({"tile": Tile(pixels=[2, 8, 8])}, "tile.pixels: [2, 8, 8] is not a tuple of integers"),
+        ({"pipeline": Pipeline(order=(1, 2))}, "pipeline.order: (1, 2) is not a tuple of strings"),
+        ({"pipeline": Pipeline(stages=-1)}, "pipeline.stages: -1 is too small. Nearest legal: 1"),
+        ({"cluster": Cluster(k="2"), "name": 5}, "cluster.k: '2' is not an integer"),
+    ],
+)
+@pytest.mark.parametrize("chain", [False, True], ids=["product", "chain"])
+def test_records_hold_what_files_may(changes, message, chain):
+    """Mistakes of a record made in Python are told before any pass sees them."""
+
+    def product(x, w):
+        return x @ w.T
+
+    def attention(q, k, v):
+        return pg.softmax(q @ k.mT) @ v
+
+    schedule = replace(Schedule(device="sm_90a"), **changes)
+    given = (attention, ("bf16[H,S,64]",) * 3) if chain else (product, ("bf16[M,K]", "bf16[N,K]"))
+    with pytest.raises(ScheduleFileError) as caught:
+        pg.fuse(given[0]).compile(*given[1], arch="sm_90a", schedule=schedule)
+    assert message in caught.value.problems

@@ -15,6 +15,7 @@ from matrix import roles, small, tiled
 
 import polygen as pg
 from polygen.check import emulate, launch_of
+from polygen.emit import fold_terms
 from polygen.emit import folds as emitted
 from polygen.emit import following as launched
 from polygen.errors import VerifyError
@@ -318,6 +319,41 @@ def test_terms_of_a_row_at_once(arch, schedule):
     special(kernel, *terms_of_whole_tiles())
 
 
+def first_of_each(x, w, r):
+    v = x @ w.T + r
+    return np.argmin(v, axis=1), np.argmax(v, axis=1), pg.logsumexp(v, axis=1)
+
+
+def first_ones(kernel: Kernel) -> None:
+    """The results are NumPy's, of terms that a matrix beside the product says one by one."""
+    generator = np.random.default_rng(7)
+    r = generator.integers(-3, 4, (128, 64)).astype("f4")  # ties, in groups of terms and between
+    r[r == 3] *= generator.integers(-30, 31, (r == 3).sum())
+    r[32:64][r[32:64] == 2], r[32:64][r[32:64] == -2] = -0.0, 0.0
+    r[32:64] = abs(r[32:64])
+    for row in range(64, 128):  # one, two and more of a kind, at all places of a group
+        kind = (np.nan, np.inf, -np.inf, -50.0)[row % 4]
+        r[row, generator.permutation(64)[: 1 + row % 5]] = kind
+    r[126], r[127] = np.inf, -np.inf
+    kind = kernel.program.inputs[0].dtype.numpy
+    done = kernel.emulation(np.zeros((128, 32), kind), np.zeros((64, 32), kind), r)
+    assert done.report.ok, str(done.report)
+    least, largest, total = done.results
+    np.testing.assert_array_equal(least, np.argmin(r, axis=1))
+    np.testing.assert_array_equal(largest, np.argmax(r, axis=1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        wanted = monoids.MONOIDS["logsumexp"].reference(r.astype(float), (1,))
+    np.testing.assert_allclose(total, wanted, rtol=3e-6)
+
+
+@pytest.mark.parametrize(("arch", "schedule"), [("sm_80", SM_80["wide"]), ("sm_90a", SM_90["one"])])
+def test_the_first_of_terms_at_once(arch, schedule):
+    """In groups of terms and between them; zeros of both signs are equal."""
+    kernel = made(pg.fuse(first_of_each), (*X_W, "f32[M,N]"), arch, schedule)
+    assert ", 4>(" in kernel.source  # groups of four
+    first_ones(kernel)
+
+
 def test_the_same_bits_whatever_the_order_of_blocks():
     """Sums that round: with few persistent blocks or many, every launch gives the same bits."""
     kernel = made(rows, X_W, "sm_90a", SM_90["one"])
@@ -413,6 +449,33 @@ def test_a_tie_broken_the_wrong_way_is_found(monkeypatch):
     kernel = broken(pg.fuse(lambda x, w: np.argmax(x @ w.T, axis=1)))
     report = kernel.check(SIZES)
     assert [one.code for one in report.findings] == ["wrong-value"]
+
+
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        ("kept[j] == extreme", "kept[j] != extreme"),  # another of the group
+        ("better ? terms0[i + j] : kept[j]", "kept[j]"),  # the values of the first group
+        ("best < extreme", "best <= extreme"),  # the last of equal groups
+        ("j = GROUP - 2; j >= 0; --j", "j = 0; j < GROUP - 1; ++j"),  # the last of equal terms
+        ("terms0[i] != terms0[i]", "terms0[i] > 0"),  # a NaN that is not looked for
+    ],
+)
+def test_a_group_whose_term_is_not_the_first_is_found(monkeypatch, text, other):
+    """Of terms at once, in tiles that are inside: the text that looks for an index, changed."""
+    plain = fold_terms.function
+
+    def changed(name, parameters):
+        lines, helpers = plain(name, parameters)
+        if name == "argmin":
+            assert sum(text in line for line in lines) == 1
+            lines = [line.replace(text, other) for line in lines]
+        return lines, helpers
+
+    monkeypatch.setattr(launched, "function_of_all", changed)
+    kernel = made(pg.fuse(first_of_each), (*X_W, "f32[M,N]"), "sm_80", SM_80["wide"])
+    with pytest.raises(AssertionError, match="not equal"):
+        first_ones(kernel)
 
 
 def test_a_fold_that_begins_with_zero_is_found(monkeypatch):

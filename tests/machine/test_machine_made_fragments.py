@@ -71,6 +71,11 @@ CASES = {
     "consumers take turns": schedule(64, 16, 64, form="pingpong"),
     "four slots": schedule(fragments=4),
     "one slot": schedule(fragments=1),
+    "two steps together": schedule(fragments=4, together=2),
+    "all steps together": schedule(fragments=4, together=4),
+    "two steps of two instructions together": schedule(128, 16, 64, fragments=2, together=2),
+    "half of a long k tile together": schedule(64, 16, 128, fragments=8, together=4),
+    "together and in turns": schedule(64, 16, 64, form="pingpong", fragments=4, together=4),
     "no products in flight": schedule(in_flight=0),
     "long k tiles": schedule(64, 16, 128),
     "blocks share sums": replace(schedule(64, 16, 64), cluster=Cluster(k=2)),
@@ -88,6 +93,26 @@ def test_scaled_columns_under_every_form(name):
     np.testing.assert_array_equal(run(kernel, x, g, w), product(x * g, w.T))
 
 
+@pytest.mark.parametrize("name", ["bf16", "f16"])
+def test_products_of_operands_are_those_of_their_type(name):
+    """Products that round, of numbers of all sizes, one of each in a sum: the bits of the type's
+    own product.
+    """
+    kind = {"bf16": BF16, "f16": np.float16}[name]
+    types = (f"{name}[M,K]", f"{name}[K]", f"{name}[N,K]")
+    kernel = compiled(lambda x, g, w: (x * g) @ w.T, *types, out_dtype="f32")
+    generator, large = np.random.default_rng(5), 20 if name == "bf16" else 7
+    x, g = (
+        (generator.standard_normal(shape) * 2.0 ** generator.integers(-large, large, shape))
+        for shape in ((64, 64), (64,))
+    )
+    x[:2], g[:3], x[2, 5:8] = 0, (1, -1, 0), -0.0
+    x, g, w = x.astype(kind), g.astype(kind), np.eye(64).astype(kind)
+    wanted = (x.astype(np.float32) * g.astype(np.float32)).astype(kind)
+    assert (wanted != x.astype(np.float64) * g.astype(np.float64)).any()
+    np.testing.assert_array_equal(run(kernel, x, g, w), wanted.astype(np.float64))
+
+
 @pytest.mark.parametrize("to", ["bf16", "f16"])
 @pytest.mark.parametrize("name", STORED)
 def test_every_stored_number_is_multiplied_as_what_it_is(name, to):
@@ -103,6 +128,43 @@ def test_every_stored_number_is_multiplied_as_what_it_is(name, to):
     ones[0, 3] = 1
     found = run(kernel, ones, weights.view(STORED[name]))[0]
     np.testing.assert_array_equal(found, meaning(name).astype(wide).astype(np.float64))
+
+
+@pytest.mark.parametrize("to", ["bf16", "f16"])
+@pytest.mark.parametrize("kind", ["s8", "u8", "i4", "u4"])
+def test_pairs_are_rounded_as_the_program_says(kind, to):
+    """Every stored number times scales of all sizes, the least ones, infinity and none among them;
+    a scale per group is the same for a pair, one for every k is not.
+    """
+    wide, bits = (np.float16 if to == "f16" else BF16), 4 if kind[1] == "4" else 8
+    rows, depth = 1 << bits, 64
+    stored = np.repeat(np.arange(rows, dtype=np.uint8)[:, None], depth // (8 // bits), 1)
+    if bits == 4:
+        stored = stored | stored << 4
+    random = np.random.default_rng(5).integers(0, 1 << 16, (rows, 2), dtype=np.uint16).view(wide)
+    random[0], random[-1] = [np.inf, np.nan], [np.finfo(np.float32).tiny, 1]
+    along = np.random.default_rng(6).integers(0, 1 << 16, depth, dtype=np.uint16).view(wide)
+    stored_as = stored.view(STORED[kind]) if bits == 8 else stored
+    numbers = meaning(kind)[np.repeat(np.arange(rows)[:, None], depth, 1)]
+    ones = np.eye(16, depth, dtype=np.float32).astype(wide)
+    given = schedule(64, 16, 64, exchange=True, fragments=4, together=2)
+    for scales, described, code in (
+        (random, f"{to}[{rows},2]", "pg.repeat(s, 32, axis=1)"), (along, f"{to}[{depth}]", "s")
+    ):  # fmt: skip
+        function = eval(f"lambda x, q, s: x @ (q.astype('{to}') * {code}).T", {"pg": pg})
+        kernel = compiled(
+            function, f"{to}[16,{depth}]", f"{kind}[{rows},{depth}]",
+            described, given=given, out_dtype="f32",
+        )  # fmt: skip
+        assert "multiply_pairs" in kernel.source and "load_shared<" in kernel.source
+        whole = np.repeat(scales, 32, 1) if scales.ndim == 2 else scales
+        with np.errstate(over="ignore", invalid="ignore"):
+            wanted = (numbers * whole.astype(np.float32)).astype(wide).astype(np.float32)
+            finite = np.isfinite(wanted).all(axis=1)
+        done = kernel.emulation(ones, stored_as, scales)
+        found = np.asarray(done.results)
+        np.testing.assert_array_equal(found[:, finite], wanted[finite, :16].T)
+        assert not np.isfinite(found[:, ~finite]).all(), "what is no number is none"
 
 
 @pytest.mark.parametrize("kind", ["i4", "u4"])

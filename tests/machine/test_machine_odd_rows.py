@@ -39,6 +39,12 @@ def finished(x, w, r):
     return x @ w.T + r, pg.relu(x @ w.T).T
 
 
+@pg.fuse
+def several(x, w, r, s):
+    y = x @ w.T + r
+    return y, pg.relu(y + s)
+
+
 def filling(form: str = "one", n: int = 64, k: int = 64, **changes: object) -> Schedule:
     """A small schedule whose producer has registers to shift rows into place."""
     schedule = roles(form, n, k, **{"through": "lines", **changes})
@@ -108,6 +114,10 @@ CASES = {
     "a residual with m innermost": (
         finished, ("f16[M,K]", "f16[N,K]", "f32[M,N]:col"), (67, 44, 64), filling(stages=2), 0, 0,
     ),
+    "several panels by shifted chunks": (
+        several, ("bf16[M,K]", "bf16[N,K]", "bf16[M,N]", "bf16[M,N]"), (67, 75, 131),
+        filling(stages=2), 1, 1,
+    ),
     "tf32": (biased, ("tf32[M,K]", "tf32[N,K]", "f32[N]"), (67, 45, 67), filling(k=32), 0, 0),
     "e4m3": (biased, ("e4m3[M,K]", "e4m3[N,K]", "f32[N]"), (67, 45, 131), filling(k=128), 3, 5),
 }  # fmt: skip
@@ -117,6 +127,7 @@ QUICK = (
     "m and n innermost",
     "right by the copy engine",
     "fewer k than one chunk",
+    "several panels by shifted chunks",
 )
 
 

@@ -118,6 +118,9 @@ def test_panels_hold_whole_spans():
     fused = pg.fuse(lambda x, w: (x @ w.T).astype("s8"), name="narrow")
     auto = fused.compile("bf16[M,K]", "bf16[N,K]", arch="sm_90a").schedule
     thin = replace(auto, epilogue=replace(auto.epilogue, through="tma", columns=16))
-    match = r"panels of 16 columns.*whole spans of 32 bytes.*Use 32"
+    match = r"panels of 16 columns.*whole spans of 32 bytes.*Use epilogue.columns = 64, or .* = 32,"
     with pytest.raises(PolygenError, match=match):
         fused.compile("bf16[M,K]", "bf16[N,K]", arch="sm_90a", schedule=thin)
+    few = replace(auto.tile, cta=replace(auto.tile.cta, n=48), warp=replace(auto.tile.warp, n=48))
+    with pytest.raises(PolygenError, match=r'bytes\)\. Use epilogue.through = "registers"'):
+        fused.compile("bf16[M,K]", "bf16[N,K]", arch="sm_90a", schedule=replace(thin, tile=few))

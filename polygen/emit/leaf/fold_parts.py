@@ -163,15 +163,21 @@ def _finished(part: FoldPart, slot: int, names: list[str]) -> list[str]:
     return [*(f"  {line}" for line in (*body, known)), "}"]
 
 
-def met(part: FoldPart, slot: int) -> tuple[list[str], list[str]]:
-    """What all lanes have of a place becomes one, in all of them; opens a block."""
+def met(part: FoldPart, slot: int, registers: int = 0) -> tuple[list[str], list[str]]:
+    """What all lanes have of a place becomes one, in all of them; opens a block.
+
+    Args:
+        part: the fold.
+        slot: the place.
+        registers: of the place; 0: as many as took terms by turns.
+    """
     names = [f"fold_{at}" for at in range(len(part.terms))]
     given = ", ".join(
         f"{name} = {register}[fold_i][{slot}][0]"
         for name, register in zip(names, part.names, strict=True)
     )
     lines = ["{", f"  float {given};"]
-    for turn in range(1, part.registers):
+    for turn in range(1, registers or part.registers):
         others = [f"{register}[fold_i][{slot}][{turn}]" for register in part.names]
         lines.append(f"  {combined(part.monoid, names, others)}")
     return lines + [f"  {line}" for line in exchanged(part.monoid, names, part.masks)], names
@@ -180,7 +186,7 @@ def met(part: FoldPart, slot: int) -> tuple[list[str], list[str]]:
 def _slot(plan: KernelPlan, part: FoldPart, slot: int) -> list[str]:
     """What lanes do with one of their places."""
     e, extents = plan.epilogue, extent_names(plan)
-    lines, names = met(part, slot)
+    lines, names = met(part, slot, 1 if part in e.at_once else 0)
     conditions = [f"(lane & {sum(part.masks)}) == 0"] if part.masks else []
     if part.along:
         lines.append(f"  const int fold_place = {_place(plan, e, part, slot)};")

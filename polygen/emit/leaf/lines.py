@@ -15,13 +15,18 @@ from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Line, Lines
 
 
+def _each_in_a_scope(texts: list[list[str]]) -> list[str]:
+    """Lines of several panels: what one of them declares is not known to the next."""
+    if len(texts) == 1:
+        return texts[0]
+    return [line for text in texts for line in ("{", *(f"  {one}" for one in text), "}")]
+
+
 @leaf("store", "lines", Lines, ("p",), needs=("portions", "panels_out"))
 def _(plan: KernelPlan, one: Leaf, work: Lines) -> Text:
-    lines: list[str] = []
-    for line in work.moved:
-        lines += store_shifted(plan, line) if line.shifted else _store(plan, line)
+    texts = [(store_shifted if line.shifted else _store)(plan, line) for line in work.moved]
     return Text(
-        block(*lines),
+        block(*_each_in_a_scope(texts)),
         f"{one.statement}[i,p]: the panel -> memory, a line by consecutive threads",
     )
 
@@ -55,11 +60,9 @@ def _store(plan: KernelPlan, line: Line) -> list[str]:
 
 @leaf("fetch", "lines", Lines, ("p",), needs=("portions", "panels_out"))
 def _(plan: KernelPlan, one: Leaf, work: Lines) -> Text:
-    lines: list[str] = []
-    for line in work.moved:
-        lines += fetch_shifted(plan, line) if line.shifted else _fetch(plan, line)
+    texts = [(fetch_shifted if line.shifted else _fetch)(plan, line) for line in work.moved]
     return Text(
-        block(*lines),
+        block(*_each_in_a_scope(texts)),
         f"{one.statement}[i,p]: memory -> the panel, a line by consecutive threads, zeros outside",
     )
 

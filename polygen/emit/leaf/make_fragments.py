@@ -8,19 +8,25 @@ without a branch, as the compiler lets no fragments be made in branches while pr
 
 from __future__ import annotations
 
-from polygen.emit.element_types import of_word
-from polygen.emit.leaf.computed_chunk import PACKED, ROUND_TF32, element_lines, stored_type
+from polygen.emit.leaf.computed_chunk import PACKED, ROUND_TF32, element_lines
+from polygen.emit.leaf.fragment_pairs import pair_lines, pair_reads
+from polygen.emit.leaf.fragment_words import (
+    PAIR,
+    WORD_BYTES,
+    address,
+    grouped,
+    of_memory,
+    of_ring,
+    place_of_half,
+    word,
+)
 from polygen.emit.leaf.load_threads import load_function
 from polygen.emit.leaf.table import Text, block, leaf
-from polygen.emit.leaves import plus, scaled, size_name, slot_address
-from polygen.emit.names import c_name
-from polygen.frontend.program import Tensor
+from polygen.emit.leaves import plus, size_name, slot_address
 from polygen.hardware.fragment_load import FragmentLoad
-from polygen.lower.fragments import Beside, Make
+from polygen.lower.fragments import Beside, Chunk, Make
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.poly.elements import Along
-
-_WORD_BYTES = 4
 
 
 @leaf(
@@ -28,18 +34,16 @@ _WORD_BYTES = 4
 )
 def _(plan: KernelPlan, one: Leaf, work: Make) -> Text:
     buffer, (rows, depth) = plan.buffer(work.buffer), work.atom
-    m_extent, k_extent = (size_name(extent) for extent in work.extents)
-    text, _ = made_lines(work)
     fragment = f"fragment_{work.operand}[s % {work.slots}][m]"
-    pack = f"{fragment}[i] = {PACKED[work.dtype.name]};"
-    if work.dtype.name == "tf32":
-        pack = ROUND_TF32.format(to=fragment)
-    count = work.elements
     return Text(
         block(
             f"const unsigned tile = {slot_address(buffer, f'{work.counter}.slot')};",
             f"const int first_row = quarter + {work.lane_row} + m * {rows}{work.part};",
-            *([] if work.load else [f"const int first_k = {work.lane_k} + s * {depth};"]),
+            *(
+                []
+                if work.load or work.chunk
+                else [f"const int first_k = {work.lane_k} + s * {depth};"]
+            ),
             f"const int step_k = {work.k_tile} * {work.tile[1]} + s * {depth};  // of the fragment",
             *_loads(work),
             *(
@@ -48,27 +52,7 @@ def _(plan: KernelPlan, one: Leaf, work: Make) -> Text:
                 if one.run > 1 and not one.kept
                 for line in _runs(one, work)
             ),
-            f"float made[{count}];",
-            "#pragma unroll",
-            f"for (int e = 0; e < {count}; ++e) {{",
-            f"  const int own_row = b_m * {work.tile[0]} + first_row + {_sum(work.row_of)};",
-            f"  const int own_k = step_k + {work.lane_k} + {_sum(work.k_of)};",
-            f"  const int row = min(own_row, {m_extent} - 1), column = min(own_k, {k_extent} - 1);",
-            f"  const float {work.name} = {_of_ring(work)};",
-            *(f"  const float {one.name} = {_of_memory(one, depth, work)};" for one in work.beside),
-            *(f"  const float {name} = {_coordinate(place)};" for name, place in work.coordinates),
-            *(f"  {line}" for line in text),
-            *(
-                []
-                if work.whole or _by_words(work)
-                else [f"  made[e] = own_k < {k_extent} ? made[e] : 0.0f;"]
-            ),
-            "}",
-            "#pragma unroll",
-            f"for (int i = 0; i < {work.registers}; ++i) {{",
-            f"  {pack}",
-            *_ends(work, fragment, k_extent),
-            "}",
+            *(_in_pairs(work, fragment) if work.pairs else _one_by_one(work, fragment)),
         ),
         f"{one.statement}[i,k,s,m]: {work.buffer} -> {fragment}, computed where the instruction "
         "takes it; proved to read what the copies wrote",
@@ -79,10 +63,68 @@ def _(plan: KernelPlan, one: Leaf, work: Make) -> Text:
     )
 
 
+def _one_by_one(work: Make, fragment: str) -> list[str]:
+    """Elements are computed as f32, and rounded as a register takes them."""
+    text, _ = made_lines(work)
+    pack = f"{fragment}[i] = {PACKED[work.dtype.name]};"
+    if work.dtype.name == "tf32":
+        pack = ROUND_TF32.format(to=fragment)
+    count, k_extent = work.elements, size_name(work.extents[1])
+    return [
+        f"float made[{count}];",
+        "#pragma unroll",
+        f"for (int e = 0; e < {count}; ++e) {{",
+        *_where(work),
+        f"  const float {work.name} = {of_ring(work)};",
+        *(f"  const float {one.name} = {of_memory(one, work)};" for one in work.beside),
+        *(f"  const float {name} = {_coordinate(place)};" for name, place in work.coordinates),
+        *(f"  {line}" for line in text),
+        *(
+            []
+            if work.whole or _by_words(work)
+            else [f"  made[e] = own_k < {k_extent} ? made[e] : 0.0f;"]
+        ),
+        "}",
+        "#pragma unroll",
+        f"for (int i = 0; i < {work.registers}; ++i) {{",
+        f"  {pack}",
+        *_ends(work, fragment, k_extent, "const int e"),
+        "}",
+    ]
+
+
+def _in_pairs(work: Make, fragment: str) -> list[str]:
+    """Two elements go through instructions on pairs, which round as the program does."""
+    assert work.pairs is not None
+    return [
+        "#pragma unroll",
+        f"for (int i = 0; i < {work.registers}; ++i) {{",
+        f"  const int e = i * {PAIR};",
+        *_where(work),
+        *(f"  {line}" for line in pair_reads(work)),
+        *(f"  {line}" for line in pair_lines(work)),
+        f"  {fragment}[i] = {work.pairs.result};",
+        *_ends(work, fragment, size_name(work.extents[1])),
+        "}",
+    ]
+
+
+def _where(work: Make) -> list[str]:
+    """Which element is the e-th, and where what is read beside it ends."""
+    m_extent, k_extent = (size_name(extent) for extent in work.extents)
+    return [
+        f"  const int own_row = b_m * {work.tile[0]} + first_row + {grouped(work.row_of)};",
+        f"  const int own_k = step_k + {work.lane_k} + {grouped(work.k_of)};",
+        f"  const int row = min(own_row, {m_extent} - 1), column = min(own_k, {k_extent} - 1);",
+    ]
+
+
 def _loads(work: Make) -> list[str]:
     """Elements of the ring -> words: as fragments, or a run at a time."""
     if work.load is not None:
         return _fragment(work, work.load)
+    if work.chunk is not None:
+        return _chunks(work, work.chunk)
     size, packed, words = work.tensor.dtype.bytes, work.packed, work.access_words
     stored_k = f"k_inside / {packed}" if packed > 1 else "k_inside"
     inner, outer = (stored_k, "own_row") if work.k_inner else ("own_row", stored_k)
@@ -92,10 +134,23 @@ def _loads(work: Make) -> list[str]:
         "#pragma unroll",
         f"for (int r = 0; r < {accesses}; ++r) {{",
         f"  const int e = r * {work.access};",
-        f"  const int own_row = first_row + {_sum(work.row_of)};",
-        f"  const int k_inside = first_k + {_sum(work.k_of)};",
+        f"  const int own_row = first_row + {grouped(work.row_of)};",
+        f"  const int k_inside = first_k + {grouped(work.k_of)};",
         f"  const int row = {outer}, byte = {inner if size == 1 else f'({inner}) * {size}'};",
         f"  load_shared<{work.access_bytes}>(held + r * {words}, tile + {work.place});",
+        "}",
+    ]
+
+
+def _chunks(work: Make, chunk: Chunk) -> list[str]:
+    """Pieces of rows that several lanes need, and which of their bytes are a lane's."""
+    return [
+        f"const unsigned pick = {chunk.pick};",
+        f"unsigned held[{chunk.rows * chunk.words}];",
+        "#pragma unroll",
+        f"for (int r = 0; r < {chunk.rows}; ++r) {{",
+        f"  const int row = first_row + {grouped(chunk.row_of)}, byte = s * {chunk.bytes};",
+        f"  load_shared<{chunk.bytes}>(held + r * {chunk.words}, tile + {work.place});",
         "}",
     ]
 
@@ -122,16 +177,16 @@ def _by_words(work: Make) -> bool:
     return work.block % (work.elements // work.registers) == 0
 
 
-def _ends(work: Make, fragment: str, extent: str) -> list[str]:
-    """Registers behind the end of k, which count as zero."""
+def _ends(work: Make, fragment: str, extent: str, name: str = "") -> list[str]:
+    """Registers behind the end of k, which count as zero; over an element `e`, by that name."""
     if work.whole or not _by_words(work):
         return []
     place, per = work.block_of, work.elements // work.registers
     if not place:
-        place = f"{work.lane_k} + {_sum(work.k_of)}"
+        place = f"{work.lane_k} + {grouped(work.k_of)}"
     first = "i" if per == 1 else f"i * {per}"
     return [
-        f"  const int e = {first};",
+        *([f"  {name} = {first};"] if name else []),
         f"  {fragment}[i] = step_k + {place} < {extent} ? {fragment}[i] : 0;",
     ]
 
@@ -166,9 +221,9 @@ def _ahead(one: Beside, work: Make, to: str) -> list[str]:
         else:
             own_k += f" + n * {depth}"
         word = f"{one.first + number * words} + n * {len(one.places) * words}"
-        read = f"{to}[{word}] = read_one<{size}>({_address(one, 0, work)});"
+        read = f"{to}[{word}] = read_one<{size}>({address(one, 0, work)});"
         if one.run > 1:
-            read = f"read_run<{size}, {size}>({to} + {word}, {_address(one, 0, work)});"
+            read = f"read_run<{size}, {size}>({to} + {word}, {address(one, 0, work)});"
         lines += [
             "  {",
             f"    const int row = min({own_row}, {m_extent} - 1);",
@@ -185,101 +240,29 @@ def made_lines(work: Make) -> tuple[list[str], tuple[str, ...]]:
     names = {name: name for name in (*tensors, *(name for name, _ in work.coordinates))}
     stored = {name: tensor.dtype.name for name, tensor in tensors.items()}
     halves = {
-        value: (kind, f"from_{kind}({_word(work)}, {_place_of_half(work)})")
+        value: (kind, f"from_{kind}({word(work)}, {place_of_half(work)})")
         for value, kind in work.halves.items()
     }
     return element_lines(work.statements, names, stored, halves, work.dtype)
 
 
-def _sum(text: str) -> str:
-    """A term, or terms in parentheses."""
-    return text if text == "0" else f"({text})"
-
-
-def _word(work: Make) -> str:
-    """The word that holds element `e`, or the byte that it is in."""
-    if work.access_words == 1:
-        return "held[e]" if work.access == 1 else f"held[e / {work.access}]"
-    return f"held[e * {work.tensor.dtype.bytes} / {_WORD_BYTES}]"
-
-
-def _place_of_half(work: Make) -> str:
-    return f"e % {work.packed}" if work.access > 1 else f"own_k % {work.packed}"
-
-
-def _of_ring(work: Make) -> str:
-    """Element `e` of the ring, as a float."""
-    place = f"e % {work.access} / {work.packed}" if work.access > work.packed else "0"
-    return _float(work.tensor, _word(work), place)
-
-
-def _float(tensor: Tensor, word: str, place: str) -> str:
-    """One of the elements that a word holds, as a float."""
-    kind, size = stored_type(tensor), tensor.dtype.bytes
-    if size == _WORD_BYTES:
-        return of_word(tensor.dtype, word)
-    if size == 2:
-        shift = "" if place == "0" else f" >> {place} * 16"
-        return f"from_{kind}((unsigned short)({word}{shift}))"
-    return f"from_{kind}({word}, {place})"
-
-
-def _of_memory(one: Beside, depth: int, work: Make) -> str:
-    """The element of an array that goes with element `e`, as a float."""
-    if not one.tensor.dims:
-        return c_name(one.tensor.name)
-    size = one.tensor.dtype.bytes
-    if one.kept:
-        word, place = f"{one.first} + {one.kept}", "0"
-        if one.run > 1 and one.run * size <= _WORD_BYTES:
-            place = f"e % {one.run}"
-        elif one.run > 1:
-            word = f"{word} + e % {one.run} * {size} / {_WORD_BYTES}"
-        return _float(one.tensor, f"beside_{work.operand}[{word}]", place)
-    if one.run > 1:
-        if one.run * size <= _WORD_BYTES:
-            return _float(one.tensor, f"of_{one.name}[e / {one.run}]", f"e % {one.run}")
-        return _float(one.tensor, f"of_{one.name}[e * {size} / {_WORD_BYTES}]", "0")
-    return _float(
-        one.tensor, f"read_one<{one.tensor.dtype.bytes}>({_address(one, depth, work)})", "0"
-    )
-
-
 def _runs(one: Beside, work: Make) -> list[str]:
     """Runs along k of an array -> words."""
     size = one.run * one.tensor.dtype.bytes
-    words, count = -(-size // _WORD_BYTES), work.elements // one.run
+    words, count = -(-size // WORD_BYTES), work.elements // one.run
     rows, extents = work.tile[0], [size_name(extent) for extent in work.extents]
     return [
         f"unsigned of_{one.name}[{count * words}];",
         "#pragma unroll",
         f"for (int r = 0; r < {count}; ++r) {{",
         f"  const int e = r * {one.run};",
-        f"  const int own_row = b_m * {rows} + first_row + {_sum(work.row_of)};",
-        f"  const int own_k = step_k + {work.lane_k} + {_sum(work.k_of)};",
+        f"  const int own_row = b_m * {rows} + first_row + {grouped(work.row_of)};",
+        f"  const int own_k = step_k + {work.lane_k} + {grouped(work.k_of)};",
         f"  const int row = min(own_row, {extents[0]} - 1);",
         f"  const int column = min(own_k, {extents[1]} - {one.run});",
-        f"  read_run<{size}, {size}>(of_{one.name} + r * {words}, {_address(one, 0, work)});",
+        f"  read_run<{size}, {size}>(of_{one.name} + r * {words}, {address(one, 0, work)});",
         "}",
     ]
-
-
-def _address(one: Beside, depth: int, work: Make) -> str:
-    """Where the element of an array is that goes with `row` and `column`."""
-    column, last = "column", f"{size_name(work.extents[1])} - 1"
-    if one.per[1] % work.tile[1] == 0:  # one for all of the k tile, which may lie behind the end
-        column = f"min({work.k_tile} * {work.tile[1]}, {last})"
-    elif depth and one.per[1] % depth == 0:  # one for all of the fragment
-        column = f"min(step_k, {last})"
-    row, column = (
-        name if count == 1 else f"({name}) / {count}"
-        for name, count in zip(("row", column), one.per, strict=True)
-    )
-    steps = ((row, one.row_step), (column, one.k_step))
-    parts = [
-        scaled(f"({name})" if "/" in name else name, step) for name, step in steps if step != "0"
-    ]
-    return " + ".join([c_name(one.tensor.name), *one.base, *parts])
 
 
 def _coordinate(place: Along) -> str:

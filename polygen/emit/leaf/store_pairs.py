@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from polygen.emit.fold_terms import gathered, kept
+from polygen.emit.fold_terms import gathered, kept, together
 from polygen.emit.leaf.elements import (
     arguments,
     folded,
@@ -50,6 +50,7 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
             whole = f"{e.row_base} + {own} < {record['m_extent']} && {whole}"
         prepared = [*record["declarations"], *record["fetches"], *record["results"]]
         text = filled("row_terms_threads", _inside_record(plan, e, record, whole, prepared)) + text
+        text += "".join(f"  {line}\n" for line in together(e))
     declared: tuple[str, ...] = ()
     if e.holds is not None:
         atoms = f"[{plan.tiles.atoms[0]}][{record['atoms_n']}][{len(e.element_offsets)}]"
@@ -64,6 +65,10 @@ def _inside_record(
     found = record | {"whole": whole, "prepared": prepared}
     if e.suffix:  # rows may end outside
         return found | {"gathers": (), "combines": ()}
+    if only_words(e):  # at constants from a lane's first one
+        words = vector_record(e, real_type(plan.atom.c.dtype), "place")
+        prepared = [*words["declarations"], *words["fetches"], *words["results"]]
+        found |= {"in_words": True, "prepared": prepared}
     pairs = [
         pair | {"folds": [_kept(plan, e, 2 * number + at, at) for at in range(2)]}
         for number, pair in enumerate(record["pairs"])

@@ -64,6 +64,7 @@ _TABLE: dict[tuple[str, str], Kind] = {}
 _W = TypeVar("_W")
 Proof = Callable[[KernelPlan, Leaf, _W, tuple[str, ...]], None]
 _PROOFS: dict[tuple[str, str], tuple[tuple[str, ...], Proof[Any]]] = {}
+_ALONE: set[tuple[str, str]] = set()  # whose records say what nothing else proves
 Writer = Callable[[KernelPlan, Leaf, _W], Text]
 
 
@@ -94,7 +95,9 @@ def leaf(
     return register
 
 
-def proof(op: str, unit: str, work: type[_W], *ops: str) -> Callable[[Proof[_W]], Proof[_W]]:
+def proof(
+    op: str, unit: str, work: type[_W], *ops: str, alone: bool = False
+) -> Callable[[Proof[_W]], Proof[_W]]:
     """Registers what proves that a kind of leaf does what its statement says, of its text.
 
     Args:
@@ -102,20 +105,25 @@ def proof(op: str, unit: str, work: type[_W], *ops: str) -> Callable[[Proof[_W]]
         unit: what does it.
         work: the type of its record.
         ops: of leaves on the same record whose texts are run before, in this order.
+        alone: whether nothing else proves where its record leads to: then a text that cannot be
+            followed is refused.
     """
 
     def register(check: Proof[_W]) -> Proof[_W]:
         _PROOFS[op, unit] = (ops, check)
+        _ALONE.update([(op, unit)] if alone else [])
         return check
 
     return register
 
 
 def before(plan: KernelPlan, one: Leaf) -> tuple[str, ...]:
-    """The texts that are run before a leaf's where it is proved."""
+    """The texts that are run before a leaf's where it is proved: of its launch, and its blocks."""
     found = []
+    every = (plan.leaves, *(of.leaves for of in (*plan.groups, *plan.copies)))
+    own = next((leaves for leaves in every if one in leaves), plan.leaves)
     for op in _PROOFS[one.op, one.unit][0]:
-        others = (other for other in plan.leaves if other.op == op and other.work == one.work)
+        others = (other for other in own if other.op == op and other.work == one.work)
         found += [kind_of(other).text(plan, other).code for other in others]
     return tuple(found)
 
@@ -130,6 +138,8 @@ def _checked(plan: KernelPlan, one: Leaf, made: Text) -> Text:
     try:
         prove(plan, one, (*before(plan, one), made.code))
     except UndecidedText as error:
+        if (one.op, one.unit) in _ALONE:
+            raise
         return replace(made, comment=f"{made.comment} ({UNPROVED}: {error.what})".lstrip())
     return made
 

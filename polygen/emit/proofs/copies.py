@@ -41,6 +41,7 @@ from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.ring_tiles import operands_of
 from polygen.lower.tallies import stored_at
 from polygen.lower.work import Copy
+from polygen.poly.key_tiles import FIRST
 
 _GROUP = 7001  # rows in front of a group's
 _WORD, _WORDS = 4, 4  # bytes; of a chunk
@@ -116,6 +117,8 @@ class _Tile:
         own, threads = of_place(plan, leaf.place)
         part = np.repeat(np.arange(c.parts), threads)
         names |= times(own, c.parts) | {"p": part, "k": k, f"b_{c.role}": block}
+        if plan.key_tiles is not None:  # tiles of keys are counted from the first that is visited
+            names |= {FIRST: min(k, 1), "k": k - min(k, 1)}
         return _Tile(plan, c, names, len(part), Arrays(plan, names), [], [])
 
     def run(self, texts: Sequence[str], more: Mapping[str, Handler] | None = None) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from polygen.emit.fold_terms import COLUMN, is_column
 from polygen.emit.functions import literal
 from polygen.emit.leaf.elements import epilogue_type, outcomes
 from polygen.emit.proofs.stored import Wanted, Writes, check_writes
@@ -149,9 +150,14 @@ class Block:
         return mixed(f"known {fold.value}", row)
 
     def results(self, given: list[Any]) -> list[Any]:
-        """What an element's numbers make."""
-        name = f"compute{self.epilogue.suffix}"
-        return [mixed(f"{name} {at}", *given) for at in range(len(outcomes(self.epilogue)))]
+        """What an element's numbers make; an index that is the column is that number."""
+        e = self.epilogue
+        places = dict(zip(dict(e.coordinates), given[len(e.sums) + len(e.reads) :], strict=False))
+        columns = [one for name, one in places.items() if dict(e.coordinates)[name] == COLUMN]
+        return [
+            columns[0] if is_column(e, term) else mixed(f"compute{e.suffix} {at}", *given)
+            for at, term in enumerate(outcomes(e))
+        ]
 
     def element(self, row: Any, column: Any) -> list[Any]:
         """What the element of a place is made to."""
@@ -280,7 +286,9 @@ class Block:
         for fold in e.folds:
             for name in fold.names:
                 found = registers[name].base[:, : count * each]
-                found = found.reshape(fold.atoms, -1, fold.registers, count, each).sum(axis=(2, 3))
+                found = found.reshape(fold.atoms, -1, fold.registers, count, each)
+                turns = 1 if fold in e.at_once else fold.registers  # the others have been added
+                found = found[:, :, :turns].sum(axis=(2, 3))
                 if not np.array_equal(found, wanted[name][..., own]):
                     raise VerifyError(f"terms of {fold.value} are not of their places")
 

@@ -30,7 +30,7 @@ from polygen.lower.result_work import Line, Lines
 _WORD = 4  # bytes
 
 
-@proof("store", "lines", Lines)
+@proof("store", "lines", Lines, alone=True)
 def _(plan: KernelPlan, leaf: Leaf, work: Lines, texts: tuple[str, ...]) -> None:
     moved = _Moved.of(plan, leaf, work)
     block, memory, wanted = moved.own.block, moved.own.memory(), []
@@ -46,7 +46,7 @@ def _(plan: KernelPlan, leaf: Leaf, work: Lines, texts: tuple[str, ...]) -> None
     check_writes(block.stored, wanted)
 
 
-@proof("fetch", "lines", Lines)
+@proof("fetch", "lines", Lines, alone=True)
 def _(plan: KernelPlan, leaf: Leaf, work: Lines, texts: tuple[str, ...]) -> None:
     moved = _Moved.of(plan, leaf, work)
     block, wanted = moved.own.block, []

@@ -18,6 +18,7 @@ import numpy as np
 from polygen.emit.c_text import read
 from polygen.emit.element_types import name_of
 from polygen.emit.leaf.computed_chunk import element_lines, stored_type
+from polygen.emit.leaf.fragment_pairs import pair_lines
 from polygen.emit.leaf.table import proof
 from polygen.emit.proofs.threads import (
     APART,
@@ -31,8 +32,17 @@ from polygen.emit.proofs.threads import (
     times,
 )
 from polygen.emit.text_functions import run
-from polygen.emit.text_values import Register, as_float, mixed, number_of, token
+from polygen.emit.text_values import (
+    Register,
+    as_float,
+    mixed,
+    number_from,
+    number_of,
+    pair_of,
+    token,
+)
 from polygen.errors import VerifyError
+from polygen.frontend.dtypes import NAMED
 from polygen.hardware.matrix_layout import copied_to
 from polygen.lower.fragments import Make
 from polygen.lower.plan import KernelPlan, Leaf
@@ -50,9 +60,8 @@ def _(plan: KernelPlan, leaf: Leaf, work: Make, texts: tuple[str, ...]) -> None:
     names |= {"k_tiles": -(-tiles // split), "rank": split - 1}
     last = tiles - 1 - names["rank"] * names["k_tiles"]
     own, threads = of_place(plan, leaf.place)
-    each = work.tensor.dtype.bytes
-    # A ring holds numbers of elements, or as many of their bytes as an element has.
-    parts = -(-(rows * depth).bit_length() // (8 * each))
+    # A ring holds numbers of elements, or as many of their bits as an element has.
+    parts = -(-(rows * depth).bit_length() // _bits(work))
     rings = tuple(itertools.product(range(parts), dict.fromkeys((0, last))))
     steps = (rows // work.atom[0] // plan.tiles.warps[0], depth // work.atom[1])
     copies = np.array(list(np.ndindex(len(rings), *steps)))
@@ -86,14 +95,23 @@ def _rings(plan: KernelPlan, work: Make, rings: Sequence[tuple[int, int]]) -> tu
     """
     (rows, depth), each, ring = work.tile, work.tensor.dtype.bytes, plan.buffer(work.buffer)
     row, k = (one.ravel() for one in np.indices((rows, depth // work.packed)))
+    element = row * depth + k * work.packed
     place = copied_to(ring.matrix, *((row, k * each) if work.k_inner else (k, row * each)))
     place = place + ring.offset + min(1, ring.slots - 1) * ring.slot_bytes
     memory, stored = Memory((len(rings) - 1) * APART + ring.end), []
     for number, (part, tile) in enumerate(rings):
-        content = (row * depth + k + tile) >> 8 * each * part & (1 << 8 * each) - 1
+        content = 0 * element
+        for half in range(work.packed):
+            digit = element + half + tile >> _bits(work) * part & (1 << _bits(work)) - 1
+            content |= digit << _bits(work) * half
         memory.put(number * APART + place, content, each)
         stored.append(content.reshape(rows, -1))
     return memory, np.array(stored)
+
+
+def _bits(work: Make) -> int:
+    """Of an element as the ring has it."""
+    return 8 * work.tensor.dtype.bytes // work.packed
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +145,16 @@ class _Fragments:
         k, whole_row = first_k * work.tile[1] + inside, names["b_m"] * work.tile[0] + row
         last = {"m": np.minimum(whole_row, m_extent - 1), "k": np.minimum(k, k_extent - 1)}
         bits = stored[ring, row, inside // work.packed]
-        values = [self._made(*one) for one in zip(bits, last["m"], last["k"], k, strict=True)]
         beyond = k >= k_extent
-        if not work.whole:
-            values = list(np.where(beyond, as_float(0), values))
         per = work.elements // work.registers
+        of_each = list(zip(bits, last["m"], last["k"], k, strict=True))
+        if work.pairs is not None:
+            wanted = [self._pair(*of_each[at : at + per]) for at in range(0, len(bits), per)]
+        else:
+            values = [self._made(*one) for one in of_each]
+            if not work.whole:
+                values = list(np.where(beyond, as_float(0), values))
+            wanted = [_packed(work, values[at : at + per]) for at in range(0, len(bits), per)]
         for register, one in enumerate(found):
             of = slice(register * per, (register + 1) * per)
             # Rows outside make sums that nobody stores; zeros times whatever is made of them are
@@ -139,7 +162,7 @@ class _Fragments:
             behind = beyond[of].all(axis=0)
             free = (whole_row[of] >= m_extent).all(axis=0)
             free |= behind if work.whole else behind & (one == 0)
-            wrong = (one != _packed(work, values[of])) & ~free
+            wrong = (one != wanted[register]) & ~free
             if wrong.any():
                 at = int(np.flatnonzero(wrong)[0])
                 m, s, tile, thread = (int(names[name][at]) for name in ("m", "s", "k", "thread"))
@@ -148,11 +171,32 @@ class _Fragments:
                     f"instruction takes it for: m {m}, step {s}, k tile {tile}"
                 )
 
+    def _pair(self, *elements: tuple[Any, Any, Any, Any]) -> Any:
+        """What instructions on pairs make of two elements, by their bits and where they are."""
+        work, pairs = self.work, self.work.pairs
+        assert pairs is not None
+        (name, kind), *_ = work.whole_numbers.items()
+        values = []
+        for stored, row, column, k in elements:
+            known = self._beside(row, column)
+            half = stored >> k % work.packed * NAMED[kind].bits
+            known[name] = number_from(kind, half)
+            values.append(known)
+        known = {one: pair_of(*(each[one] for each in values)) for one in values[0]}
+        text = "\n".join(pair_lines(work))
+        found = run(read(text), known, len(elements[0][0])).names
+        return found[pairs.result]
+
+    def _beside(self, row: Any, column: Any) -> dict[str, Any]:
+        """Numbers that elements are computed of beside those of the ring, by name."""
+        fragment, at = self.plan.match.operand(self.work.operand).fragment, {"m": row, "k": column}
+        assert fragment is not None
+        reads = (one for one in fragment.prologue.reads if one.name != self.work.name)
+        return {one.name: self.arrays.number(self.names, one, at) for one in reads}
+
     def _made(self, stored: Any, row: Any, column: Any, k: Any) -> Any:
         """What the program makes of elements, by their bits and where they are."""
-        plan, work, names = self.plan, self.work, self.names
-        fragment, at = plan.match.operand(work.operand).fragment, {"m": row, "k": column}
-        assert fragment is not None
+        work, names, at = self.work, self.names, {"m": row, "k": column}
         tensors = {work.name: work.tensor} | {one.name: one.tensor for one in work.beside}
         values = {name: name for name in (*tensors, *(name for name, _ in work.coordinates))}
         kinds = {name: stored_type(tensor) for name, tensor in tensors.items()}
@@ -160,9 +204,7 @@ class _Fragments:
         lines, _ = element_lines(work.statements, values, kinds, halves, work.dtype)
         known: dict[str, Any] = {"e": 0, "bits": stored, "half": k % work.packed}
         known[work.name] = number_of(name_of(work.tensor.dtype), stored)
-        for one in fragment.prologue.reads:
-            if one.name != work.name:
-                known[one.name] = self.arrays.number(names, one, at)
+        known |= self._beside(row, column)
         known |= {name: coordinate(names, along, at) for name, along in work.coordinates}
         made = Register(np.zeros((1, len(stored)), np.int64), 0, (1,))
         run(read("\n".join(lines)), known | {"made": made}, len(stored))

@@ -28,7 +28,7 @@ from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Finish, Panel
 
 
-@proof("finish", "threads", Finish)
+@proof("finish", "threads", Finish, alone=True)
 def _(plan: KernelPlan, leaf: Leaf, work: Finish, texts: tuple[str, ...]) -> None:
     e = work.epilogue
     per_row = plan.tiles.columns // work.results[0].columns

@@ -46,7 +46,7 @@ from polygen.lower.tally import Tally
 _SLOT = 1  # of the ring
 
 
-@proof("share", "threads", Tally, "begin", "tally")
+@proof("share", "threads", Tally, "begin", "tally", alone=True)
 def _(plan: KernelPlan, leaf: Leaf, work: Tally, texts: tuple[str, ...]) -> None:
     axis = "mn".index(work.role)
     rows, depth = plan.tiles.cta[axis], plan.tiles.cta[2]

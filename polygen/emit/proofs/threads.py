@@ -17,7 +17,7 @@ from polygen.emit.leaves import size_name
 from polygen.emit.names import c_name
 from polygen.emit.run_text import Argument, Called, Handler, State, load
 from polygen.emit.text_functions import FUNCTIONS
-from polygen.emit.text_values import Part, Pointer, held, mixed, number_of, token
+from polygen.emit.text_values import Part, Pointer, as_float, held, mixed, number_of, token
 from polygen.errors import VerifyError
 from polygen.frontend.program import Dim, Tensor
 from polygen.lower.accesses import ROWS_BEFORE
@@ -28,6 +28,7 @@ from polygen.poly.elements import Along, Element
 SHARED = 1 << 20  # where shared memory begins
 APART = 1 << 18  # from one's to another's, of copies of a block: more than one has, and aligned
 _FIRST_ARRAY, _ARRAY = 1 << 46, 1 << 44
+_MATRIX_ROW = 16  # bytes of a row that `ldmatrix` loads
 _START = 3  # elements in front of an array's first, so that it begins anywhere
 # Of what does not matter; and from the end of a row to the next, so that rows begin anywhere.
 _SIZE, _BETWEEN = 509, 8
@@ -229,6 +230,8 @@ class Arrays:
             _, tensor = self.of(called.arguments[0].value, called.state.who())
             return held(tensor.dtype, self.read(called)[0])
         words = self.words(called, width)
+        if called.arguments[0].pointer.real:
+            words = [as_float(one) for one in words]
         return words[0] if len(words) == 1 else Part(dict(zip("xyzw", words, strict=False)))
 
     def _one(self, called: Called) -> Any:
@@ -335,6 +338,9 @@ class Memory:
     ) -> None:
         """Matrices of 8 x 8 elements of 16 bits, whose rows lanes give the addresses of."""
         row, lane = called.of_all(at), np.arange(called.state.threads)
+        used = lane % 32 // 8 < len(results)  # whose addresses are taken
+        if (row % _MATRIX_ROW != 0)[called.state.who() & used].any():
+            raise VerifyError("a row of a matrix is loaded from where none begins")
         first = lane // 32 * 32
         for number, result in enumerate(results):
             own = row[first + number * 8 + np.arange(len(lane)) % 32 // 4]

@@ -76,6 +76,7 @@ class Counts(NamedTuple):
         converted: elements of fragments that consumers compute, per k tile.
         converted_functions: functions beyond arithmetic in them.
         making_steps: fragments that one consumer computes after each other, per k tile.
+        making_groups: of these, groups that are computed before they are multiplied.
         meetings: times that blocks send each other sums of a tile.
         last_split: blocks that share the sums of a tile of the last round; 1: none do. The other
             counts are of tiles that a block has for itself.
@@ -148,6 +149,7 @@ class Counts(NamedTuple):
     converted: int = 0
     converted_functions: int = 0
     making_steps: int = 0
+    making_groups: int = 0
     meetings: int = 1
     last_split: int = 1
     last_rounds: int = 0

@@ -247,6 +247,7 @@ def _counts(device: Device, fitted: Fitted, terms: _Terms) -> Counts:
         converted=problem.computed[0] * own_elements,
         converted_functions=problem.operand_functions[0] * own_elements,
         making_steps=making,
+        making_groups=making // schedule.pipeline.together,
         making_vectors=problem.vectors[0] * making // max(problem.computed[0], 1),
         loaded=workers * (lefts * warp.m + rights * warp.n) * cta.k if by_lanes else 0,
         folded=cta.m * cta.n * problem.folds[0],

@@ -94,8 +94,6 @@ def test_other_records_are_refused():
     wrong = [
         dataclasses.replace(of, elements=4),
         dataclasses.replace(of, columns=56),
-        dataclasses.replace(of, shifts=of.shifts[:1]),
-        dataclasses.replace(of, shifts=of.shifts[::-1]),
         dataclasses.replace(of, ends=dataclasses.replace(ends, end="3")),
         dataclasses.replace(of, ends=dataclasses.replace(ends, first="1")),
         dataclasses.replace(of, ends=dataclasses.replace(ends, row=f"{number} / 16")),

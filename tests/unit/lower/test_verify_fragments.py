@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 from fragment_samples import computed as plan
-from fragment_samples import loaded
+from fragment_samples import loaded, paired
 
 from polygen.errors import VerifyError
 from polygen.hardware.atom import atom
@@ -117,3 +117,55 @@ def test_runs_that_no_access_reads_are_refused():
     beside = (dataclasses.replace(made.beside[0], run=16),)
     with pytest.raises(VerifyError, match="words of g are of others"):
         verify(changed(loaded(), Make, beside=beside))
+
+
+CHUNKS = {
+    "the pair of another lane": {"pick": "256 + (lane % 4 * 2) * 257 + 257"},
+    "the same pair for all lanes": {"pick": "256"},
+    "one byte twice": {"pick": "(lane % 4 * 2) * 257"},
+    "the first half of a step": {"word": "0"},
+    "another word": {"word": "e / 4 % 2 * 1"},
+    "the other row": {"number": "1 - e / 2 % 2"},
+    "one row": {"rows": 1},
+    "rows beside each other": {"row_of": "r % 2 * 1"},
+    "half a chunk": {"bytes": 8},
+}
+
+
+@pytest.mark.parametrize("name", CHUNKS)
+def test_other_bytes_of_a_chunk_are_refused(name):
+    made = paired().of(Make)[0]
+    assert made.chunk is not None and made.chunk.bytes == 16
+    with pytest.raises(VerifyError, match=r"of a chunk|chunks of row"):
+        verify(changed(paired(), Make, chunk=dataclasses.replace(made.chunk, **CHUNKS[name])))
+
+
+def test_chunks_that_the_swizzle_moves_are_refused():
+    verify(paired())
+    with pytest.raises(VerifyError, match="chunks of row 0, step 0 are read from other bytes"):
+        verify(changed(paired(), Make, place="row * 128 + byte"))
+
+
+def test_halves_of_bytes_come_from_the_shifted_word():
+    made = paired("i4").of(Make)[0]
+    assert made.chunk is not None and made.packed == 2
+    chunk = dataclasses.replace(made.chunk, pick="lane % 4 * 257")
+    with pytest.raises(VerifyError, match="of a chunk"):
+        verify(changed(paired("i4"), Make, chunk=chunk))
+
+
+def test_pairs_of_other_statements_are_refused():
+    made = paired().of(Make)[0]
+    assert made.pairs is not None and [one.function for one in made.pairs.statements] == ["mul"]
+    other = dataclasses.replace(made.pairs, statements=(), result=made.name)
+    with pytest.raises(VerifyError, match="computes other pairs"):
+        verify(changed(paired(), Make, pairs=other))
+    with pytest.raises(VerifyError, match="computes other pairs"):
+        verify(changed(plan(), Make, pairs=made.pairs))
+
+
+def test_k_tiles_that_go_beyond_the_end_are_refused():
+    """384 are three tiles of 128, and two blocks have two each."""
+    assert not paired().of(Make)[0].ends_whole
+    with pytest.raises(VerifyError, match="has whole k tiles of 384"):
+        verify(changed(paired(), Make, ends_whole=True))

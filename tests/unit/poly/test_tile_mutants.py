@@ -51,11 +51,7 @@ def sizes(case: Case):
     known = WARPS if case.name.startswith("warps") else ROLES
     if "k_tiles mod 2" in kernel(case).program.context:  # blocks have all of their k tiles
         return [one | {"k_tiles": 2 * -(-one["k_tiles"] // 2)} for one in ROLES]
-    if "own_tiles" in kernel(case).program.parameters:
-        return numbers(kernel(case).program, known)
-    if not case.main.inside:
-        return known
-    return tuple(one | {"inside": n} for one in known for n in {0, one.get("tiles", 2) - 1})
+    return numbers(kernel(case).program, known)
 
 
 @pytest.mark.parametrize("case", EVERY)

@@ -85,6 +85,7 @@ ENDINGS = {
     r"_b(\d+)": lambda s: (s.min_blocks,),
     r"_columns(\d+)": lambda s: (s.epilogue.columns,),
     r"_f(\d+)": lambda s: (s.pipeline.fragments,),
+    r"_g(\d+)": lambda s: (s.pipeline.together,),
     r"_(spread)": lambda s: (s.pipeline.copies,),
     r"_(registers|lines)": lambda s: (s.epilogue.through,),
     r"_(exchanged)": lambda s: ("exchanged",) if s.exchange else (),

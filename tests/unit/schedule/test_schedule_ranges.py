@@ -234,6 +234,7 @@ def flat() -> Iterator[Any]:
 RULES = {"pipeline.distance", "pipeline.fragments", "pipeline.lookahead", "pipeline.across"} | {
     "pipeline.in_flight",
     "pipeline.overlap",
+    "pipeline.together",
 }
 
 
@@ -353,6 +354,32 @@ def test_runs_of_blocks_that_are_promoted_beside_products(overlap):
     assert caught.value.nearest or "Nearest" in str(caught.value)
 
 
+def scaled(x, g, w):
+    """Fragments that consumers make."""
+    return (x * g) @ w.T
+
+
+@pytest.mark.parametrize("together", [0, 1, 2, 3, 4, 8])
+def test_steps_that_are_made_together(together):
+    """A divisor of the slots of fragments, which are one of the steps of a k tile."""
+    base = changed(
+        ROLES, tile=Tile(CtaTile(64, 64, 64), WarpTile(64, 64)), roles__computes="consumer"
+    )
+    base = changed(base, pipeline__fragments=4, pipeline__together=together)
+    program = scaled, ("bf16[M,256]", "bf16[256]", "bf16[N,256]"), {"M": 64, "N": 64}
+    if together in (1, 2, 4):
+        code(base, *program)
+        return
+    with pytest.raises(PolygenError, match=r"pipeline\.together") as caught:
+        code(base, *program)
+    assert caught.value.nearest or "Nearest" in str(caught.value)
+
+
+def test_only_fragments_that_consumers_make_are_made_together():
+    with pytest.raises(PolygenError, match=r"pipeline\.together = 2 \(it is of fragments"):
+        compiled(changed(ROLES, pipeline__together=2))
+
+
 def test_the_producer_has_no_more_registers_than_consumers():
     schedule = changed(ROLES, roles__producer_registers=40, roles__consumer_registers=32)
     with pytest.raises(PolygenError) as caught:
@@ -422,6 +449,7 @@ OTHERS: dict[str, Any] = {
     "pipeline.across": False,
     "pipeline.in_flight": 0,
     "pipeline.overlap": 2,
+    "pipeline.together": 2,
     "loops.mma": ("m", "n", "k"),
     "loops.k": "backward",
     "loops.grid": ("n", "m"),
