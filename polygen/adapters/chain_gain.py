@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from polygen.adapters.gain import Gain, bare, microseconds
+from polygen.adapters.gain import Gain, bare, library_time
 from polygen.fit_chain import extent, predicted_time, with_roles
 from polygen.frontend.program import Access, Contraction, Dim, Program, Tensor
 from polygen.hardware.cost_parameters import cost_parameters
@@ -84,8 +84,8 @@ def _apart(program: Program, device: Device, sizes: Mapping[str, int]) -> float:
     weights = Tensor("weights", item, tuple(known[axis] for axis in axes), tuple(range(len(axes))))
     last = replace(second, lhs=Access(weights.name, axes))
     widened = replace(program, inputs=(*program.inputs, weights))
-    products = microseconds(bare(program, first), device, sizes)
-    products += microseconds(bare(widened, last), device, sizes)
+    products = library_time(bare(program, first), device, sizes)
+    products += library_time(bare(widened, last), device, sizes)
 
     def size(dim: Dim) -> int:
         return dim if isinstance(dim, int) else sizes[dim]

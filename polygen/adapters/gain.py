@@ -1,15 +1,18 @@
 """What a group gains, predicted: the kernel's time, and that of a library's products and one
 pointwise kernel.
 
-Both products are priced by polygen's cost model, so that what is compared is the fusion. A library
-adds a vector to a product for nothing. What its pointwise kernel reads of products is taken to be
-in the L2 cache as far as that keeps it, so that small groups are not flattered.
+Both products are priced by polygen's cost model, so that what is compared is the fusion. Of few
+rows polygen has schedules that libraries have not (`Schedule.for_few_rows`: operands exchanged, or
+lanes that multiply): there a library's product is priced by the others, as far as libraries were
+measured to take longer. A library adds a vector to a product for nothing. What its pointwise kernel
+reads of products is taken to be in the L2 cache as far as that keeps it, so that small groups are
+not flattered.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from polygen.decide import candidates
@@ -20,7 +23,10 @@ from polygen.frontend.program import Access, Contraction, Dim, Pointwise, Progra
 from polygen.hardware.cost_parameters import cost_parameters
 from polygen.hardware.device import Device
 from polygen.pipeline import with_sizes
-from polygen.tune.cost import cost
+from polygen.schedule.load import shipped
+from polygen.schedule.model import Schedule
+from polygen.schedule.problem import Fitted, Problem
+from polygen.tune.cost import cost, predict_all
 
 _WHOLE = 16  # bytes: the alignment that the cost model was fitted to
 
@@ -58,7 +64,7 @@ def predicted(
     Raises:
         PolygenError: no kernel can be made of it.
     """
-    products = sum(microseconds(bare(program, one), device, sizes) for one in program.contractions)
+    products = sum(library_time(bare(program, one), device, sizes) for one in program.contractions)
     return Gain(
         microseconds(program, device, sizes),
         products + pointwise_time(program, device, sizes, followed),
@@ -103,6 +109,39 @@ def microseconds(program: Program, device: Device, sizes: Mapping[str, int]) -> 
     Raises:
         PolygenError: no kernel can be made of it.
     """
+    fitted, problem, _ = _chosen(program, device, sizes)
+    return cost(device, fitted, problem).microseconds
+
+
+def library_time(program: Program, device: Device, sizes: Mapping[str, int]) -> float:
+    """Predicted time of a library's kernel for a product.
+
+    Args:
+        program: a product, stored as its operands are.
+        device: the target.
+        sizes: of its symbolic dims.
+
+    Raises:
+        PolygenError: no kernel can be made of it.
+    """
+    chosen, problem, fit = _chosen(program, device, sizes)
+    own = cost(device, chosen, problem).microseconds
+    if not chosen.schedule.for_few_rows:
+        return own
+    found = [fit(one) for one in shipped(device) if not one.for_few_rows]
+    others = [one for one in found if isinstance(one, Fitted)]
+    without = min(predict_all(device, others, problem), default=own)
+    return max(own, min(without, own * cost_parameters(device).few_rows_library))
+
+
+def _chosen(
+    program: Program, device: Device, sizes: Mapping[str, int]
+) -> tuple[Fitted, Problem, Callable[[Schedule], Fitted | str]]:
+    """The automatic choice for a program, what the model knows of it, and what fits others.
+
+    Raises:
+        PolygenError: no kernel can be made of it.
+    """
     known = {name: sizes[name] for name in program.sizes}
     program = with_sizes(program, known)
     schedule, _ = decision(program, device, known)
@@ -110,7 +149,7 @@ def microseconds(program: Program, device: Device, sizes: Mapping[str, int]) -> 
     fitted = fit(schedule)
     if isinstance(fitted, str):
         raise ScheduleError(fitted, where=schedule.name)
-    return cost(device, fitted, problem).microseconds
+    return fitted, problem, fit
 
 
 def bare(program: Program, product: Contraction) -> Program:

@@ -71,7 +71,9 @@ def choose(
             continue
         found = fit(candidate)
         if isinstance(found, str):
-            refused[candidate.specialised] = found
+            roles = candidate.specialised
+            if not candidate.by_lanes or roles not in refused:  # few programs are for lanes
+                refused[roles] = found
         elif candidate.name not in skip:
             fitting.append(found)
         elif found.spare is not None:

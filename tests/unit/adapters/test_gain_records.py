@@ -14,7 +14,13 @@ import pytest
 
 import polygen as pg
 from polygen.adapters.chain_gain import predicted_chain
-from polygen.adapters.gain import is_pointwise_work, predicted, unknown
+from polygen.adapters.gain import (
+    is_pointwise_work,
+    library_time,
+    microseconds,
+    predicted,
+    unknown,
+)
 from polygen.adapters.legality import refusal
 from polygen.bench.operations import operations
 from polygen.hardware.device import device
@@ -71,6 +77,40 @@ def test_what_the_model_does_not_know_is_left(sizes, text):
     program = pg.fuse(lambda x, w: pg.gelu(x @ w.T)).program("bf16[M,K]", "bf16[N,K]")
     found = unknown(program, sizes)
     assert found.startswith(text) and bool(found) == bool(text)
+
+
+# --- products of few rows
+def few_rows():
+    """Rows, columns and length of products that a library made on an H200, and its time."""
+    for row in json.loads((RESULTS / "h200_few_rows.json").read_text())["rows"]:
+        if row["op"] == "mm":
+            yield tuple(row[name] for name in "MNK"), row["times"]["eager"]["us"]
+    found = json.loads((RESULTS / "h200_few_rows_libraries.json").read_text())["rows"]
+    for name, row in found.items():
+        expression, _, sizes = name.rpartition(" ")
+        if expression == "x @ w.T":
+            yield tuple(map(int, sizes.split("x"))), row["us"]["library"]
+
+
+def test_a_library_s_product_of_few_rows_has_a_price_between_ours_and_what_it_took():
+    program = pg.fuse(lambda x, w: x @ w.T).program("bf16[M,K]", "bf16[N,K]")
+    h200, dearer = device("sm_90a"), []
+    for extents, took in few_rows():
+        sizes = dict(zip("MNK", extents, strict=True))
+        own, library = (price(program, h200, sizes) for price in (microseconds, library_time))
+        assert own <= library <= took, sizes
+        if library > own:
+            dearer.append(extents)
+    assert len(dearer) > 3 and all(rows <= 64 for rows, _, _ in dearer)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 16])
+def test_a_residual_behind_few_rows_is_taken(rows):
+    """Of 16 rows a library's product alone took 1.16 times as long."""
+    program = pg.fuse(lambda x, w, r: x @ w.T + r).program("bf16[M,K]", "bf16[N,K]", "bf16[M,N]")
+    sizes = {"M": rows, "N": 4096, "K": 4096}
+    followed = [tensor.name for tensor in program.outputs]
+    assert predicted(program, device("sm_90a"), sizes, followed).ratio >= THRESHOLD
 
 
 # --- chains whose rows begin anywhere

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -130,6 +131,50 @@ def test_what_was_measured_before_roles_fitted_does_not_ship(tmp_path, capsys):
     found = read_tuned(tmp_path / "sm_90a" / "tuned" / "my_gpu_3.toml")
     assert [one.k for one in found] == [768]
     assert "1 problems" in capsys.readouterr().out
+
+
+def test_what_was_measured_before_few_rows_had_schedules_does_not_ship(tmp_path, capsys):
+    """Only where one of them is predicted faster: 16 rows, and not 4096."""
+    usual = [one.name for one in shipped(D) if not one.for_few_rows]
+    few = next(one.name for one in shipped(D) if one.exchange)
+    measured = ["16x64x128_w16x16_s6", "cooperative_128x256x64"]
+    assert set(measured) <= set(usual)
+    record = _record(dict.fromkeys([*measured, few], 18.0))
+    (problem,) = record["problems"]
+    *before, _ = problem["measurements"]
+
+    def of(rows, times, **given):
+        kept = [one | given for one in times]
+        return problem | {"sizes": {"M": rows, "N": 4096, "K": 4096}, "measurements": kept}
+
+    slow = {"microseconds": 182.0}
+    record["problems"] = [
+        of(16, before), of(16, problem["measurements"]), of(16, before, microseconds=9.0),
+        of(4096, before, **slow),
+    ]  # fmt: skip
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps(record))
+    assert [one.partial for one in read_record(path)] == [True, False, False, False]
+    record["problems"] = [of(16, before), of(4096, before, **slow)]
+    path.write_text(json.dumps(record))
+    assert main([str(path), "--fewest", "1", "--schedules", str(tmp_path)]) == 0
+    found = read_tuned(tmp_path / "sm_90a" / "tuned" / "my_gpu_3.toml")
+    assert [one.m for one in found] == [4096]
+    assert "1 problems" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_what_ships_was_measured_beside_all_that_matters():
+    """No entry is what a record of before says that leaves its problem to the model."""
+    entries, results = tuned(D), Path(__file__).parents[3] / "docs" / "results"
+    partial, whole = {}, set()
+    for name in ("h200_tuned", "h200_exchanged_tuned", "h200_few_and_odd_tuned"):
+        for one in read_record(results / f"{name}.json"):
+            best = entries.get(one.problem)
+            if best and best.schedule in {fitted.schedule.name for fitted in one.schedules}:
+                partial.setdefault(one.problem, one.name) if one.partial else whole.add(one.problem)
+    assert len(whole) > 20
+    assert {name for problem, name in partial.items() if problem not in whole} == set()
 
 
 def test_another_way_out_is_another_schedule():

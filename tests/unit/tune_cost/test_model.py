@@ -74,7 +74,7 @@ WORSE = (
     "line", "across", "thread_latency", "thread_passes", "thread_start", "warp_start",
     "warp_latency", "warp_crowding", "full_rate_warps", "barrier", "round", "exchange",
     "copy_start", "launch_start", "thread_crowding", "warp_narrow_turn",
-    "fragment_latency", "vector_latency", "promote_turn",
+    "fragment_latency", "fragment_start", "vector_latency", "promote_turn",
     "row_pass", "tally",
     "unstored", "fold", "fold_index", "fold_exponential",
 )  # fmt: skip
@@ -96,7 +96,8 @@ def test_more_of_a_cost_is_never_faster(name):
 
 def test_every_parameter_is_a_rate_a_cost_or_an_exponent():
     exponents = {"memory_sharpness", "warp_sharpness"}
-    behind = {"rows_share", "chain_alone"}  # of the launch that follows, and of chains
+    # of the launch that follows, of chains, and of libraries
+    behind = {"rows_share", "chain_alone", "few_rows_library"}
     assert {f.name for f in fields(P)} == {*BETTER, *WORSE, *exponents, *behind}
 
 
