@@ -19,11 +19,11 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from fused_cases import Case, all_cases, pytorch
 
 import polygen as pg
 from polygen.bench.card import smi
@@ -42,272 +42,10 @@ PROTOCOL = (
     "microseconds of CUDA events; operands bf16 where nothing else is said; rows with a date are "
     "of that day"
 )
-WIDTH = 3  # of windows
-GROUP = 128  # weights of a row that share a scale
-EPSILON = 1e-6
-
-
-@dataclass(frozen=True)
-class Case:
-    """What is measured: one program for polygen and for PyTorch.
-
-    Attributes:
-        polygen: the function that polygen takes.
-        torch: the same for tensors.
-        signature: of the operands, sizes as names.
-        sizes: of the names.
-        scaled: operands that are drawn smaller, by k to the power -1/2.
-        others: whether polygen's ways to finish rows are measured beside each other.
-        operations: multiplications and additions of the products that are needed.
-        made: operands that are drawn otherwise, by position.
-    """
-
-    polygen: Callable[..., Any]
-    torch: Callable[..., Any]
-    signature: tuple[str, ...]
-    sizes: dict[str, int]
-    operations: int
-    scaled: tuple[int, ...] = (1,)
-    others: bool = False
-    made: dict[int, Callable[[dict[str, int]], Any]] = field(default_factory=dict)
-    inductor: bool = True
-
-
-def _torch() -> Any:
-    import torch  # noqa: PLC0415
-
-    return torch
-
-
-def _wide(v: Any) -> Any:
-    """Sums are of f32, or of f64 where the exact result is asked for."""
-    return v if v.dtype == _torch().float64 else v.float()
-
-
-def _rms(v: Any, g: Any) -> Any:
-    wide = _wide(v)
-    return (wide * (wide * wide).mean(-1, keepdim=True).add(EPSILON).rsqrt() * g).to(v.dtype)
-
-
-def _layer_norm(v: Any, g: Any) -> Any:
-    found = _torch().nn.functional.layer_norm(_wide(v), (v.shape[-1],), _wide(g))
-    return found.to(v.dtype)
-
-
-def _softmax(v: Any) -> Any:
-    return _wide(v).softmax(-1).to(v.dtype)
-
-
-def _windows(stride: int) -> Callable[..., Any]:
-    def convolution(x: Any, w: Any) -> Any:
-        x = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
-        v = np.lib.stride_tricks.sliding_window_view(x, (WIDTH, WIDTH), axis=(1, 2))
-        return pg.einsum("npqcrs,krsc->npqk", v[:, ::stride, ::stride], w)
-
-    return convolution
-
-
-def _convolved(stride: int) -> Callable[..., Any]:
-    def convolution(x: Any, w: Any) -> Any:
-        torch = _torch()
-        found = torch.nn.functional.conv2d(
-            x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2), stride=stride, padding=1
-        )
-        return found.permute(0, 2, 3, 1)
-
-    return convolution
-
-
-MATRICES = ("bf16[M,K]", "bf16[N,K]")
-
-
-def _cases() -> dict[str, Case]:
-    found = {}
-
-    def rows(
-        kind: str, own: Any, other: Any, more: tuple[str, ...], shapes: Any, others: bool = False
-    ) -> None:
-        for m, n, k in shapes:
-            found[f"{kind} {m}x{n}x{k}"] = Case(
-                own, other, (*MATRICES, *more), {"M": m, "N": n, "K": k}, 2 * m * n * k,
-                others=others,
-            )  # fmt: skip
-
-    rows(
-        "rms_norm(x @ w.T + r, g)",
-        lambda x, w, r, g: pg.rms_norm(x @ w.T + r, g).astype("bf16"),
-        lambda x, w, r, g: _rms(x @ w.T + r, g),
-        ("bf16[M,N]", "bf16[N]"),
-        [(4096, 256, 4096), (16384, 128, 2048), (8192, 1024, 1024), (4096, 4096, 4096)],
-        others=True,
-    )
-    rows(
-        "layer_norm(x @ w.T + r, g)",
-        lambda x, w, r, g: pg.layer_norm(x @ w.T + r, g).astype("bf16"),
-        lambda x, w, r, g: _layer_norm(x @ w.T + r, g),
-        ("bf16[M,N]", "bf16[N]"),
-        [(8192, 768, 3072), (8192, 1024, 4096), (8192, 2048, 2048)],
-        others=True,
-    )
-    rows(
-        "softmax(x @ w.T)",
-        lambda x, w: pg.softmax(x @ w.T).astype("bf16"),
-        lambda x, w: _softmax(x @ w.T),
-        (),
-        [(16384, 256, 1024), (8192, 1024, 1024), (8192, 2048, 1024), (8192, 4096, 1024)],
-        others=True,
-    )
-    rows(
-        "logsumexp(x @ w.T)",
-        lambda x, w: pg.logsumexp(x @ w.T, axis=1),
-        lambda x, w: _wide(x @ w.T).logsumexp(-1),
-        (),
-        [(8192, 50304, 768), (4096, 32000, 4096)],
-    )
-    rows(
-        "x @ w.T + r and the mean of its squares",
-        lambda x, w, r: _with_mean(x @ w.T + r),
-        lambda x, w, r: _with_mean(x @ w.T + r),
-        ("bf16[M,N]",),
-        [(8192, 6144, 2048)],
-    )
-    m, n, k = 16384, 4096, 128
-    found[f"argmin(c - 2 * (x @ w.T)) {m}x{n}x{k}"] = Case(
-        lambda x, w, c: np.argmin(c - 2 * (x @ w.T), axis=1),
-        lambda x, w, c: (c - 2 * _wide(x @ w.T)).argmin(1),
-        (*MATRICES, "f32[N]"), {"M": m, "N": n, "K": k}, 2 * m * n * k,
-    )  # fmt: skip
-    m, n, k = 65536, 1024, 64
-    found[f"exp(-(a - 2 * (x @ w.T) + c) / 64) {m}x{n}x{k}"] = Case(
-        lambda x, w, a, c: pg.exp((2 * (x @ w.T) - a[:, None] - c) * 0.015625),
-        lambda x, w, a, c: ((2 * _wide(x @ w.T) - a[:, None] - c) * 0.015625).exp().to(x.dtype),
-        (*MATRICES, "f32[M]", "f32[N]"), {"M": m, "N": n, "K": k}, 2 * m * n * k, scaled=(),
-    )  # fmt: skip
-    rows(
-        "rms_norm(x, g) @ w.T",
-        lambda x, w, g: pg.rms_norm(x, g).astype("bf16") @ w.T,
-        lambda x, w, g: _rms(x, g) @ w.T,
-        ("bf16[K]",),
-        [(4096, 4096, 4096), (8192, 6144, 2048)],
-    )
-    rows(
-        "layer_norm(x) @ w.T",
-        lambda x, w: pg.layer_norm(x).astype("bf16") @ w.T,
-        lambda x, w: _torch().nn.functional.layer_norm(_wide(x), (x.shape[-1],)).to(x.dtype) @ w.T,
-        (),
-        [(4096, 4096, 4096), (8192, 6144, 2048)],
-    )
-    rows(
-        "softmax(x) @ w.T",
-        lambda x, w: pg.softmax(x).astype("bf16") @ w.T,
-        lambda x, w: _softmax(x) @ w.T,
-        (),
-        [(4096, 4096, 4096), (8192, 6144, 2048)],
-    )
-    rows(
-        "(x * g) @ w.T",
-        lambda x, w, g: (x * g) @ w.T,
-        lambda x, w, g: (x * g) @ w.T,
-        ("bf16[K]",),
-        [(4096, 4096, 4096)],
-    )
-    rows(
-        "silu(x) @ w.T",
-        lambda x, w: pg.silu(x) @ w.T,
-        lambda x, w: _torch().nn.functional.silu(x) @ w.T,
-        (),
-        [(4096, 4096, 4096)],
-    )
-    rows("x @ w.T", lambda x, w: x @ w.T, lambda x, w: x @ w.T, (), [(4096, 4096, 4096)])
-    found |= _stored_in_bytes()
-    for size in (4096, 8192):
-        sizes = {"M": size, "K": size}
-        found[f"x @ x.T {size}"] = Case(
-            lambda x: x @ x.T, lambda x: x @ x.T, ("bf16[M,K]",), sizes, 2 * size**3, ()
-        )
-        found[f"tril(x @ x.T) {size}"] = Case(
-            lambda x: pg.tril(x @ x.T), lambda x: (x @ x.T).tril(), ("bf16[M,K]",), sizes,
-            size * (size + 1) * size, (),
-        )  # fmt: skip
-    for images, side, channels, made, stride in (
-        (64, 56, 256, 256, 1), (64, 14, 1024, 1024, 1), (64, 7, 2048, 512, 1),
-        (64, 56, 64, 64, 1), (64, 56, 128, 128, 2),
-    ):  # fmt: skip
-        small = (side + 2 - WIDTH) // stride + 1
-        found[f"convolution {images}x{side}x{side}x{channels} to {made}, step {stride}"] = Case(
-            _windows(stride), _convolved(stride),
-            (f"bf16[N,{side},{side},{channels}]", f"bf16[{made},{WIDTH},{WIDTH},{channels}]"),
-            {"N": images}, 2 * images * small**2 * made * channels * WIDTH**2, inductor=False,
-        )  # fmt: skip
-    m, n, k, rank = 8192, 4096, 4096, 16
-    found[f"x @ w.T + (x @ a.T) @ b.T {m}x{n}x{k}, {rank}"] = Case(
-        lambda x, w, a, b: x @ w.T + (x @ a.T) @ b.T,
-        lambda x, w, a, b: x @ w.T + (x @ a.T) @ b.T,
-        (*MATRICES, f"bf16[{rank},K]", f"bf16[N,{rank}]"), {"M": m, "N": n, "K": k},
-        2 * m * (n * k + rank * (n + k)), (1, 2),
-    )  # fmt: skip
-    m, n, k = 8192, 4096, 4096
-    indexed: dict[int, Any] = {1: lambda sizes: _permuted(sizes["R"], sizes["M"])}
-    found[f"x[rows] @ w.T, half of {2 * m}, x{n}x{k}"] = Case(
-        lambda x, rows, w: x[rows] @ w.T, lambda x, rows, w: x[rows] @ w.T,
-        ("bf16[R,K]", "s32[M]", "bf16[N,K]"), {"R": 2 * m, "M": m, "N": n, "K": k},
-        2 * m * n * k, (2,), made=indexed,
-    )  # fmt: skip
-    for name, kind in (("f32", "f32"), ("f64", "f64")):
-        size = 4096 if kind == "f32" else 2048
-        found[f"x @ w.T of {name} {size}"] = Case(
-            lambda x, w: x @ w.T, lambda x, w: x @ w.T, (f"{kind}[M,K]", f"{kind}[N,K]"),
-            {"M": size, "N": size, "K": size}, 2 * size**3, (), inductor=False,
-        )  # fmt: skip
-    return found
-
-
-def _stored_in_bytes() -> dict[str, Case]:
-    """Weights of 8 and 4 bits; PyTorch's of 4 bits are unpacked from bytes."""
-    found = {}
-    n = k = 8192
-    groups = k // GROUP
-    for m in (1, 16, 64, 4096):
-        found[f"int8 weights {m}x{n}x{k}"] = Case(
-            lambda x, q, s: x @ (q.astype("bf16") * s[:, None]).T,
-            lambda x, q, s: x @ (q.to(x.dtype) * s[:, None].to(x.dtype)).T,
-            (f"bf16[M,{k}]", f"s8[N,{k}]", "f32[N]"), {"M": m, "N": n}, 2 * m * n * k, (2,),
-        )  # fmt: skip
-        found[f"int8 weights in groups of {GROUP}, {m}x{n}x{k}"] = Case(
-            lambda x, q, s: x @ (q.astype("bf16") * pg.repeat(s, GROUP, axis=1)).T,
-            lambda x, q, s: x @ (q.to(x.dtype) * s.repeat_interleave(GROUP, 1)).T,
-            (f"bf16[M,{k}]", f"s8[N,{k}]", f"bf16[N,{groups}]"), {"M": m, "N": n},
-            2 * m * n * k, (2,),
-        )  # fmt: skip
-        found[f"int4 weights in groups of {GROUP}, {m}x{n}x{k}"] = Case(
-            lambda x, q, s: x
-            @ (pg.unpack(q, "i4").astype("bf16") * pg.repeat(s, GROUP, axis=1)).T,
-            lambda x, q, s: x @ (_nibbles(q).to(x.dtype) * s.repeat_interleave(GROUP, 1)).T,
-            (f"bf16[M,{k}]", f"u8[N,{k // 2}]", f"bf16[N,{groups}]"), {"M": m, "N": n},
-            2 * m * n * k, (2,),
-        )  # fmt: skip
-    return found
-
-
-def _nibbles(packed: Any) -> Any:
-    torch = _torch()
-    both = torch.stack((packed & 15, packed >> 4), -1).flatten(-2).to(torch.int8)
-    return both - 16 * (both > 7)
-
-
-def _with_mean(v: Any) -> Any:
-    if isinstance(v, _torch().Tensor):
-        return v, (_wide(v) * _wide(v)).mean(1)
-    return v.astype("bf16"), (v * v).mean(axis=1)
-
-
-def _permuted(total: int, count: int) -> Any:
-    torch = _torch()
-    return torch.randperm(total, device="cuda")[:count].to(torch.int32)
 
 
 def _operands(case: Case) -> list[Any]:
-    torch = _torch()
+    torch = pytorch()
     kinds = {"bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
     whole = {"s8": (torch.int8, -127, 128), "u8": (torch.uint8, 0, 256)}
     depth = case.sizes.get("K", 1)
@@ -329,7 +67,7 @@ def _operands(case: Case) -> list[Any]:
 
 def measured(case: Case, rounds: int) -> dict[str, Any]:
     """One row of the record."""
-    torch = _torch()
+    torch = pytorch()
     from polygen.runtime.measure import interleaved  # noqa: PLC0415
 
     row: dict[str, Any] = {"sizes": case.sizes, "signature": case.signature, "us": {}}
@@ -401,13 +139,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no case after that")
     parser.add_argument("--list", action="store_true")
     words = parser.parse_args()
-    cases = _cases()
+    cases = all_cases()
     wanted = [n for n in cases if not words.names or any(part in n for part in words.names)]
     if words.list:
         print("\n".join(wanted))
         return
     began, record = time.monotonic(), _record(words.out)
-    _torch().backends.cudnn.benchmark = True
+    pytorch().backends.cudnn.benchmark = True
     for name in wanted:
         if time.monotonic() - began > words.seconds:
             print(f"no time for: {name}")
@@ -420,7 +158,7 @@ def main() -> None:
         record["rows"][name] = row
         print(f"{name}: {row.get('us') or row} {row.get('schedule', '')}", flush=True)
         gc.collect()
-        _torch().cuda.empty_cache()
+        pytorch().cuda.empty_cache()
         if words.out:
             made = words.out.with_suffix(".new")
             made.write_text(json.dumps(record, indent=1) + "\n")
@@ -431,7 +169,7 @@ def _record(out: Path | None) -> dict[str, Any]:
     if out and out.exists():
         found: dict[str, Any] = json.loads(out.read_text())
         return found
-    torch = _torch()
+    torch = pytorch()
     return {
         "format": 1,
         "kind": "fused",

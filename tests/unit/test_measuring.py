@@ -15,8 +15,8 @@ def test_numpy_programs_are_rehearsed():
     assert len(measure["SMALL"]) == 10
     (path,) = measure["SCRIPTS"].glob("nmf.py")
     assert measure["measured"](path, 0, 0.0, True) == {"agrees": True}
-    assert measure["_difference"]((1.0, [2.0, 4.0]), (1.0, [2.0, 3.0])) == 0.25
-    assert measure["_difference"]((float("nan"), 1.0), (2.0, 1.0)) == float("inf")
+    assert measure["difference"]((1.0, [2.0, 4.0]), (1.0, [2.0, 3.0])) == 0.25
+    assert measure["difference"]((float("nan"), 1.0), (2.0, 1.0)) == float("inf")
     assert "failed" in measure["_safely"](lambda: 1 / 0)
 
 
