@@ -2,7 +2,7 @@
 
 Python runs in one namespace, the shell in one folder, in the order of the page. A ```text block
 right behind a snippet is what it prints, with "…" for what was left out. ```py is Python that needs
-a GPU.
+a GPU, or PyTorch or JAX with one. What a page's snippets take for granted is in `given_names`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,19 @@ import sys
 import types
 from pathlib import Path
 
+from given_names import anywhere, on_gpu
+
 from polygen import knobs
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-TUTORIALS = ("tutorial.md", "coming-from.md", "page.md")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ANYWHERE, ON_A_GPU = ("python", "sh"), ("python", "sh", "py")
+OTHERS = ("", "text", "toml")  # what is no snippet
+APART = {  # pages whose snippets no test runs by themselves
+    "parallel.md": "they are of processes with a GPU each: examples/several_gpus.py, which "
+    "tests/distributed_ranks.py runs, has the same calls",
+}
 
 
 def as_printed(wanted, printed):
@@ -58,6 +64,17 @@ def in_a_shell(code, folder):
     return done.stdout
 
 
+def pages(languages):
+    """The pages that have snippets in some languages, and are no others' to run."""
+    texts = [(path.name, path.read_text()) for path in sorted(DOCS.glob("*.md"))]
+    texts.append(("../README.md", (ROOT / "README.md").read_text()))
+    return [
+        name
+        for name, text in texts
+        if name not in APART and any(language in languages for language, _ in FENCE.findall(text))
+    ]
+
+
 def run_page(name, folder, languages):
     """Run a page's snippets in some languages; False if it has none.
 
@@ -65,12 +82,16 @@ def run_page(name, folder, languages):
         AssertionError: one fails, or prints something else.
     """
     blocks = FENCE.findall((DOCS / name).read_text())
-    assert {language for language, _ in blocks} <= {*ON_A_GPU, "text"}
+    assert {language for language, _ in blocks} <= {*ON_A_GPU, *OTHERS}
     module = types.ModuleType("page")
-    printed, ran = None, False
+    vars(module).update(anywhere(name))
+    printed, ran, on_a_gpu = None, False, False
     with knobs.scope(arch=None, schedule=None), contextlib.chdir(folder):
         for language, code in blocks:
             if language in languages:
+                if language == "py" and not on_a_gpu:
+                    vars(module).update(on_gpu(name, vars(module)))
+                    on_a_gpu = True
                 printed = in_a_shell(code, folder) if language == "sh" else in_python(code, module)
                 ran = True
             elif language == "text" and printed is not None:

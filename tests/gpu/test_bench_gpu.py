@@ -66,6 +66,8 @@ def test_batches_and_several_products_are_measured(
     (line,) = found["rows"]
     wanted = wanted | {"polygen", "separate", "eager", "inductor"}
     wanted -= set(found["runs"][-1]["missing"])
+    # Rows of few microseconds are CUDA graphs, which CuPy from 14 on captures no cuBLAS in.
+    wanted -= {name for name, why in line["skipped"].items() if why.startswith("no graph: ")}
     assert wanted <= set(line["times"]), line["skipped"]
     if found["runs"][-1]["versions"]["cublaslt.via"] == "nvmath":
         assert "cublaslt" in line["times"], line["skipped"]

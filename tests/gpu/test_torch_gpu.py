@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -10,6 +13,7 @@ import polygen as pg
 
 torch = pytest.importorskip("torch")
 pgt = pytest.importorskip("polygen.adapters.torch")
+exported_ahead = pytest.importorskip("exported_ahead")
 
 pytestmark = pytest.mark.gpu
 
@@ -464,21 +468,15 @@ def test_tensors_of_another_device_run_there():
 
 # --- programs that are compiled before they are used
 def test_exported_programs_are_compiled_ahead_of_time(tmp_path):
-    class Layer(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.w, self.b = torch.nn.Buffer(whole(96, 64)), torch.nn.Buffer(whole(96))
+    """In a process of its own, which PyTorch's loader may end: then it does so without polygen."""
 
-        def forward(self, x):
-            return torch.neg(layer(torch.abs(x), self.w, self.b))
+    def returned(whose):
+        command = [sys.executable, exported_ahead.__file__, whose, str(tmp_path)]
+        known = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run(command, capture_output=True, text=True, env=known, check=False)
+        return done.returncode, done.stderr
 
-    made, batch = Layer(), torch.export.Dim("batch", min=2, max=4096)
-    exported = torch.export.export(made, (whole(128, 64),), dynamic_shapes=({0: batch},))
-    inductor = pytest.importorskip("torch._inductor")
-    path = inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "layer.pt2"))
-    compiled = inductor.aoti_load_package(path)
-    for rows in (128, 8, 1000):
-        x = whole(rows, 64)
-        wanted = -eager_layer(x.abs(), made.w, made.b)
-        torch.testing.assert_close(compiled(x), wanted, rtol=0, atol=0)
-        torch.testing.assert_close(exported.module()(x), wanted, rtol=0, atol=0)
+    code, said = returned("polygen")
+    if code < 0 and returned("pytorch")[0] < 0:
+        pytest.skip("PyTorch's loader ends a process that has no polygen, too")
+    assert code == 0, said

@@ -10,7 +10,16 @@ import re
 from pathlib import Path
 
 import pytest
-from snippets import ANYWHERE, FENCE, TUTORIALS, as_printed, run_page
+from snippets import (
+    ANYWHERE,
+    APART,
+    FENCE,
+    ON_A_GPU,
+    OTHERS,
+    as_printed,
+    pages,
+    run_page,
+)
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -75,9 +84,18 @@ def test_what_is_printed_is_compared(wanted, printed, same):
     assert as_printed(wanted, printed) is same
 
 
-@pytest.mark.parametrize("name", TUTORIALS)
+@pytest.mark.parametrize("name", pages(ANYWHERE))
 def test_snippets_run_and_print_what_the_page_says(name, tmp_path):
     assert run_page(name, tmp_path, ANYWHERE)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_what_is_fenced_is_a_snippet_or_has_a_language_that_none_has(path):
+    """So that what a reader would paste is run: by a page, or apart for a reason."""
+    languages = {language for language, _ in FENCE.findall(path.read_text())}
+    assert languages <= {*ON_A_GPU, *OTHERS}
+    here = {DOCS / name for name in pages(ON_A_GPU)} | {DOCS / name for name in APART}
+    assert not languages & set(ON_A_GPU) or path in {page.resolve() for page in here}
 
 
 def test_every_page_can_be_reached():
