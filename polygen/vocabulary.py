@@ -32,6 +32,7 @@ _FORMULAS = {
     "sigmoid": "1 / (1 + exp(-x))",
     "softplus": "log(1 + exp(x))",
     "erfc": "1 - erf(x)",
+    "erfinv": "the number whose erf is x",
     "gelu": "x / 2 * erfc(-x / sqrt(2))",
     "erf": "2 / sqrt(pi) * integral of exp(-t * t) for t from 0 to x",
 }

@@ -21,6 +21,7 @@ from polygen.frontend.functions import TABLE
 
 Rule = Callable[..., Any]
 _TWO_OVER_SQRT_PI = 2.0 / math.sqrt(math.pi)
+_HALF_SQRT_PI = math.sqrt(math.pi) / 2.0
 _SQRT_HALF, _ROOT_OF_TURN = math.sqrt(0.5), 1.0 / math.sqrt(2.0 * math.pi)
 _NEVER: tuple[Rule | None, ...] = (None, None)
 
@@ -113,6 +114,7 @@ DERIVATIVES: dict[str, tuple[Rule | None, ...]] = {
     "tanh": (lambda g, r, x: g * (1.0 - r * r),),
     "erf": (lambda g, r, x: g * (_TWO_OVER_SQRT_PI * f.exp(-(x * x))),),
     "erfc": (lambda g, r, x: g * (-_TWO_OVER_SQRT_PI * f.exp(-(x * x))),),
+    "erfinv": (lambda g, r, x: g * (_HALF_SQRT_PI * f.exp(r * r)),),
     "sigmoid": (lambda g, r, x: g * (r * (1.0 - r)),),
     "softplus": (lambda g, r, x: g * f.sigmoid(x),),
     "gelu": (_gelu,),

@@ -35,6 +35,7 @@ FORMS = {
     "tanh": "tanh({0})",
     "erf": "erf({0})",
     "erfc": "erfc({0})",
+    "erfinv": "erfinv({0})",
     "sigmoid": "(1.0 / (1.0 + exp(-{0})))",
     "softplus": "(({0} > 0.0 ? {0} : 0.0) + log1p(exp(-fabs({0}))))",
     "gelu": f"(0.5 * {{0}} * erfc(-{_ROOT_OF_HALF} * {{0}}))",
@@ -42,7 +43,7 @@ FORMS = {
 }
 _POWERS = {0.5: "sqrt({0})", -0.5: "(1.0 / sqrt({0}))", -1.0: "(1.0 / {0})"}
 _POWERS |= {float(n): " * ".join(["{0}"] * n) for n in (1, 2, 3)}
-# Of any of them in units of the last place, by CUDA's manual: of pow 2, of erfc 5.
+# Of any of them in units of the last place, by CUDA's manual: of pow 2, of erfc and erfinv 5.
 UNITS = 8
 
 

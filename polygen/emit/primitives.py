@@ -187,6 +187,7 @@ PRIMITIVES: dict[str, Emitted] = {
         error=(LAST, 2.0**-21),
         fast_error=(2 * TINY, 2.0**-17),
     ),
+    "erfinv": Emitted("erfinvf({0})", error=(LAST, 2.0**-21)),
     "sigmoid": Emitted(
         "sigmoid({0})",
         "fast_sigmoid({0})",

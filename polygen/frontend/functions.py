@@ -134,6 +134,16 @@ def bind(function: Function, args: Sequence[Any], keywords: Mapping[str, Any]) -
 
 # --- primitives -----------------------------------------------------------------------------------
 _SQRT_HALF = math.sqrt(0.5)
+_SQRT_PI = math.sqrt(math.pi)
+# M. Giles: "Approximating the erfinv function", 2010: coefficients of falling powers.
+_MIDDLE = (
+    2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 2.1858087e-04, -1.25372503e-03,
+    -4.17768164e-03, 2.46640727e-01, 1.50140941,
+)  # fmt: skip
+_TAIL = (
+    -2.00214257e-04, 1.00950558e-04, 1.34934322e-03, -3.67342844e-03, 5.73950773e-03,
+    -7.6224613e-03, 9.43887047e-03, 1.00167406, 2.83297682,
+)  # fmt: skip
 _python_erf, _python_erfc = np.frompyfunc(math.erf, 1, 1), np.frompyfunc(math.erfc, 1, 1)
 
 
@@ -143,6 +153,22 @@ def _erf(x: Any) -> Any:
 
 def _erfc(x: Any) -> Any:
     return np.asarray(_python_erfc(np.asarray(x, np.float64)), np.float64)
+
+
+def _erfinv(y: Any) -> Any:
+    """Giles' approximation in single precision, and two steps of Halley's method."""
+    value = np.asarray(y, np.float64)
+    with np.errstate(all="ignore"):
+        log = -np.log1p(-value * value)
+        middle, tail = log - 2.5, np.sqrt(log) - 3.0
+        x = value * np.where(log < 5.0, np.polyval(_MIDDLE, middle), np.polyval(_TAIL, tail))
+        for _ in range(2):
+            beyond = np.abs(value) > 0.5  # there the difference from 1 has the digits
+            ends = np.sign(value) * (1.0 - np.abs(value) - _erfc(np.abs(x)))
+            ahead = np.where(beyond, ends, _erf(x) - value) * (_SQRT_PI / 2) * np.exp(x * x)
+            x = x - ahead / (1.0 + x * ahead)
+        ends = np.where(np.abs(value) == 1.0, np.copysign(np.inf, value), np.nan)
+        return np.where(np.abs(value) < 1.0, x, ends)
 
 
 def _gelu_of_arrays(x: Any) -> Any:
@@ -195,6 +221,7 @@ arctan2 = _primitive("arctan2", np.arctan2, "y x")
 tanh = _primitive("tanh", np.tanh)
 erf = _primitive("erf", _erf)
 erfc = _primitive("erfc", _erfc)
+erfinv = _primitive("erfinv", _erfinv)
 sigmoid = _primitive("sigmoid", _sigmoid)
 # A primitive because the stable form, max(x, 0) + log1p(exp(-|x|)), is one the emitter can shorten.
 softplus = _primitive("softplus", _softplus)

@@ -7,13 +7,14 @@ no state is kept.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from polygen.errors import ShapeError, TraceError, echo
 from polygen.frontend.coordinates import indices
-from polygen.frontend.functions import where
+from polygen.frontend.functions import erfinv, where
 from polygen.frontend.philox import uniform as numbers
 from polygen.frontend.symbolic import Symbolic
 
@@ -22,7 +23,9 @@ _MOST_SEED = 2**24  # f32 holds every whole number up to it
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(f"polygen.random has no {name!r}: there is uniform, and pg.dropout")
+    raise AttributeError(
+        f"polygen.random has no {name!r}: there are uniform and normal, and pg.dropout"
+    )
 
 
 def uniform(value: Any, *, seed: Any) -> Any:
@@ -59,6 +62,26 @@ def uniform(value: Any, *, seed: Any) -> Any:
     if isinstance(places[0], Symbolic):
         return places[0].apply("random_uniform", *words)
     return numbers(*words).view(type(places[0]))
+
+
+def normal(value: Any, *, seed: Any) -> Any:
+    """A random number for every element of a value, of the standard normal distribution.
+
+    Args:
+        value: a traced value or an array, with 1 to 4 axes; only its shape matters.
+        seed: as `uniform` takes it. The number is a function of the one that `uniform` gives for
+            the same seed, so that who needs both takes two seeds.
+
+    Returns:
+        Values of the shape of `value`, f32: sqrt(2) erfinv(2 u - 1 + 2^-24) for the number u of
+        `uniform`. There are 2^24 of them, as many below 0 as above, the largest 5.42.
+
+    Raises:
+        TraceError: the seed is no whole number from 0 to 2^24.
+        ShapeError: the value has no axis, or more than four.
+    """
+    middle = uniform(value, seed=seed) * 2.0 - (1.0 - 2.0**-24)  # of its step; exact in f32
+    return erfinv(middle) * math.sqrt(2.0)
 
 
 def dropout(value: Any, p: float, *, seed: Any) -> Any:

@@ -51,6 +51,38 @@ def test_kernels_draw_the_numbers_of_the_reference(arch, schedule):
     assert abs(share - 0.25) < 0.02
 
 
+def test_normal_numbers_have_the_same_bits_in_all_kernels_and_are_those_of_the_reference():
+    def drawn(x, w, s):
+        v = x @ w.T
+        return (pg.random.normal(v, seed=s) + v * 0.0).astype("f32")
+
+    fused = pg.fuse(drawn, name="drawn")
+    x, w = np.ones((72, 64), np.float16), np.ones((136, 64), np.float16)
+    found = []
+    for arch, schedule in WAYS:
+        path = schedules_folder() / arch / f"{schedule}.toml"
+        kernel = fused.compile(*TWO, "f32", arch=arch, schedule=load_schedule(path))
+        found.append(kernel.emulate(x, w, np.float32(7)))
+        assert kernel.check(sizes={"M": 40, "N": 24, "K": 64}).ok
+    np.testing.assert_array_equal(*found)
+    np.testing.assert_allclose(found[0], fused.reference(x, w, 7.0), rtol=2**-20.5)
+
+
+def test_normal_numbers_have_their_distribution():
+    drawn = np.sort(np.asarray(pg.random.normal(np.zeros((300, 400)), seed=11)).ravel())
+    below = 0.5 * np.asarray(pg.erfc(-drawn / np.sqrt(2.0)))
+    ranks = (np.arange(drawn.size) + 0.5) / drawn.size
+    assert np.abs(below - ranks).max() < 1.63 / np.sqrt(drawn.size)  # Kolmogorov's, at 1 %
+    assert abs((drawn**4).mean() - 3.0) < 0.1
+
+
+def test_the_ends_of_the_normal_numbers_are_finite_and_alike():
+    ends = 2.0 * np.array([0.0, 1.0 - 2.0**-24]) - (1.0 - 2.0**-24)
+    low, high = np.asarray(pg.erfinv(ends)) * np.sqrt(2.0)
+    assert low == -high
+    assert 5.41 < high < 5.43
+
+
 def test_numbers_do_not_depend_on_the_shape_around_them():
     few, many = (np.asarray(pg.random.uniform(np.zeros(s), seed=3)) for s in ((4, 5), (40, 50)))
     np.testing.assert_array_equal(few, many[:4, :5])
@@ -89,3 +121,8 @@ def test_a_share_is_below_one(p):
 def test_five_axes_are_more_than_the_counter_has_words():
     with pytest.raises(ShapeError, match="fewer axes"):
         pg.random.uniform(np.zeros((1,) * 5), seed=0)
+
+
+def test_other_distributions_are_named():
+    with pytest.raises(AttributeError, match="there are uniform and normal"):
+        pg.random.exponential(np.zeros(3), seed=0)

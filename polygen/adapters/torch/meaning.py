@@ -113,6 +113,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "tanh": torch.tanh,
     "erf": torch.erf,
     "erfc": torch.erfc,
+    "erfinv": torch.erfinv,
     "sigmoid": torch.sigmoid,
     "softplus": lambda x: torch.logaddexp(x, torch.zeros_like(x)),
     "gelu": torch.nn.functional.gelu,

@@ -1,6 +1,7 @@
 """The vocabulary against independent formulas: on arrays, in programs, and expanded."""
 
 import math
+import statistics
 
 import numpy as np
 import pytest
@@ -75,6 +76,7 @@ SCALAR = {
     "tan": math.tan,
     "arctan2": math.atan2,
     "erfc": math.erfc,
+    "erfinv": lambda x: statistics.NormalDist(sigma=math.sqrt(0.5)).inv_cdf((1 + x) / 2),
     "elu": lambda x, alpha: x if x > 0 else alpha * math.expm1(x),
     "celu": lambda x, alpha: max(0, x) + min(0, alpha * math.expm1(x / alpha)),
     "selu": lambda x: 1.0507009873554805 * (x if x > 0 else 1.6732632423543772 * math.expm1(x)),
@@ -102,6 +104,8 @@ def samples(name):
     x = np.linspace(-6.3, 6.1, 40).reshape(5, 8)
     if name in POSITIVE or name == "pow":
         x = np.abs(x) + 0.25
+    if name == "erfinv":
+        return (x / 6.4,)
     if name == "pow":
         return (x, 1.7)
     if name in ("leaky_relu", "elu", "celu"):

@@ -45,6 +45,7 @@ UNARY = {
     "expm1": lambda v: np.expm1(-abs(v)),
     "cbrt": np.cbrt,
     "erfc": pg.erfc,
+    "erfinv": lambda v: pg.erfinv(np.tanh(v)),
     "round": lambda v: np.round(v) + np.floor(v) - np.ceil(v) * np.trunc(v),
     "sign": np.sign,
     "reciprocal": lambda v: np.reciprocal(1 + v * v),
