@@ -19,7 +19,7 @@ from polygen.errors import (
     ToolchainMissing,
 )
 from polygen.frontend import evaluate, given
-from polygen.frontend.build import build_for, build_program, with_sizes_of
+from polygen.frontend.build import build_for, with_sizes_of
 from polygen.frontend.dtypes import F32, TF32, DType
 from polygen.frontend.invariant import (
     Invariant,
@@ -128,12 +128,36 @@ class Fused:
             )
         fixed = {name: known[name] for name in static}
         tensors = with_sizes_of(tensors, fixed)
-        program = build_program(
-            self.function, self.name, self.source, tensors, out_dtype, acc_dtype
-        )
-        return with_invariant(
-            program, (*given.several(invariant), *self._declared(program)), static
-        )
+        promised = given.several(invariant)
+        numbers = {
+            name: size
+            for name, size in known.items()
+            if name in dims and name not in (*static, *promised)
+        }
+        for name, size in numbers.items():
+            given.require_size(name, size)
+        program = with_numbers(
+            build_for(
+                self.function, self.name, self.source, tensors, numbers, out_dtype, acc_dtype,
+                named=True,
+            ),
+            numbers,
+        )  # fmt: skip
+        return with_invariant(program, (*promised, *self._declared(program)), static)
+
+    def sizes_left(
+        self, program: Program, signature: Sequence[str | Tensor], sizes: dict[str, int] | None
+    ) -> dict[str, int]:
+        """Of given sizes those that are no constants of a program, which calls may change.
+
+        Args:
+            program: as `program` made it, of the same signature and sizes.
+            signature: one description per parameter.
+            sizes: as given.
+        """
+        named = {dim for tensor in self._tensors(signature) for dim in tensor.dims}
+        constants = named.difference(program.sizes)
+        return {n: size for n, size in given.sizes_of(sizes).items() if n not in constants}
 
     def _declared(self, program: Program) -> tuple[str, ...]:
         """The dims at the places that `fuse` was told are invariant."""
@@ -158,9 +182,10 @@ class Fused:
             signature: one description per parameter: ``bf16[M,K]``, optionally ``:col`` for
                 column-major and ``@8`` for the alignment in bytes; ``f32`` is a run-time scalar.
             arch: target, ``sm_80`` .. ``sm_120``; None: the GPU present.
-            sizes: what to optimise for; sizes stay run-time arguments. ``x.pitch`` is the number of
-                elements from one row of x to the next, where rows have gaps between them.
-            static: dims of `sizes` that become constants.
+            sizes: what to optimise for; sizes stay run-time arguments, but for those that have to
+                be numbers, which become constants. ``x.pitch`` is the number of elements from one
+                row of x to the next, where rows have gaps between them.
+            static: further dims of `sizes` that become constants.
             out_dtype: type of the output, or one per output; None: that of the matmul's operands.
             acc_dtype: type of the sums: ``f32``, or ``f16`` for f16 operands.
             schedule: "auto", a `Schedule`, or the path of a schedule file.
@@ -172,13 +197,11 @@ class Fused:
             InvarianceError: a dim cannot be invariant, or the schedule's sums depend on it.
             PolygenError: what cannot be compiled, where, why, and the nearest thing that can.
         """
-        static = given.names_of(static, "static")
-        sizes = given.sizes_of(sizes)
         program = self.program(
             *signature, out_dtype=out_dtype, acc_dtype=acc_dtype, static=static, sizes=sizes,
             invariant=invariant,
         )  # fmt: skip
-        known = {name: value for name, value in sizes.items() if name not in static}
+        known = self.sizes_left(program, signature, sizes)
         check_sizes(program, known)
         return Kernel(with_sizes(program, known), target(arch), known, schedule, command)
 

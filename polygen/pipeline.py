@@ -15,11 +15,11 @@ from polygen.decision import multiplied, placed
 from polygen.emit.cuda import emit
 from polygen.emit.functions import is_costly
 from polygen.emit.source import KernelSource
-from polygen.errors import PolygenError, ScheduleError, UnsupportedProgram, echo, in_digits
+from polygen.errors import PolygenError, ScheduleError, UnsupportedProgram, echo
 from polygen.fit_chain import decide_chain, map_and_lower
+from polygen.frontend.given import require_size
 from polygen.frontend.pitches import check_pitch, pitches, row_step
 from polygen.frontend.program import Dim, Program, Tensor
-from polygen.frontend.shapes import LARGEST_SIZE
 from polygen.generated import Generated, kept
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
@@ -356,27 +356,7 @@ def check_sizes(program: Program, sizes: dict[str, int]) -> None:
             raise PolygenError(
                 f"no dim is called {echo(name)}", where="sizes", nearest=f"Dims: {known}"
             )
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise PolygenError(
-                f"{name} = {echo(value)}",
-                where="sizes",
-                why="sizes are whole numbers",
-                nearest=f"Write {name} = 4096",
-            )
-        if value < 1:
-            raise PolygenError(
-                f"{name} = {in_digits(value)}",
-                where="sizes",
-                why="sizes are at least 1",
-                nearest=f"Use {name} = 1",
-            )
-        if value > LARGEST_SIZE:
-            raise PolygenError(
-                f"{name} = {in_digits(value)}",
-                where="sizes",
-                why="a kernel counts in 32 bits",
-                nearest=f"Use {name} = {LARGEST_SIZE}, or less",
-            )
+        require_size(name, value)
     for name, tensor in rows.items():
         if name in sizes:
             check_pitch(tensor, sizes)

@@ -232,6 +232,9 @@ def build_for(
     source: str,
     tensors: Sequence[Tensor],
     sizes: Mapping[str, int],
+    out_dtype: Any = None,
+    acc_dtype: str = "f32",
+    named: bool = False,
 ) -> Program:
     """The program of arrays of known sizes: numbers stand where a name of a size will not do.
 
@@ -241,19 +244,30 @@ def build_for(
         source: the function's text, for people.
         tensors: the arrays, with names for their sizes.
         sizes: of these names.
+        out_dtype: as for `build_program`.
+        acc_dtype: as for `build_program`.
+        named: whether people gave the names, so that two of one size are not one.
 
     Raises:
         PolygenError: as for `build_program`.
     """
 
     def trace(tensors: Sequence[Tensor]) -> Program:
-        return build_program(function, name, source, tensors)
+        return build_program(function, name, source, tensors, out_dtype, acc_dtype)
 
     while True:
         try:
             return trace(tensors)
         except PolygenError as error:
+            if named and _two_names(error):
+                raise
             tensors = with_sizes_of(tensors, numbers_for(error, trace, tensors, sizes))
+
+
+def _two_names(error: PolygenError) -> bool:
+    """Whether dims with names of their own would have to be one."""
+    pair = error.differing if isinstance(error, ShapeError) else None
+    return pair is not None and all(isinstance(dim, str) for dim in pair)
 
 
 def numbers_for(

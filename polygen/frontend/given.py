@@ -17,7 +17,16 @@ from numbers import Real
 from operator import index
 from typing import Any
 
-from polygen.errors import ArgumentError, SignatureError, TraceError, echo, without_addresses
+from polygen.errors import (
+    ArgumentError,
+    PolygenError,
+    SignatureError,
+    TraceError,
+    echo,
+    in_digits,
+    without_addresses,
+)
+from polygen.frontend.shapes import LARGEST_SIZE
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _LONGEST_NAME = 200  # file names end at 255
@@ -83,6 +92,39 @@ def _whole(size: Any) -> Any:
         return size if isinstance(size, bool) else index(size)
     except TypeError:
         return size
+
+
+def require_size(name: str, value: Any) -> None:
+    """Refuse a size that is no whole number, not positive, or more than a kernel counts.
+
+    Args:
+        name: of the dim, or of the pitch.
+        value: what was given for it.
+
+    Raises:
+        PolygenError: with the nearest that is one.
+    """
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise PolygenError(
+            f"{name} = {echo(value)}",
+            where="sizes",
+            why="sizes are whole numbers",
+            nearest=f"Write {name} = 4096",
+        )
+    if value < 1:
+        raise PolygenError(
+            f"{name} = {in_digits(value)}",
+            where="sizes",
+            why="sizes are at least 1",
+            nearest=f"Use {name} = 1",
+        )
+    if value > LARGEST_SIZE:
+        raise PolygenError(
+            f"{name} = {in_digits(value)}",
+            where="sizes",
+            why="a kernel counts in 32 bits",
+            nearest=f"Use {name} = {LARGEST_SIZE}, or less",
+        )
 
 
 def require_number(operand: object, name: str) -> None:

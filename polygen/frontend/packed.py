@@ -42,13 +42,15 @@ def stored(tensor: Tensor) -> Tensor:
     dims, axis = list(tensor.dims), tensor.order[-1] if tensor.order else 0
     count = dims[axis] if dims else 1
     if not isinstance(count, int) or count % _TWO:
-        raise ShapeError(
+        error = ShapeError(
             f"{tensor.dtype} packed along {count} elements",
             where=f"argument {tensor.name} {shape_text(tensor.dims)}",
             why="two neighbours share a byte",
             nearest=f"Write an even number in the place of {count}"
             + (f', or make it one: static=("{count}",)' if isinstance(count, str) else ""),
         )
+        error.unknown = (count,) if isinstance(count, str) else ()
+        raise error
     dims[axis] = count // _TWO
     return replace(tensor, dtype=U8, dims=tuple(dims))
 

@@ -211,7 +211,7 @@ def describe(
         *signature, out_dtype=out_dtype, acc_dtype=acc_dtype, static=static, sizes=given,
         invariant=invariant,
     )  # fmt: skip
-    known = {name: value for name, value in given.items() if name not in static}
+    known = fused.sizes_left(program, signature, given)
     check_sizes(program, known)
     missing = [name for name in program.sizes if name not in known]
     if missing:
