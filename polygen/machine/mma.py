@@ -136,9 +136,18 @@ def unpack_halves(matrix: Vector) -> Vector:
     return parts[0::2] | (parts[1::2] << np.uint32(16))
 
 
+def product_of(a: Vector, b: Vector) -> Vector:
+    """``A B`` for stacks of float32 matrices, rounded once.
+
+    Sums are found in float64, which has them exactly or nearly so. In float32 their last bit would
+    depend on how NumPy's library adds: in other orders on other processors, and in other rows.
+    """
+    return np.matmul(a.astype("f8"), b.astype("f8")).astype("f4")
+
+
 def multiply(a: Vector, b: Vector, c: Vector) -> Vector:
     """``D = A B + C`` for stacks of matrices; integer accumulators wrap."""
-    product = np.matmul(a, b)
+    product = product_of(a, b)
     if c.dtype.kind == "i":
         return c + product.astype(c.dtype)
     return c + product
@@ -170,7 +179,7 @@ def quad_pair(machine: Machine, lanes: Lanes, *rest: Any) -> tuple[Vector, ...]:
             b[:, quad, u, e + 4 * h] = b_in[:, :, e]
         else:
             b[:, quad, e, u + 4 * h] = b_in[:, :, e]
-    product = np.matmul(a, b)
+    product = product_of(a, b)
     if len(c) == 8:
         result = []
         for e in range(8):

@@ -31,7 +31,7 @@ from polygen.machine import accumulators
 from polygen.machine.accumulators import Access, Operands
 from polygen.machine.arithmetic import one_nan
 from polygen.machine.lanes import Lanes, Vector, full
-from polygen.machine.mma import BITS, operand_table, widen, words_of
+from polygen.machine.mma import BITS, operand_table, product_of, widen, words_of
 from polygen.machine.report import Stop
 from polygen.machine.special import RESERVED
 from polygen.machine.tensormap import swizzled
@@ -245,7 +245,7 @@ def multiply(machine: Machine, lanes: Lanes, *rest: Any) -> Vector:
     second, chunks = _operand(machine, lanes, groups, full(lanes, b), n, b_kind, b_trans, position)
     reads.append(chunks)
     _track(machine, lanes, groups, np.concatenate(reads, 1), registers, position)
-    product = np.matmul(a, second.transpose(0, 2, 1))
+    product = product_of(a, second.transpose(0, 2, 1))
     if a_sign * b_sign < 0:
         product = -product
     if d_kind == "s32":

@@ -11,6 +11,7 @@ from gpu_twin import run_within
 
 from polygen.errors import PtxError
 from polygen.machine import Launch, run
+from polygen.machine.mma import product_of
 
 LANE = np.arange(32)[:, None]
 G, T = LANE // 4, LANE % 4
@@ -444,3 +445,13 @@ def test_movmatrix_transposes_what_the_lanes_of_a_warp_hold(compile_ptx, guard, 
         first = np.full(32, 77) if guard else moved[0]
         wanted = first if guard else matrices[0].T.ravel().copy().view(np.uint32)
         np.testing.assert_array_equal(moved[0], wanted)
+
+
+def test_no_bit_of_a_product_depends_on_the_row_or_on_the_order_of_k():
+    """NumPy's float32 products do on some processors; kernels that are invariant are compared."""
+    random = np.random.default_rng(5)
+    a, b = (random.normal(size=shape).astype("f4") for shape in ((1, 64, 16), (1, 16, 128)))
+    rows, ks = random.permutation(64), random.permutation(16)
+    product = product_of(a, b)
+    np.testing.assert_array_equal(product_of(a[:, rows], b), product[:, rows])
+    np.testing.assert_array_equal(product_of(a[:, :, ks], b[:, ks]), product)
