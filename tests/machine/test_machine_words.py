@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from matrix import small
 
 import polygen as pg
+from polygen.emit import following as launched
+from polygen.errors import VerifyError
+from polygen.frontend.monoids import MONOIDS
+from polygen.lower.result_work import Epilogue as Work
+from polygen.lower.verify_folds import check_folds
 from polygen.schedule.model import Epilogue
 
 SHAPE = ("bf16[M,K]", "bf16[N,K]", "f32[M,N]")
@@ -165,3 +172,84 @@ def test_logarithms_of_softmax():
     wanted -= v.max(1, keepdims=True)
     found = made.emulate(*(a.astype(made.program.inputs[0].dtype.numpy) for a in (x, w)))
     np.testing.assert_allclose(found.astype(np.float64), wanted, rtol=2.0**-7, atol=2.0**-20)
+
+
+# --- einsums of several operands, vectors behind products ----------------------------------------
+@pytest.mark.parametrize(
+    ("text", "signature", "shapes"),
+    [
+        ("bi,oij,bj->bo", ("bf16[B,16]", "bf16[O,16,8]", "bf16[B,8]"),
+         ((40, 16), (24, 16, 8), (40, 8))),
+        ("bi,i,oi->bo", ("bf16[B,K]", "bf16[K]", "bf16[O,K]"), ((40, 16), (16,), (24, 16))),
+        ("bk,nk,n->bn", ("bf16[B,K]", "bf16[N,K]", "bf16[N]"), ((40, 16), (24, 16), (24,))),
+        ("mk,nk,mn->m", ("bf16[M,K]", "bf16[N,K]", "bf16[M,N]"), ((40, 16), (24, 16), (40, 24))),
+    ],
+)  # fmt: skip
+def test_einsums_of_three_operands(text, signature, shapes):
+    made = kernel(lambda x, w, y: pg.einsum(text, x, w, y), *signature,
+                  schedule="auto", out_dtype="f32")  # fmt: skip
+    arrays = whole(12, *shapes, low=-2, high=3)
+    compared(made, lambda x, w, y: np.einsum(text, x, w, y), arrays, {0})
+
+
+def test_a_vector_behind_a_product():
+    def head(x, w, b):
+        hidden = np.maximum(x @ w.T, 0)
+        return hidden @ b
+
+    for kind in ("bf16", "f32"):
+        made = kernel(head, f"{kind}[M,K]", f"{kind}[N,K]", f"{kind}[N]",
+                      schedule="auto", out_dtype="f32")  # fmt: skip
+        compared(made, head, whole(13, (40, 16), (24, 16), (24,)), {0})
+
+
+# --- mistakes ------------------------------------------------------------------------------------
+MEET = MONOIDS["deviations"].combine
+
+
+def _without_the_rest(*both):
+    """The mean in one number, as large as it is: its rounding is lost."""
+    mean, _, count, squares = MEET(*both)
+    return mean, 0.0, count, squares
+
+
+def _without_distances(*both):
+    """Squares are added up, each about a mean of its own."""
+    mean, more, count, _ = MEET(*both)
+    return mean, more, count, both[3] + both[7]
+
+
+def _halves(*both):
+    """Means meet in the middle, however many terms each has."""
+    mean, more, count, squares = MEET(*both)
+    return (both[0] + both[4]) * 0.5, more * 0.0, count, squares + mean * 0.0
+
+
+@pytest.mark.parametrize("wrong", [_without_the_rest, _without_distances, _halves])
+def test_means_that_meet_the_wrong_way_are_found(monkeypatch, wrong):
+    """In the kernel alone: what a large mean costs is more than the bound of the others' test."""
+    changed = {**MONOIDS, "deviations": replace(MONOIDS["deviations"], combine=wrong)}
+    monkeypatch.setattr(launched, "MONOIDS", changed)
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        test_a_large_mean_costs_no_digits(1)
+
+
+def test_counts_that_are_not_the_program_s_are_refused():
+    """A term that counts twice: records of a plan are held to the statements."""
+    made = kernel(lambda x, w: np.var(x @ w.T, axis=1), *SHAPE[:2])
+    plan = made.passes.plan
+    (fold,) = plan.epilogue.folds
+    assert fold.terms[1:] == (0.0, 1.0, 0.0)
+    twice = replace(fold, terms=(fold.terms[0], 0.0, 2.0, 0.0))
+
+    def counted(work):
+        if isinstance(work, Work):
+            return replace(work, folds=(twice,))
+        nested = hasattr(work, "epilogue")
+        return replace(work, epilogue=counted(work.epilogue)) if nested else work
+
+    changed = replace(plan, leaves=tuple(replace(one, work=counted(one.work))
+                                         for one in plan.leaves))  # fmt: skip
+    assert changed.epilogue.folds == (twice,) and check_folds(plan)
+    with pytest.raises(VerifyError, match="folds are"):
+        check_folds(changed)
