@@ -241,8 +241,8 @@ COMPOSITES: dict[str, Emitted] = {
         "logaddexp({0}, {1})",
         helpers=_LOGARITHM_OF_SUM,
         fast_helpers=_LOGARITHM_OF_SUM,
-        error=(2.0**-23, 2.0**-22),
-        fast_error=(2.0**-23, 2.0**-22),
+        error=(2.0**-22, 2.0**-22),
+        fast_error=(2.0**-22, 2.0**-22),
     ),
     "gelu_tanh": Emitted(
         "gelu_tanh({0})",
