@@ -50,6 +50,8 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     if len(axes) == 1:
         return _vector_norm(x, 2.0 if ord is None else ord, axes, keepdims)
     if len(axes) == 2:
+        if axis is not None:  # rows and columns are told apart by the order of the axes
+            axes = (axis[0] % x.ndim, axis[1] % x.ndim)
         return _matrix_norm(x, "fro" if ord is None else ord, axes, keepdims)
     raise TraceError(
         f"norm of {describe(x.node)} along {len(axes)} axes",

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from polygen.errors import ShapeError, TraceError, echo
+from polygen.errors import DTypeError, ShapeError, TraceError, echo
 from polygen.frontend.describing import describe
 from polygen.frontend.dtypes import BOOL, S32
 from polygen.frontend.folding import axes_of, refuse_keywords
@@ -160,10 +160,17 @@ def ptp(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> An
 
     Raises:
         ShapeError: the value has no such axis.
+        DTypeError: it is bool.
     """
     if not isinstance(a, Traced):
         return np.ptp(a, axis, out, keepdims)
     refuse_keywords("ptp", {"out": out})
+    if a.dtype == BOOL:
+        raise DTypeError(
+            f"ptp of {describe(a.node)}, which is bool",
+            why="truth values have no difference",
+            nearest='Write .astype("f32") behind them',
+        )
     axes = axes_of("ptp", a.node, axis)
     return largest(a, axes, keepdims) - smallest(a, axes, keepdims)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from matrix import small
+from matrix import roles, small
 
 import polygen as pg
 from polygen.emit import following as launched
@@ -65,6 +65,14 @@ def test_measures_are_numpy_s(axis):
     function = measures(axis)
     arrays = whole(3, (40, 16), (24, 16), (40, 24))
     compared(kernel(function, *SHAPE), function, arrays, {0, 1, 2, 3})
+
+
+@pytest.mark.parametrize("axis", [1, 0])
+def test_measures_by_roles_are_numpy_s(axis):
+    function = measures(axis)
+    made = kernel(function, *SHAPE, arch="sm_90a", schedule=roles("one", through="registers"))
+    compared(made, function, whole(3, (40, 64), (24, 64), (40, 24)), {0, 1, 2, 3})
+    assert made.check().ok
 
 
 def test_measures_of_batches():

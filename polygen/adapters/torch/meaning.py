@@ -117,6 +117,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "softplus": lambda x: torch.logaddexp(x, torch.zeros_like(x)),
     "gelu": torch.nn.functional.gelu,
     "copysign": _both(torch.copysign),
+    "logaddexp": _both(torch.logaddexp),
     "pow": operator.pow,
     "where": _where,
     "lt": operator.lt,
