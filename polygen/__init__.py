@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ceil,
         celu,
         clip,
+        copysign,
         cos,
         elu,
         erf,
@@ -45,9 +46,13 @@ if TYPE_CHECKING:
         hardswish,
         heaviside,
         hypot,
+        isfinite,
+        isinf,
+        isnan,
         leaky_relu,
         log,
         log1p,
+        logaddexp,
         logical_and,
         logical_not,
         logical_or,
@@ -78,9 +83,21 @@ if TYPE_CHECKING:
     from polygen.frontend.gathering import check_rows
     from polygen.frontend.groups import check_ends, grouped_matmul, per_group
     from polygen.frontend.joined import concatenate, split, stack
+    from polygen.frontend.norms import matrix_norm, norm, vector_norm
     from polygen.frontend.packed import unpack
-    from polygen.frontend.products import einsum, matmul
+    from polygen.frontend.products import (
+        einsum,
+        inner,
+        matmul,
+        matvec,
+        outer,
+        vdot,
+        vecdot,
+        vecmat,
+    )
     from polygen.frontend.random import dropout
+    from polygen.frontend.selecting import diagonal, nan_to_num, take_along_axis, trace
+    from polygen.frontend.statistics import average, count_nonzero, log_softmax, ptp, std, var
     from polygen.kernel import Kernel
     from polygen.machine import Launch, TensorMap
     from polygen.schedule.load import load_schedule
@@ -103,6 +120,7 @@ __all__ = [
     "arctan2",
     "argmax",
     "argmin",
+    "average",
     "cbrt",
     "ceil",
     "celu",
@@ -110,7 +128,10 @@ __all__ = [
     "check_rows",
     "clip",
     "concatenate",
+    "copysign",
     "cos",
+    "count_nonzero",
+    "diagonal",
     "dropout",
     "e",
     "einsum",
@@ -131,18 +152,26 @@ __all__ = [
     "hypot",
     "indices",
     "inf",
+    "inner",
+    "isfinite",
+    "isinf",
+    "isnan",
     "judge",
     "layer_norm",
     "leaky_relu",
     "load_schedule",
     "log",
     "log1p",
+    "log_softmax",
+    "logaddexp",
     "logical_and",
     "logical_not",
     "logical_or",
     "logsigmoid",
     "logsumexp",
     "matmul",
+    "matrix_norm",
+    "matvec",
     "max",
     "maximum",
     "mean",
@@ -150,10 +179,14 @@ __all__ = [
     "minimum",
     "mish",
     "nan",
+    "nan_to_num",
+    "norm",
+    "outer",
     "per_group",
     "pi",
     "power",
     "prod",
+    "ptp",
     "random",
     "reciprocal",
     "relu",
@@ -174,13 +207,21 @@ __all__ = [
     "sqrt",
     "square",
     "stack",
+    "std",
     "sum",
+    "take_along_axis",
     "tan",
     "tanh",
+    "trace",
     "tril",
     "triu",
     "trunc",
     "unpack",
+    "var",
+    "vdot",
+    "vecdot",
+    "vecmat",
+    "vector_norm",
     "where",
 ]
 
@@ -213,6 +254,13 @@ _HOMES = {
     "matmul": "polygen.frontend.products",
     "per_group": "polygen.frontend.groups",
 }
+_WORDS = {
+    "polygen.frontend.norms": "matrix_norm norm vector_norm",
+    "polygen.frontend.products": "inner matvec outer vdot vecdot vecmat",
+    "polygen.frontend.selecting": "diagonal nan_to_num take_along_axis trace",
+    "polygen.frontend.statistics": "average count_nonzero log_softmax ptp std var",
+}
+_HOMES |= {name: home for home, names in _WORDS.items() for name in names.split()}
 # Reductions, under names that are not Python's.
 _FOLDS = {
     "sum": "summed",

@@ -141,9 +141,13 @@ def _stored(operands: tuple[Operand, ...], size: Callable[[Dim], int]) -> int:
 
 
 def _folds(work: Pointwork) -> tuple[int, int, int]:
-    """Terms of an element that are folded: into sums and the like, with indices, exponentials."""
+    """Terms of an element that are folded: into sums and the like, with indices, exponentials.
+
+    What has more than two components, with a division in it, counts as an exponential.
+    """
     made = [MONOIDS[f.monoid] for one in (*work.before, work) for f in one.folds]
-    indexed, exponentials = sum(INDEX in m.terms for m in made), sum(m.short for m in made)
+    indexed = sum(INDEX in m.terms for m in made)
+    exponentials = sum(m.short or len(m.terms) > 2 for m in made)
     return len(made) - indexed - exponentials, indexed, exponentials
 
 

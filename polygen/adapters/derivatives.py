@@ -130,6 +130,11 @@ DERIVATIVES: dict[str, tuple[Rule | None, ...]] = {
             g * (f.expm1(_below_zero(x) / a) - f.exp(_below_zero(x) / a) * (x / a)),
         ),
     ),
+    "copysign": (lambda g, r, x, y: f.where(x == 0.0, 0.0, g * (r / x)), None),
+    "logaddexp": (
+        lambda g, r, x, y: g * f.sigmoid(x - y),
+        lambda g, r, x, y: g * f.sigmoid(y - x),
+    ),
     "pow": (_base, _exponent),
     "where": (
         None,

@@ -355,7 +355,8 @@ def _folded(fold: Fold, sizes: Mapping[str, int]) -> tuple[list[Statement], list
     own = tuple(iterator for iterator, _ in fold.domain)
     length = shape_of(Tensor("", F32, tuple(e for i, e in fold.domain if i in fold.folded)), sizes)
     lost = float(np.prod(length)) * 2.0**-F32.mantissa
-    errors = {"sum": (0.0, lost), "prod": (0.0, lost), "logsumexp": (_EXPONENTIAL * lost, 0.0)}
+    errors = dict.fromkeys(("sum", "prod", "deviations"), (0.0, lost))
+    errors["logsumexp"] = (_EXPONENTIAL * lost, 0.0)
     if fold.function not in errors:
         return [fold], []
     exact, by, moved = (

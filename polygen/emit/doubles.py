@@ -39,6 +39,7 @@ FORMS = {
     "sigmoid": "(1.0 / (1.0 + exp(-{0})))",
     "softplus": "(({0} > 0.0 ? {0} : 0.0) + log1p(exp(-fabs({0}))))",
     "gelu": f"(0.5 * {{0}} * erfc(-{_ROOT_OF_HALF} * {{0}}))",
+    "copysign": "copysign({0}, {1})",
     "pow": "pow({0}, {1})",
 }
 _POWERS = {0.5: "sqrt({0})", -0.5: "(1.0 / sqrt({0}))", -1.0: "(1.0 / {0})"}

@@ -212,6 +212,7 @@ PRIMITIVES: dict[str, Emitted] = {
         error=(16 * LAST, 2.0**-19),
         fast_error=(2.0**-23, 2.0**-15),
     ),
+    "copysign": Emitted("copysignf({0}, {1})"),
     "pow": Emitted("powf({0}, {1})", error=(LAST, 2.0**-23)),
     "where": Emitted("{0} ? {1} : {2}"),
     "random_uniform": Emitted(
@@ -232,8 +233,18 @@ PRIMITIVES: dict[str, Emitted] = {
 }
 
 
+_LOGARITHM_OF_SUM = ("maximum", "softplus", "logaddexp")
 # Composites that are shorter, or keep more digits, written as one.
 COMPOSITES: dict[str, Emitted] = {
+    # One form: what a coarse logarithm is off by shows where the sum is next to 0.
+    "logaddexp": Emitted(
+        "logaddexp({0}, {1})",
+        "logaddexp({0}, {1})",
+        helpers=_LOGARITHM_OF_SUM,
+        fast_helpers=_LOGARITHM_OF_SUM,
+        error=(2.0**-22, 2.0**-22),
+        fast_error=(2.0**-22, 2.0**-22),
+    ),
     "gelu_tanh": Emitted(
         "gelu_tanh({0})",
         "fast_gelu_tanh({0})",

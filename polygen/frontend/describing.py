@@ -22,6 +22,7 @@ from polygen.frontend.nodes import (
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**"}
 _INFIX |= {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+_WRITTEN = {"deviations": "var"}  # folds of which people write what is made of them
 _SUM, _PRODUCT, _POWER, _ATOM = 1, 2, 3, 4  # how tightly an operator binds; comparisons 0
 _BINDING = {"add": _SUM, "sub": _SUM, "mul": _PRODUCT, "div": _PRODUCT, "pow": _POWER}
 
@@ -43,7 +44,8 @@ def describe(node: Node, depth: int = 3) -> str:
     if isinstance(node, FoldNode):
         axis = ", ".join(map(str, node.axes))
         axis = f"({axis})" if len(node.axes) > 1 else axis
-        return f"{node.function}({describe(node.value, depth - 1)}, axis={axis})"
+        name = _WRITTEN.get(node.function, node.function)
+        return f"{name}({describe(node.value, depth - 1)}, axis={axis})"
     if isinstance(node, ProductNode):
         return describe_product(node.notation, node.lhs, node.rhs, depth)
     if isinstance(node, ViewNode):

@@ -16,6 +16,7 @@ import numpy as np
 
 from polygen.errors import ArgumentError
 from polygen.frontend.dtypes import F32
+from polygen.frontend.exact import exact
 from polygen.frontend.forms import Form
 from polygen.frontend.functions import TABLE
 from polygen.frontend.grouping import apart_from_groups, one_group, rows_in_groups
@@ -42,49 +43,6 @@ from polygen.frontend.program import (
 from polygen.frontend.rounding import round_to
 
 Array = np.ndarray[Any, Any]
-
-
-class Exact(np.ndarray[Any, Any]):
-    """A float64 array whose `astype` takes polygen's dtype names, rounds, and stays float64.
-
-    Arrays of whole numbers name elements, although they are float64 here.
-    """
-
-    def astype(self, dtype: object, *_: Any, **__: Any) -> Exact:
-        """The values that storing in `dtype` leaves, as float64 of the same shape."""
-        return round_to(self.view(np.ndarray), dtype).view(Exact)
-
-    def __getitem__(self, key: Any) -> Any:
-        """As NumPy's."""
-        return super().__getitem__(_whole(key))
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        """As NumPy's."""
-        super().__setitem__(_whole(key), value)
-
-    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        result = super().__array_function__(func, types, args, kwargs)
-        array = isinstance(result, (np.ndarray, np.generic))  # a full sum is a NumPy scalar
-        return np.asarray(result).view(Exact) if array else result
-
-    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
-        return np.asarray(array).view(Exact)  # never a NumPy scalar, which would lose `astype`
-
-
-def _whole(key: Any) -> Any:
-    """A subscript with whole numbers in the place of their float64."""
-    keys = key if isinstance(key, tuple) else (key,)
-    found = tuple(_as_index(k) if isinstance(k, Exact) and k.dtype.kind == "f" else k for k in keys)
-    return found if isinstance(key, tuple) else found[0]
-
-
-def _as_index(numbers: Exact) -> Array:
-    return np.asarray(numbers.view(np.ndarray).astype(np.int64))
-
-
-def exact(array: Any) -> Exact:
-    """An array of any dtype, ml_dtypes' included, as exact float64 values."""
-    return np.asarray(array).astype(np.float64).view(Exact)
 
 
 def reference(function: Callable[..., Any], arrays: Sequence[Any]) -> Any:

@@ -19,7 +19,7 @@ from polygen.frontend.trace import Trace
 
 # NumPy's names of reductions that values have as methods.
 METHODS = ("sum", "prod", "max", "min", "mean", "all", "any", "argmax", "argmin")
-FOLDS = (*METHODS, "logsumexp")
+FOLDS = (*METHODS, "logsumexp", "deviations")
 
 
 def folded(trace: Trace, node: Node, function: str, axis: Any, keepdims: bool) -> Node:

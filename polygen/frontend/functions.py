@@ -100,13 +100,19 @@ def _primitive(
 
 
 def _composite(
-    name: str, definition: Callable[..., Any], *, inline: bool = False
+    name: str,
+    definition: Callable[..., Any],
+    *,
+    inline: bool = False,
+    reference: Callable[..., Any] | None = None,
+    result: DType = F32,
 ) -> Callable[..., Any]:
     parameters = inspect.signature(definition).parameters.values()
     names = tuple(p.name for p in parameters)
     defaults = tuple(float(p.default) for p in parameters if p.default is not p.empty)
     arity = (len(names) - len(defaults), len(names))
-    return _register(Function(name, arity, definition, definition, names, defaults, F32, inline))
+    means = reference or definition
+    return _register(Function(name, arity, means, definition, names, defaults, result, inline))
 
 
 def bind(function: Function, args: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -227,6 +233,8 @@ sigmoid = _primitive("sigmoid", _sigmoid)
 softplus = _primitive("softplus", _softplus)
 # A primitive because 1 + erf(x) cancels where x is negative.
 _gelu = _primitive("gelu", _gelu_of_arrays)
+# A primitive because the sign of -0, and of NaN, shows in nothing that is compared.
+copysign = _primitive("copysign", np.copysign, "x y")
 power = _primitive("pow", _power_of_arrays, "x exponent")
 where = _primitive("where", np.where, "condition x y")
 lt = _primitive("lt", np.less, "x y", BOOL)
@@ -282,6 +290,15 @@ sign = _composite("sign", lambda x: where(x > 0.0, 1.0, where(x < 0.0, -1.0, x +
 heaviside = _composite(
     "heaviside",
     lambda x, at_zero: where(x > 0.0, 1.0, where(x < 0.0, 0.0, where(x == 0.0, at_zero, x))),
+)
+isnan = _composite("isnan", lambda x: x != x, inline=True, result=BOOL)
+isinf = _composite("isinf", lambda x: absolute(x) == math.inf, inline=True, result=BOOL)
+isfinite = _composite("isfinite", lambda x: absolute(x) < math.inf, inline=True, result=BOOL)
+# Of equal infinities the distance is 0, too. The reference is NumPy's own, which is quiet there.
+logaddexp = _composite(
+    "logaddexp",
+    lambda x, y: maximum(x, y) + softplus(-absolute(where(x == y, 0.0, x - y))),
+    reference=np.logaddexp,
 )
 relu = _composite("relu", lambda x: maximum(x, 0.0), inline=True)
 leaky_relu = _composite("leaky_relu", lambda x, slope=0.01: where(x > 0.0, x, slope * x))

@@ -8,6 +8,7 @@ means (`reference`), so that comparing both tests the definition.
     max         (v,)      -inf           maximum(a, b), which propagates NaN
     argmax      (v, i)    (-inf, inf)    the larger; of equal ones (or NaN) the first
     logsumexp   (v, 1)    (-inf, 0)      (max, sums rescaled to it)
+    deviations  (v, 0, 1, 0)  zeros      (the mean of both in two parts, counts, squares about it)
 
 Sums of floats are rounded, so that their bits depend on the order of combination: it is fixed by
 the schedule (`polygen.schedule.sums`), never by who comes first.
@@ -123,6 +124,35 @@ def _exponential_beside(value: Any, largest: Any) -> Any:
     return exp(value - where(abs(largest) < _INF, largest, 0.0))
 
 
+def _meet_means(*both: Any) -> tuple[Any, ...]:
+    """Of two (mean, what its rounding left out, count, sum of squares of deviations from it).
+
+    Chan, Golub and LeVeque's way: nothing is squared but the distance of two means, so that no
+    digit is lost to a mean that is large. In one number a mean would be off by its rounding, and
+    so would every distance from it. A count of 0 takes the other side as it is: its share is 0 or
+    1, exactly.
+    """
+    a, more_a, n, s, b, more_b, k, t = both
+    total, between, more = n + k, b - a, more_b - more_a
+    share, apart = k / PUBLIC["maximum"](total, 1.0), between + more
+    step = between * share
+    mean = a + step
+    # In this order the distance of an empty side's mean, which means nothing, becomes 0 before it
+    # is squared.
+    squares = s + t + apart * (apart * (n * share))
+    return mean, (a - mean) + step + (more_a + more * share), total, squares
+
+
+def _squares(mean: Any, more: Any, count: Any, squares: Any) -> Any:
+    """NaN where a term is an infinity, from whose mean nothing has a distance."""
+    return squares + (mean - mean)
+
+
+def _squares_about_mean(array: Array, axes: tuple[int, ...]) -> Array:
+    apart = array - np.mean(array, axis=axes, keepdims=True)
+    return np.asarray(np.sum(apart * apart, axis=axes))
+
+
 def _log_of_sum(largest: Any, total: Any) -> Any:
     finite = abs(largest) < np.inf
     return PUBLIC["where"](finite, largest + PUBLIC["log"](total), largest)
@@ -183,6 +213,10 @@ MONOIDS: dict[str, Monoid] = {
         Monoid(
             "logsumexp", (VALUE, 1.0), (-_INF, 0.0), _add_exponentials, _log_of_sum, _log_sum_exp,
             short=True, extreme="maximum", relative=_exponential_beside,
+        ),
+        Monoid(
+            "deviations", (VALUE, 0.0, 1.0, 0.0), (0.0, 0.0, 0.0, 0.0), _meet_means, _squares,
+            _squares_about_mean,
         ),
     )
 }  # fmt: skip

@@ -7,9 +7,11 @@ from typing import Any
 
 from polygen.errors import ShapeError
 from polygen.frontend.describing import describe
+from polygen.frontend.folding import folded
 from polygen.frontend.grouping import grouped_axes, require_ends, rows_of_groups
 from polygen.frontend.nodes import GROUPED, Dims, GroupNode, Node, ProductNode, walk
 from polygen.frontend.shapes import ProductAxes, matmul_axes
+from polygen.frontend.steps import spelled, steps_of
 from polygen.frontend.subscripts import (
     Labels,
     einsum_axes,
@@ -30,7 +32,32 @@ def matmul(trace: Trace, lhs: Any, rhs: Any) -> Node:
     """
     left, right = trace.lift(lhs, "matmul"), trace.lift(rhs, "matmul")
     axes = matmul_axes((describe(left), left.dims), (describe(right), right.dims))
-    return trace.product(left, right, axes, "@")
+    return _product(trace, left, right, axes, "@")
+
+
+def _product(trace: Trace, left: Node, right: Node, axes: ProductAxes, text: str) -> Node:
+    """A product, of tensor cores unless it is a fold of what another product makes.
+
+    ``f(x @ w.T) @ v`` with a vector v is the sum of ``f(x @ w.T) * v`` over each row: what has
+    neither rows nor columns of its own meets elements where they are, in f32.
+    """
+    for one, other in ((axes.lhs, axes.rhs), (axes.rhs, axes.lhs)):
+        node = left if one is axes.lhs else right
+        if {*other} <= {*one} and _has_product(node):
+            along = [at for at in range(len(axes.dims) + len(axes.summed)) if at in one]
+            extents = (*axes.dims, *axes.summed)
+            dims = tuple(extents[at] for at in along)
+            spread = (
+                _along(trace, side, tuple(along.index(at) for at in labels), dims)
+                for side, labels in ((left, axes.lhs), (right, axes.rhs))
+            )
+            summed = [along.index(at) for at in along if at >= len(axes.dims)]
+            return folded(trace, trace.apply("mul", *spread), "sum", tuple(summed), False)
+    return trace.product(left, right, axes, text)
+
+
+def _has_product(node: Node) -> bool:
+    return any(isinstance(one, ProductNode) for one in walk(node, products=False))
 
 
 def grouped_matmul(trace: Trace, x: Any, w: Any, ends: Any) -> Node:
@@ -63,7 +90,7 @@ def per_group(trace: Trace, rows: Any, ends: Any, like: Any) -> Node:
 
 
 def einsum(trace: Trace, subscripts: object, *values: Any) -> Node:
-    """Records a transposition of one operand, or a product of two, by np.einsum's subscripts.
+    """Records a transposition of one operand, or products of several, by np.einsum's subscripts.
 
     Raises:
         TraceError: the subscripts are malformed.
@@ -76,19 +103,37 @@ def einsum(trace: Trace, subscripts: object, *values: Any) -> Node:
     operands = [(describe(node), node.dims) for node in nodes]
     where = f'einsum("{text}", {", ".join(name for name, _ in operands)})'
     labels, output = einsum_axes(text, operands, where)
-    if len(nodes) == 1:
-        gone = [label for label in labels[0] if label not in output]
-        if gone:
-            raise only_one(gone[0], operands[0][0], where)
-        return trace.view(nodes[0], [labels[0].index(label) for label in output])
+    given = dict(enumerate(zip(labels, nodes, strict=True)))
+    for at, step in enumerate(steps_of(labels, output), len(nodes)):
+        (one, left), (other, right) = given.pop(step.first), given.pop(step.second)
+        named = where
+        if len(nodes) > 2:
+            named = f'{where}, step {at - len(nodes) + 1}, "{spelled(one, other, step.output)}"'
+        given[at] = step.output, _pair(trace, (one, other), step.output, (left, right), named)
+    own, node = given.popitem()[1]
+    gone = [label for label in own if label not in output]
+    if gone:
+        raise only_one(gone[0], describe(node), where)
+    return trace.view(node, [own.index(label) for label in output])
+
+
+def _pair(
+    trace: Trace,
+    labels: tuple[Labels, Labels],
+    output: Labels,
+    nodes: tuple[Node, Node],
+    where: str,
+) -> Node:
+    """A product of two operands, of matrices or of elements."""
     left, right = nodes
+    operands = [(describe(node), node.dims) for node in nodes]
     order = _rows_first(labels, output, nodes)
-    axes = product_axes((labels[0], labels[1]), order, operands, where)
+    axes = product_axes(labels, order, operands, where)
     if axes.summed:
         matrix = _as_matmul(left.dims, right.dims) == axes
-        made = trace.product(left, right, axes, "@" if matrix else notation(axes))
+        made = _product(trace, left, right, axes, "@" if matrix else notation(axes))
         return made if order == output else trace.view(made, [order.index(n) for n in output])
-    axes = product_axes((labels[0], labels[1]), output, operands, where)
+    axes = product_axes(labels, output, operands, where)
     # Nothing to sum: elementwise, each operand with the output's axes.
     spread = (_along(trace, left, axes.lhs, axes.dims), _along(trace, right, axes.rhs, axes.dims))
     return trace.apply("mul", *spread)
@@ -99,11 +144,7 @@ def _rows_first(labels: tuple[Labels, ...], output: Labels, nodes: Sequence[Node
 
     Its rows stay where they are, as in ``p @ v``, whatever the order in which results are stored.
     """
-    computed = [
-        own
-        for own, node in zip(labels, nodes, strict=True)
-        if any(isinstance(one, ProductNode) for one in walk(node, products=False))
-    ]
+    computed = [own for own, node in zip(labels, nodes, strict=True) if _has_product(node)]
     if len(computed) != 1:
         return output
     rows = [label for label in computed[0] if label in output]

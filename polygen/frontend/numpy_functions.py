@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from polygen.errors import TraceError
+from polygen.errors import ShapeError, TraceError
 from polygen.frontend.folding import METHODS, reduction, refuse_keywords
 from polygen.frontend.functions import TABLE
 from polygen.frontend.names import ALIASES
@@ -85,22 +86,50 @@ def _round(a: Any, decimals: int = 0) -> Any:
     return a.apply("round", a)
 
 
-def _of_joined(name: str) -> Callable[..., Any]:
-    """A function of `polygen.frontend.joined`, which itself needs traced values."""
+def made_of_traced(module: str, name: str) -> Callable[..., Any]:
+    """A function of a module of `polygen.frontend` that itself needs traced values."""
 
     def called(*args: Any, **keywords: Any) -> Any:
-        from polygen.frontend import joined  # noqa: PLC0415
+        home = importlib.import_module(f"polygen.frontend.{module}")
+        return getattr(home, name)(*args, **keywords)
 
-        return getattr(joined, name)(*args, **keywords)
-
+    called.__name__ = name
     return called
 
 
+def _several(module: str, *names: str) -> dict[str, Callable[..., Any]]:
+    return {name: made_of_traced(module, name) for name in names}
+
+
+def _last_two(name: str) -> Callable[..., Any]:
+    """A function of diagonals by `np.linalg`, whose matrices are in the last two axes."""
+    called = made_of_traced("selecting", name)
+
+    def of_matrices(x: Any, /, *, offset: Any = 0, **others: Any) -> Any:
+        return called(x, offset, -2, -1, **others)
+
+    return of_matrices
+
+
+def _outer_of_vectors(x1: Any, x2: Any, /) -> Any:
+    if np.ndim(x1) != 1 or np.ndim(x2) != 1:
+        raise ShapeError(
+            f"np.linalg.outer of values with {np.ndim(x1)} and {np.ndim(x2)} axes",
+            nearest="It takes vectors; np.outer takes others, too",
+        )
+    return made_of_traced("products", "outer")(x1, x2)
+
+
+def _vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+    return made_of_traced("products", "vecdot")(x1, x2, axis)
+
+
 ARRAY_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "concatenate": _of_joined("concatenate"),
-    "concat": _of_joined("concatenate"),
-    "stack": _of_joined("stack"),
-    "split": _of_joined("split"),
+    "concat": made_of_traced("joined", "concatenate"),
+    **_several("joined", "concatenate", "stack", "split"),
+    **_several("statistics", "var", "std", "ptp", "average", "count_nonzero"),
+    **_several("selecting", "trace", "diagonal", "take_along_axis", "nan_to_num"),
+    **_several("products", "inner", "vdot", "outer"),
     "round": _round,
     "around": _round,
     "fix": lambda x: x.apply("trunc", x),
@@ -124,3 +153,25 @@ ARRAY_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "tril": lambda m, k=0: m.triangle(k, below=True),
     "triu": lambda m, k=0: m.triangle(k, below=False),
 }
+# Those of np.linalg, some of which have other meanings under the same names.
+LINALG: dict[str, Callable[..., Any]] = {
+    **_several("norms", "norm", "vector_norm", "matrix_norm"),
+    "trace": _last_two("trace"),
+    "diagonal": _last_two("diagonal"),
+    "outer": _outer_of_vectors,
+    "vecdot": _vecdot,
+    "matmul": lambda x1, x2, /: first_symbolic((x1, x2)).matmul(x1, x2),
+    "tensordot": lambda x1, x2, /, *, axes=2: _tensordot(x1, x2, axes),
+    "matrix_transpose": lambda x, /: x.mT,
+}
+# NumPy's functions of vectors and matrices that are called as its pointwise ones are.
+OF_VECTORS: dict[str, Callable[..., Any]] = {
+    **_several("products", "matvec", "vecmat"),
+    "vecdot": _vecdot,
+}
+
+
+def handler_of(function: Any) -> Callable[..., Any] | None:
+    """What a function of NumPy is on traced values; None: there is nothing."""
+    within = str(function.__module__).startswith("numpy.linalg")
+    return (LINALG if within else ARRAY_FUNCTIONS).get(function.__name__)

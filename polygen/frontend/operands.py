@@ -56,14 +56,21 @@ def rounded(
             f"{text}: the computed operand {operand} is {computed[0].dtype}",
             why=f"{reason}; only 16-bit types and tf32 are implied"
             + ", and in front of products f32" * chained,
-            nearest=_nearest(operand, computed[0], kind, given=bool(given)),
+            nearest=_nearest(operand, computed[0], kind, bool(given), _keeps_rows(left, right)),
         )
     if kind != TF32:  # which is how f32 is read, and rounds nothing
         left, right = (_operand(trace, n, kind) if n in computed else n for n in (left, right))
     return left, right, (kind, kind)
 
 
-def _nearest(operand: str, node: Node, kind: DType, *, given: bool) -> str:
+def _keeps_rows(left: Node, right: Node) -> bool:
+    """Whether a product of matrices may follow the one in its left operand in the same kernel."""
+    views = (one for one in (left, *walk(left, products=False)) if isinstance(one, ViewNode))
+    turned = any(isinstance(view.source, ProductNode) or view is left for view in views)
+    return _is_computed(left) and not turned and min(len(left.dims), len(right.dims)) > 1
+
+
+def _nearest(operand: str, node: Node, kind: DType, given: bool, keeps_rows: bool) -> str:
     """What is written in the place of a computed operand whose type nothing says.
 
     Args:
@@ -71,13 +78,17 @@ def _nearest(operand: str, node: Node, kind: DType, *, given: bool) -> str:
         node: the operand.
         kind: the type that it meets, or comes from.
         given: whether the other operand is one that is not computed.
+        keeps_rows: whether a chain's second product may be this one.
     """
     in_bf16 = f'Write ({operand}).astype("{BF16}")'
     behind = [one for one in walk(node, products=False) if isinstance(one, ProductNode)]
+    apart = f"Return {operand} from one function, and multiply it in a second"
+    if kind == F32 and behind and not keeps_rows:
+        return apart
     if given and kind == F32:  # one instruction makes both products of a chain
         return f"Say {BF16}[...] of all that both products read"
     if any(min(kind.bits, one.operand.bits) < BF16.bits for one in behind):
-        return f"Return {operand} from one function, and multiply it in a second"
+        return apart
     return f'{in_bf16}, and .astype("{BF16}") behind the other operand' if given else in_bf16
 
 

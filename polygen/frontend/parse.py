@@ -19,12 +19,12 @@ from polygen.errors import DTypeError, ExpressionError
 from polygen.frontend.dtypes import ALWAYS_STORED
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.folding import METHODS
-from polygen.frontend.folds import PUBLIC as FOLDS
 from polygen.frontend.names import INDEX_HINT, closest, is_numpy
 from polygen.frontend.written import (
     BINARY,
     COMPARE,
     CONSTANTS,
+    FOLDED,
     FUNCTIONS,
     INSTEAD,
     JOINED,
@@ -39,6 +39,7 @@ from polygen.frontend.written import (
 Values = Mapping[str, Any]
 Evaluate = Callable[[Values], Any]
 
+_METHODS = (*METHODS, "var", "std", "trace", "diagonal")
 _LONGEST = 4096  # characters
 _DEEPEST = 250  # levels; each takes up to four of the thousand calls that Python's stack holds
 
@@ -288,21 +289,23 @@ class _Reader:
                 return self._function(called.attr, node)
             if called.attr == "astype":
                 return self._astype(called.value, node)
-            if called.attr in METHODS:
+            if called.attr in _METHODS:
                 reduced = ast.Call(called, [called.value, *node.args], node.keywords)
                 return self._function(called.attr, ast.copy_location(reduced, node))
             if called.attr in ("swapaxes", "transpose"):
                 return self._permuted(called.attr, called.value, node)
             if isinstance(called.value, ast.Attribute) and self._is_module(called.value.value):
-                self._of_a_part(called)
+                return self._of_a_part(called, node)
             self.fail(called, f"unknown method .{called.attr}", nearest=as_function(called, node))
         if not isinstance(called, ast.Name):
             self.fail(called, "this cannot be called", nearest="Call a function by its name")
         return self._function(called.id, node)
 
-    def _of_a_part(self, called: ast.Attribute) -> NoReturn:
-        """Refuse a function of a module in a module, as ``np.linalg.inv``."""
+    def _of_a_part(self, called: ast.Attribute, node: ast.Call) -> Evaluate:
+        """A function of a module in a module, as ``np.linalg.norm``; most of them are refused."""
         name = ast.unparse(called)
+        if name.partition(".")[2] in FUNCTIONS and name.split(".")[0] in ("np", "numpy"):
+            return self._function(name.partition(".")[2], node)
         if name.split(".")[0] in ("pg", "polygen"):
             nearest = "Write it in a function, and give that: FILE.py:FUNCTION"
             self.fail(called, f"expressions have no `{name}`", nearest=nearest)
@@ -317,16 +320,26 @@ class _Reader:
         for arg in node.args:  # a comprehension would take one more call a level
             args.append(self._argument(name, arg))
         keywords: dict[str, Any] = {}
+        arrays: dict[str, Evaluate] = {}
+        folds = name in FOLDED or name.startswith("linalg.")
         for keyword in node.keywords:
-            axes = name in FOLDS and self._literal(keyword.value) is not NotImplemented
-            if keyword.arg is None or not (axes or self._is_constant(keyword.value)):
+            found = self._literal(keyword.value) if folds else NotImplemented
+            if keyword.arg is not None and folds and found is NotImplemented:
+                arrays[keyword.arg] = self.read(keyword.value)  # as weights are, or an infinity
+                continue
+            if keyword.arg is None or not (folds or self._is_constant(keyword.value)):
                 self.fail(keyword.value, "a keyword's value must be a number or a string")
             keywords[keyword.arg] = ast.literal_eval(keyword.value)
         try:
-            inspect.signature(function).bind(*args, **keywords)
+            inspect.signature(function).bind(*args, **keywords, **arrays)
         except TypeError as error:
             self.fail(node, f"{name}: {error}")
-        return self._guarded(node, lambda *given: function(*given, **keywords), *args)
+
+        def call(*given: Any) -> Any:
+            more = dict(zip(arrays, given[len(args) :], strict=True))
+            return function(*given[: len(args)], **keywords, **more)
+
+        return self._guarded(node, call, *args, *arrays.values())
 
     def _argument(self, name: str, node: ast.expr) -> Evaluate:
         """An argument of a function, some of which take subscripts or axes beside arrays."""

@@ -6,7 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from polygen.errors import ShapeError
+from polygen.frontend.describing import describe
+from polygen.frontend.folds import summed
+from polygen.frontend.shapes import dim_hint, shape_text
 from polygen.frontend.symbolic import first_symbolic
+from polygen.frontend.traced import Traced
+
+_LETTERS = "abcdefghijlmnopqrstuvwxyz"  # k is the axis that is summed
 
 
 def matmul(x: Any, y: Any) -> Any:
@@ -20,16 +27,146 @@ def matmul(x: Any, y: Any) -> Any:
 
 
 def einsum(subscripts: str, *operands: Any) -> Any:
-    """A transposition of one operand or a contraction of two, as np.einsum's subscripts say.
+    """A transposition of one operand or a contraction of several, as np.einsum's subscripts say.
+
+    Of three operands or more, those that the others only scale become one with them, so that one
+    product is left if there is one: ``bi,oij,bj->bo`` multiplies ``x[b,i] * y[b,j]`` by ``w``.
+    Otherwise pairs are multiplied from the left, which makes a chain.
 
     Args:
         subscripts: a letter per axis, as in ``bmk,kn->bmn``; ``...`` stands for leading axes.
-        operands: one or two.
+        operands: one or more.
 
     Raises:
         TraceError: the subscripts are malformed.
         ShapeError: they do not fit the operands' dims.
-        UnsupportedProgram: a diagonal, a sum over one operand alone, more than two operands.
+        UnsupportedProgram: a diagonal, or a sum over an axis of one operand alone.
     """
     traced = first_symbolic(operands)
     return (np if traced is None else traced).einsum(subscripts, *operands)
+
+
+def inner(a: Any, b: Any) -> Any:
+    """Sums over the last axes of both, as ``np.inner``: of matrices ``a @ b.T``.
+
+    Args:
+        a: a traced value, an array or a number.
+        b: the same; as long along its last axis.
+
+    Raises:
+        ShapeError: last axes that differ.
+    """
+    if first_symbolic((a, b)) is None:
+        return np.inner(a, b)
+    if not np.ndim(a) or not np.ndim(b):
+        return a * b
+    if np.ndim(a) == np.ndim(b) == 1:
+        _require_equal("inner", a, b, -1)
+        return summed(a * b)
+    left = _LETTERS[: np.ndim(a) - 1]
+    right = _LETTERS[np.ndim(a) - 1 :][: np.ndim(b) - 1]
+    return einsum(f"{left}k,{right}k->{left}{right}", a, b)
+
+
+def vdot(a: Any, b: Any) -> Any:
+    """The sum of products of all elements, as ``np.vdot``.
+
+    Args:
+        a: a traced value, or an array, of any shape.
+        b: the same, with as many elements.
+
+    Raises:
+        ShapeError: another number of elements.
+    """
+    if first_symbolic((a, b)) is None:
+        return np.vdot(a, b)
+    if tuple(np.shape(a)) != tuple(np.shape(b)):
+        a, b = (one if np.ndim(one) == 1 else one.reshape(-1) for one in (a, b))
+        _require_equal("vdot", a, b, -1)
+    product = a * b
+    return summed(product) if product.ndim else product
+
+
+def outer(a: Any, b: Any) -> Any:
+    """Every element of one times every one of the other, as ``np.outer``: both are made vectors.
+
+    Args:
+        a: a traced value, or an array.
+        b: the same.
+    """
+    if first_symbolic((a, b)) is None:
+        return np.outer(a, b)
+    first, second = (one if np.ndim(one) == 1 else one.reshape(-1) for one in (a, b))
+    return first[:, None] * second[None, :]
+
+
+def vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
+    """The sum of products along an axis, as ``np.vecdot``.
+
+    Args:
+        x1: a traced value, or an array; of more axes than `x2`, or fewer, only along the last.
+        x2: the same; other axes broadcast.
+        axis: along which vectors lie.
+
+    Raises:
+        ShapeError: there is no such axis, or vectors of other lengths.
+    """
+    if first_symbolic((x1, x2)) is None:
+        return np.sum(np.conj(x1) * x2, axis=axis)
+    if not np.ndim(x1) or not np.ndim(x2) or (np.ndim(x1) != np.ndim(x2) and axis != -1):
+        raise ShapeError(
+            f"vecdot of values with {np.ndim(x1)} and {np.ndim(x2)} axes along axis {axis}",
+            nearest="Vectors lie along the last axis of both: axis=-1",
+        )
+    _require_equal("vecdot", x1, x2, axis)
+    return summed(x1 * x2, axis)
+
+
+def matvec(x1: Any, x2: Any) -> Any:
+    """Matrices times vectors, as ``np.matvec``: axes before these broadcast.
+
+    Args:
+        x1: a traced value, or an array, ``[..., M, N]``.
+        x2: the same, ``[..., N]``.
+
+    Raises:
+        ShapeError: too few axes, or sizes that differ.
+    """
+    return einsum("...mn,...n->...m", x1, x2)
+
+
+def vecmat(x1: Any, x2: Any) -> Any:
+    """Vectors times matrices, as ``np.vecmat``: axes before these broadcast.
+
+    Args:
+        x1: a traced value, or an array, ``[..., N]``.
+        x2: the same, ``[..., N, M]``.
+
+    Raises:
+        ShapeError: too few axes, or sizes that differ.
+    """
+    return einsum("...n,...nm->...m", x1, x2)
+
+
+def _require_equal(name: str, a: Any, b: Any, axis: int) -> None:
+    """Refuse vectors of other lengths: 1 is not stretched along what is summed."""
+    shapes = [one.node.dims if isinstance(one, Traced) else np.shape(one) for one in (a, b)]
+    texts = [describe(one.node) if isinstance(one, Traced) else "an array" for one in (a, b)]
+    if any(not -len(shape) <= axis < len(shape) for shape in shapes):
+        raise ShapeError(
+            f"{name} of {texts[0]} {shape_text(shapes[0])} along axis {axis}",
+            nearest=f"Axes are {-len(shapes[0])} to {len(shapes[0]) - 1}",
+        )
+    first, second = (shape[axis] for shape in shapes)
+    if first != second:
+        raise ShapeError.between(
+            first,
+            second,
+            f"{name} of {texts[0]} {shape_text(shapes[0])} and {texts[1]} {shape_text(shapes[1])}",
+            nearest="An axis of size 1 is not stretched along a sum. " + dim_hint(first, second)
+            if 1 in (first, second)
+            else dim_hint(first, second),
+        )
+
+
+PUBLIC = {one.__name__: one for one in (inner, vdot, outer, vecdot, matvec, vecmat)}

@@ -1,9 +1,9 @@
-"""The subscripts of an einsum: which are contractions of one or two operands, and what they mean.
+"""The subscripts of an einsum, and what those of one or two operands mean.
 
 1. The text is split into one label per axis; an ellipsis stands for labels of its own, aligned
    right.
 2. What NumPy would refuse too is a TraceError or a ShapeError; what is no contraction (a diagonal,
-   a sum over one operand's axis alone, three operands) is an UnsupportedProgram that names it.
+   a sum over one operand's axis alone) is an UnsupportedProgram that names it.
 3. Labels are numbered as `ProductNode` wants them: along the output, then the summed ones in the
    order in which the first operand has them, so that all spellings of one product are one node.
 """
@@ -55,7 +55,7 @@ def einsum_axes(
     Raises:
         TraceError: the text is malformed or does not name so many operands.
         ShapeError: an operand has another number of axes.
-        UnsupportedProgram: more than two operands, or a label twice in one operand.
+        UnsupportedProgram: a label twice in one operand.
     """
     inputs, arrow, result = subscripts.replace(" ", "").partition("->")
     terms = inputs.split(",")
@@ -67,13 +67,6 @@ def einsum_axes(
             f"the subscripts name {len(terms)} operands and {len(operands)} are given",
             where=where,
             nearest=_FORM,
-        )
-    if len(terms) > 2:
-        raise UnsupportedProgram(
-            f"a product of {len(terms)} operands",
-            where=where,
-            why="a contraction multiplies two",
-            nearest="Write one einsum of the first two, and another of its result and the next",
         )
     labels = tuple(_expand(t, op, where) for t, op in zip(terms, operands, strict=True))
     for term, own, (text, _) in zip(terms, labels, operands, strict=True):

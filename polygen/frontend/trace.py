@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -72,6 +72,10 @@ class Trace:
     def __init__(self) -> None:
         self._nodes: dict[tuple[Any, ...], Node] = {}
         self.assigned: list[Assignment] = []  # what is stored into arguments
+
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse ``v.trace()``: by that name a value has the run that it is of."""
+        raise TraceError("polygen has no `.trace` of values", nearest="Write `np.trace(v)`")
 
     def _intern(self, make: Callable[..., Node], *fields: Any) -> Node:
         # repr tells 0.0 from -0.0, which compare equal; nodes compare by identity.

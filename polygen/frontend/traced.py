@@ -21,7 +21,14 @@ from polygen.frontend.folding import METHODS, folded, reduction
 from polygen.frontend.gathering import index_array
 from polygen.frontend.names import closest, full_name
 from polygen.frontend.nodes import Node
-from polygen.frontend.numpy_functions import ARRAY_FUNCTIONS, BITWISE, REDUCED, UFUNCS
+from polygen.frontend.numpy_functions import (
+    BITWISE,
+    OF_VECTORS,
+    REDUCED,
+    UFUNCS,
+    handler_of,
+    made_of_traced,
+)
 from polygen.frontend.shapes import shape_text
 from polygen.frontend.symbolic import Size, Symbolic
 from polygen.frontend.trace import Trace
@@ -176,6 +183,8 @@ class Traced(Symbolic):
         return self._of(folded(self.trace, self.node, function, axis, bool(keepdims)))
 
     sum, prod, max, min, mean, all, any, argmax, argmin = map(reduction, METHODS)
+    var, std = (made_of_traced("statistics", name) for name in ("var", "std"))
+    diagonal = made_of_traced("selecting", "diagonal")
 
     # --- matmul, logic on bool
     def __matmul__(self, other: Any) -> Traced:
@@ -230,6 +239,8 @@ class Traced(Symbolic):
                 why="a reduction is not supported yet" if reduces else "",
                 nearest=f"There is `np.{name}` itself",
             )
+        if name in OF_VECTORS and set(keywords) <= {"axis"}:
+            return OF_VECTORS[name](*args, **keywords)
         if keywords:
             raise TraceError(f"np.{name} with {', '.join(keywords)}=", nearest="Leave it out")
         if ufunc is np.matmul:
@@ -244,7 +255,7 @@ class Traced(Symbolic):
 
     def __array_function__(self, function: Any, types: Any, args: Any, keywords: Any) -> Any:
         name = function.__name__
-        handler = ARRAY_FUNCTIONS.get(name)
+        handler = handler_of(function)
         if handler is None:
             raise TraceError(f"polygen has no `{full_name(function)}`", nearest=closest(name))
         try:

@@ -9,15 +9,23 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from polygen.frontend.coordinates import indices, repeat, tril, triu
 from polygen.frontend.folds import PUBLIC as FOLDS
 from polygen.frontend.functions import PUBLIC
 from polygen.frontend.groups import grouped_matmul, per_group
 from polygen.frontend.joined import concatenate, split, stack
 from polygen.frontend.names import ALIASES, closest, is_numpy
+from polygen.frontend.norms import PUBLIC as NORMS
+from polygen.frontend.numpy_functions import LINALG
 from polygen.frontend.packed import unpack
+from polygen.frontend.products import PUBLIC as OF_VECTORS
 from polygen.frontend.products import einsum
 from polygen.frontend.random import dropout, uniform
+from polygen.frontend.selecting import PUBLIC as SELECTING
+from polygen.frontend.statistics import PUBLIC as STATISTICS
+from polygen.frontend.symbolic import first_symbolic
 
 MODULES = ("np", "numpy", "pg", "polygen", "math")
 CONSTANTS = {"pi": math.pi, "e": math.e, "inf": math.inf, "nan": math.nan}
@@ -70,6 +78,17 @@ def _special() -> dict[str, Callable[..., Any]]:
     return {alias: others.get(name) or PUBLIC[name] for alias, name in ALIASES.items()}
 
 
+def on_arrays_too(name: str) -> Callable[..., Any]:
+    """A function of np.linalg, on traced values as on arrays."""
+
+    def called(*args: Any, **keywords: Any) -> Any:
+        traced = first_symbolic((*args, *keywords.values()))
+        function = getattr(np.linalg, name) if traced is None else LINALG[name]
+        return function(*args, **keywords)
+
+    return called
+
+
 FUNCTIONS = PUBLIC | _special()
 FUNCTIONS |= {"indices": indices, "repeat": repeat, "unpack": unpack}
 FUNCTIONS |= {"tril": tril, "triu": triu}
@@ -77,9 +96,13 @@ FUNCTIONS |= {"dropout": dropout, "uniform": uniform}
 FUNCTIONS |= {"grouped_matmul": grouped_matmul, "per_group": per_group}
 JOINED = {"concatenate": concatenate, "concat": concatenate, "stack": stack}
 FUNCTIONS |= FOLDS | JOINED | {"split": split}
+# Functions with axes and other literals among their arguments, and arrays by keywords.
+FOLDED = FOLDS | STATISTICS | NORMS | SELECTING | {"vecdot": OF_VECTORS["vecdot"]}
+FUNCTIONS |= FOLDED | OF_VECTORS
+FUNCTIONS |= {f"linalg.{name}": on_arrays_too(name) for name in LINALG}
 # Those with arguments that are no arrays.
-LITERALS = ("einsum", "swapaxes", "transpose", "permute_dims", "unpack", "repeat", *FOLDS)
-LITERALS += ("tril", "triu", "split")
+LITERALS = ("einsum", "swapaxes", "transpose", "permute_dims", "unpack", "repeat", *FOLDED)
+LITERALS += ("tril", "triu", "split", *(f"linalg.{name}" for name in LINALG))
 KNOWN = 'Known: .T, .mT, .swapaxes(1, 2), .transpose(0, 2, 1), .astype("f16")'
 
 

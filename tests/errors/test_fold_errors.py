@@ -43,7 +43,7 @@ TRACED = [
     (lambda v: v.sum().sum(), ShapeError, "sum of sum(", "Leave the fold out"),
     (lambda v: v.argmax(), TraceError, "along 2 axes", "Pass axis=, one number"),
     (lambda v: np.sum(v, axis=1, dtype=np.float64), TraceError, "with dtype=", "Leave it out"),
-    (lambda v: np.std(v, axis=1), TraceError, "np.std", "There are sum, prod, max"),
+    (lambda v: np.median(v, axis=1), TraceError, "np.median", "There are sum, prod, max"),
     (lambda v: np.add.accumulate(v), TraceError, "np.add.accumulate", "np.add"),
 ]
 
@@ -78,8 +78,8 @@ SPLIT = [
     ),
     (
         lambda x, w: (x @ w.T) @ np.sum(x @ w.T, axis=0).astype("bf16"),
-        "a product of what is folded",
-        "Return v2 beside the matrix",
+        "a fold over other axes of what is folded",
+        "Return v1 beside the matrix",
     ),
     (
         lambda x, w: np.sum(x @ w.T, axis=1) + pg.indices(np.sum(x @ w.T, axis=1))[0],

@@ -98,17 +98,18 @@ def test_what_needs_a_number(function, fragments):
 @pytest.mark.parametrize(
     ("function", "fragments"),
     [
-        (lambda x, w: np.arctan(x @ w), ("polygen has no `np.arctan`", "Known: ", "tanh")),
+        (lambda x, w: np.arctan(x @ w), ("polygen has no `np.arctan`", "`arctan2(a, 1)`")),
         (
             lambda x, w: np.log2(x @ w),
             ("polygen has no `np.log2`", "Write `log(a) * 1.4426950408889634`"),
         ),
-        (lambda x, w: np.std(x @ w), ("np.std", "There are sum, prod, max", "std outside")),
-        (lambda x, w: (x @ w).var(), (".var", "There are sum, prod, max", "var outside")),
-        (lambda x, w: np.isnan(x @ w), ("np.isnan", "`a != a`")),
-        (lambda x, w: np.cumsum(x @ w), ("np.cumsum",)),
-        (lambda x, w: np.linalg.inv(x @ w), ("polygen has no `np.linalg.inv`", "Known: ")),
-        (lambda x, w: np.fft.fft(x @ w), ("polygen has no `np.fft.fft`", "Known: ")),
+        (
+            lambda x, w: np.cumsum(x @ w),
+            ("np.cumsum", "There are sum, prod, max", "cumsum outside"),
+        ),
+        (lambda x, w: (x @ w).median(), (".median", "There are sum, prod, max", "median outside")),
+        (lambda x, w: np.linalg.inv(x @ w), ("polygen has no `np.linalg.inv`", "docs/reference")),
+        (lambda x, w: np.fft.fft(x @ w), ("polygen has no `np.fft.fft`", "docs/reference.md")),
         (lambda x, w: np.median(x @ w), ("np.median",)),
         (lambda x, w: np.add.accumulate(x @ w), ("np.add.accumulate", "reduction")),
         (lambda x, w: (x @ w).cumsum(), ("polygen has no `.cumsum` of x @ w",)),
@@ -388,8 +389,8 @@ def test_requested_dtypes(keywords, fragments):
         (lambda x, w: np.einsum("mk,kn->m", x, w), ("a sum over n, an axis of w alone", "Keep n")),
         (lambda x, w: np.einsum("mk,ln->mn", x, w), ("a sum over k, an axis of x alone",)),
         (
-            lambda x, w, r: np.einsum("mk,kn,mn->m", x, w, r),
-            ("a product of 3 operands", "multiplies two", "one einsum of the first two"),
+            lambda x, w, r: np.einsum("mk,kn,mj->mn", x, w, r),
+            ("a sum over j, an axis of r alone", "step 2", '"mn,mj->mn"', "Keep j in the output"),
         ),
     ],
 )
@@ -473,7 +474,7 @@ def test_tensors_that_do_not_fit_the_function(function, tensors, error, fragment
     ("text", "column", "fragments"),
     [
         ("gelo(x @ w)", 0, ("unknown function 'gelo'", "Did you mean gelu")),
-        ("1 + np.linalg.inv(x @ w)", 4, ("polygen has no `np.linalg.inv`", "Known: ")),
+        ("1 + np.linalg.inv(x @ w)", 4, ("polygen has no `np.linalg.inv`", "reference.md")),
         ("pg.random.uniform(x @ w)", 0, ("expressions have no `pg.random.uniform`", ":FUNCTION")),
         ("x @ w + np.sinc(x)", 8, ("polygen has no `sinc`",)),
         ("x @ ww", 4, ("unknown name 'ww'", "Did you mean w?")),
@@ -488,7 +489,7 @@ def test_tensors_that_do_not_fit_the_function(function, tensors, error, fragment
         ("(y := x) @ w", 1, ("assignment",)),
         ("[v for v in x]", 0, ("ListComp",)),
         ("relu(*x)", 5, ("Starred",)),
-        ("x.std()", 0, (".std", "There are sum, prod, max")),
+        ("x.median()", 0, (".median", "There are sum, prod, max")),
         ("x.shape", 0, (".shape", ".T")),
         ("np.tau * x", 0, ("unknown constant 'tau'", "pi")),
         ("x[y]", 2, ("index that is no constant", "c[:, None]", "v[:, ::2]")),

@@ -36,6 +36,23 @@ def test_folds_of_floats_are_within_their_bound():
             assert not above and ratio < 1
 
 
+def test_variances_are_within_their_bound_and_one_that_loses_a_term_is_not():
+    spread = pg.fuse(lambda x, w: (np.var(x @ w.T + 3, axis=1), np.std(x @ w.T, axis=0)))
+    sizes, generator = {"M": 40, "N": 56, "K": 64}, np.random.default_rng(6)
+    kernel = spread.compile(
+        "bf16[M,K]", "bf16[N,K]", arch="sm_80", schedule=small(epilogue=Epilogue("registers"))
+    )
+    kind = kernel.program.inputs[0].dtype.numpy
+    given = [generator.standard_normal((sizes[d], 64)).astype(kind) for d in "MN"]
+    rows, columns = bounds(kernel, given, sizes)
+    found = kernel.emulate(*given)
+    for one, got in zip((rows, columns), found, strict=True):
+        assert one.compare(got)[2] == 0 and one.compare(got)[1] < 1
+    v = given[0].astype(np.float64) @ given[1].T.astype(np.float64)
+    assert rows.compare(np.var(v[:, :-1], axis=1).astype("f4"))[2] > 0
+    assert columns.compare(np.std(v, axis=0, ddof=1).astype("f4"))[2] > 0
+
+
 def test_truth_values_that_are_stored_as_numbers_have_bounds():
     """Where no term is near to what it is compared with, a kernel's answer is the one."""
     some = pg.fuse(lambda x, w: np.any(x @ w.T > 5.5, axis=1).astype("f32"), name="some")

@@ -44,8 +44,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "erf": jax.scipy.special.erf, "erfc": jax.scipy.special.erfc,
     "erfinv": jax.scipy.special.erfinv, "sigmoid": jax.nn.sigmoid,
     "softplus": jax.nn.softplus, "gelu": lambda x: jax.nn.gelu(x, approximate=False),
-    "pow": jnp.power, "where": jnp.where, "lt": operator.lt, "le": operator.le,
-    "gt": operator.gt, "ge": operator.ge, "eq": operator.eq, "ne": operator.ne,
+    "copysign": jnp.copysign, "logaddexp": jnp.logaddexp,
+    "pow": jnp.power, "where": jnp.where, "lt": operator.lt,
+    "le": operator.le, "gt": operator.gt, "ge": operator.ge, "eq": operator.eq, "ne": operator.ne,
     "logical_and": jnp.logical_and, "logical_or": jnp.logical_or,
     "logical_not": jnp.logical_not,
 }  # fmt: skip

@@ -57,7 +57,8 @@ _ALIKE = (
     "abs", "exp", "exp2", "expm1", "log", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan", "tanh",
     "erf", "erfc", "erfinv", "sigmoid", "floor", "ceil", "trunc", "round", "sign", "hypot",
     "maximum", "minimum", "lt", "le", "gt", "ge", "eq", "ne", "logical_and", "logical_or",
-    "logical_not", "where", "reciprocal", "relu", "silu",
+    "logical_not", "where", "reciprocal", "relu", "silu", "copysign",
+    "logaddexp", "isnan", "isinf",
 )  # fmt: skip
 POINTWISE: dict[str, Call] = {name: PUBLIC[name] for name in _ALIKE if name in PUBLIC}
 POINTWISE |= {

@@ -117,6 +117,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sigmoid": torch.sigmoid,
     "softplus": lambda x: torch.logaddexp(x, torch.zeros_like(x)),
     "gelu": torch.nn.functional.gelu,
+    "copysign": _both(torch.copysign),
+    "logaddexp": _both(torch.logaddexp),
     "pow": operator.pow,
     "where": _where,
     "lt": operator.lt,
@@ -324,8 +326,10 @@ def _folded(
     (first, *_), own = statement.args, list(extents)
     assert isinstance(first, Access)
     whole = _aligned(first, values, extents, working).expand(list(extents.values()))
-    found = whole
-    for axis in sorted((own.index(it) for it in statement.folded), reverse=True):
+    found, axes = whole, sorted((own.index(it) for it in statement.folded), reverse=True)
+    if statement.function == "deviations":  # about the mean of all
+        return (whole - whole.mean(axes, keepdim=True)).square().sum(axes)
+    for axis in axes:
         found = _FOLDS[statement.function](found, axis)
     return found
 
