@@ -195,8 +195,7 @@ def check(
     operands = trial_operands(program, chosen, seed, plan)
     arrays = {t.name: value for t, value in zip(program.operands, operands, strict=True)}
     wanted = evaluate(program, arrays, chosen)
-    wide = any(one.dtype == F64 for one in program.contractions)  # nothing is computed in f32
-    others = [wanted if wide else evaluate(program, arrays, chosen, single=True)]
+    others = [evaluate(program, arrays, chosen, single=True)]
     if off := operands_off(program):
         others += [evaluate(program, arrays, chosen, moved=moved) for moved in (off, -off)]
     done = emulate(program, few_blocks(source), ptx, operands, profile=True, workers=workers)
@@ -229,7 +228,7 @@ def compare(
 
     Inexact functions may differ by two units in the last place of the output, or by 2^-18 of f32
     arithmetic, 2^-46 of f64 results; whole numbers besides by one, conditions not at all; and where
-    `others`, which are `expected` by f32 arithmetic and of operands that are off (`operands_off`),
+    `others`, which are `expected` in fewer digits and of operands that are off (`operands_off`),
     are farther off (the sine of a large product, a number rounded to a whole one, a sum of terms
     that cancel), from them or what lies between.
     """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from polygen.emit.functions import literal
 from polygen.emit.primitives import PRIMITIVES
 
 _ROOT_OF_HALF = 0.7071067811865476
@@ -56,6 +57,16 @@ def in_double(
         return FORMS[name].format(*arguments), ()
     entry = PRIMITIVES[name]
     return entry.accurate.format(*arguments), entry.helpers
+
+
+def literal_of(value: float, real: str) -> str:
+    """A Python number as a literal of the C type in which values are computed."""
+    return double_literal(value) if real == "double" else literal(value)
+
+
+def rounding_of(real: str) -> str:
+    """The file of the function by which a number of a type stays as it is rounded."""
+    return "rounded_double" if real == "double" else "rounded"
 
 
 def double_literal(value: float) -> str:

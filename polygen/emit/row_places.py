@@ -15,7 +15,7 @@ from polygen.lower.plan import KernelPlan
 from polygen.poly.digits import peeled
 from polygen.poly.whole_rows import iterator
 
-_C_TYPES = {2: "unsigned short", 4: "float"}
+_C_TYPES = {2: "unsigned short", 4: "float", 8: "double"}
 
 
 def kept_declared(plan: KernelPlan) -> list[str]:
@@ -40,7 +40,7 @@ def kept_declared(plan: KernelPlan) -> list[str]:
         room = f"reinterpret_cast<unsigned char*>({workspace}) + {' + '.join(before)}"
         lines.append(f"{kind}* const {one.name} = reinterpret_cast<{kind}*>({room});")
         before.append(f"{sizes[0]} * {steps[0]} * {one.item}" if steps else f"{row} * {one.item}")
-    return [*lines, f"const long long kept_end = ({' + '.join(before)}) / 4;"]
+    return [*lines, f"const long long kept_end = ({' + '.join(before)}) / {after.real.bytes};"]
 
 
 def _both(one: Iterable[str], other: Iterable[str]) -> Iterable[tuple[str, str]]:

@@ -7,10 +7,11 @@ them. What a double would lose, or no kernel does with it yet, is refused by nam
 from __future__ import annotations
 
 from polygen.errors import DTypeError, UnsupportedProgram
-from polygen.frontend.dtypes import F32, F64
+from polygen.frontend.dtypes import BOOL, F32, F64, S32
 from polygen.frontend.program import Contraction, Program
 
-_BESIDE = (F64, F32)  # what a double is read from, and stored as
+_READ = (F64, F32)  # what a double is read from
+_STORED = (*_READ, S32, BOOL)  # and stored as: indices and truth values as well
 
 
 def check_doubles(program: Program) -> None:
@@ -18,7 +19,7 @@ def check_doubles(program: Program) -> None:
 
     Raises:
         DTypeError: f64 where sums are of another type, or beside types that no double meets.
-        UnsupportedProgram: operands that are computed, folds, groups or rows by index of f64.
+        UnsupportedProgram: operands that are computed, groups or rows by index of f64.
     """
     tensors = (*program.inputs, *program.outputs)
     wide = any(tensor.dtype == F64 for tensor in tensors)
@@ -35,23 +36,22 @@ def check_doubles(program: Program) -> None:
         for access in product.reads:
             if access.name not in program.tensors:
                 _refuse(program, product, f"the operand {access.name}, which is computed")
-    if program.folds:
-        _refuse(program, program.contractions[0], f"{program.folds[0].name}, a fold")
     if program.ends or program.gathered:
         _refuse(program, program.contractions[0], "rows in groups or by index")
-    for tensor in tensors:
-        if tensor.dtype not in _BESIDE:
-            raise DTypeError(
-                f"{tensor} beside products of f64",
-                where=program.name,
-                nearest=f"Use {' or '.join(map(str, _BESIDE))}",
-            )
+    for legal, some in ((_READ, program.inputs), (_STORED, program.outputs)):
+        for tensor in some:
+            if tensor.dtype not in legal:
+                raise DTypeError(
+                    f"{tensor} beside products of f64",
+                    where=program.name,
+                    nearest=f"Use {' or '.join(map(str, legal))}",
+                )
     for one in program.pointwise:
-        if one.function == "cast" and one.dtype not in _BESIDE:
+        if one.function == "cast" and one.dtype not in _STORED:
             raise DTypeError(
                 f"{one.write.name} is rounded to {one.dtype} beside products of f64",
                 where=program.name,
-                nearest=f"Use {' or '.join(map(str, _BESIDE))}",
+                nearest=f"Use {' or '.join(map(str, _READ))}",
             )
 
 

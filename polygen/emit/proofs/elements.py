@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from polygen.emit.doubles import literal_of
 from polygen.emit.fold_terms import COLUMN, is_column
-from polygen.emit.functions import literal
 from polygen.emit.leaf.elements import epilogue_type, outcomes
+from polygen.emit.leaves import real_of
 from polygen.emit.proofs.stored import Wanted, Writes, check_writes
 from polygen.emit.proofs.threads import (
     Arrays,
@@ -277,7 +278,7 @@ class Block:
                     if isinstance(term, str):
                         value = made[named.index(term)]
                     else:
-                        value = evaluated(literal(term), {})
+                        value = evaluated(literal_of(term, real_of(plan)), {})
                     value = np.where(inside, value, 0)
                     at = {"m": m, "n": n, "": 0}[fold.along]
                     for element, slot in enumerate(fold.slots):
