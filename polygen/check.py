@@ -43,7 +43,7 @@ _EXACT_FOLDS = ("sum", "max", "min", "argmax", "argmin")
 
 
 # Of computed operands, in shares of themselves: f32 functions, and how tf32 rounds.
-_F32_OFF, _TF32_OFF = 2.0**-18, 2.0**-10
+_F64_OFF, _F32_OFF, _TF32_OFF = 2.0**-48, 2.0**-18, 2.0**-10
 _SHOWN = 6  # instructions of the access profile that are printed
 
 
@@ -110,8 +110,8 @@ def is_exact(program: Program) -> bool:
 
 
 def operands_off(program: Program) -> float:
-    """How far computed operands of f32 and tf32 may be off, in shares of themselves; 0: they are
-    exact, or of 16 bits, whose rounding the program says.
+    """How far computed operands of more than 16 bits may be off, in shares of themselves; 0: they
+    are exact, or of 16 bits, whose rounding the program says.
 
     What a sum is off by then goes with the magnitudes of its terms, which may cancel.
     """
@@ -122,7 +122,8 @@ def operands_off(program: Program) -> float:
         functions = {one.function for one in own}
         if functions - _EXACT:
             kinds.add(F32 if _PART in functions else multiplied(program, own[-1]))
-    return _TF32_OFF if TF32 in kinds else _F32_OFF if F32 in kinds else 0.0
+    off = {TF32: _TF32_OFF, F32: _F32_OFF, F64: _F64_OFF}
+    return max((off.get(kind, 0.0) for kind in kinds), default=0.0)
 
 
 class Checked(Protocol):

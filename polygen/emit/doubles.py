@@ -72,8 +72,8 @@ def rounding_of(real: str) -> str:
 def double_literal(value: float) -> str:
     """A Python number as a CUDA literal that keeps every bit."""
     if math.isnan(value):
-        return "__longlong_as_double(0x7ff8000000000000ll)"
+        return "__longlong_as_double(0x7ff8000000000000LL)"
     if math.isinf(value):
-        return f"__longlong_as_double(0x{'7' if value > 0 else 'f'}ff0000000000000ll)"
+        return f"__longlong_as_double(0x{'7' if value > 0 else 'f'}ff0000000000000LL)"
     text = repr(float(value))
     return f"({text})" if text.startswith("-") else text

@@ -32,7 +32,8 @@ _ORDER = (
     "places",
     "tensor_map", "mbarrier", "cluster", "mbarrier_wait", "map_prefetch", "box_load",
     "box_load_once", "box_multicast", "panels_out", "portions", "warm", "near", "panels_in",
-    "pieces", "pack", "pack_apart", "chunks", "gathered", "page_at", "scattered", "computed",
+    "pieces", "pack", "pack_apart", "chunks", "wide_chunks", "gathered", "page_at", "scattered",
+    "computed",
     "pairs", "staged", "shared_words", "wgmma", "scan", "cursor", "block_address", "partial_sums",
     "row_numbers", "wait_across", "row_groups", "tile_domain", "dots", "row_edge", "store_computed",
 )  # fmt: skip
@@ -74,6 +75,8 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         needed.add("fragment_loads")
     if computed or plan.of(Make):
         needed |= {"pack", "chunks", "computed"}
+    if any(fetch.tensor.dtype.bytes > WORD for one in computed for fetch in one.fetches):
+        needed.add("wide_chunks")
     if any(work.pairs is not None for work in plan.of(Make)):
         needed.add("pairs")
     by_index = [fetch.rows for one in computed for fetch in one.fetches]

@@ -1,12 +1,14 @@
 """Programs in double precision: sums of f64, and everything behind them computed in it.
 
-Numbers of 64 bits are products' operands, and what their results meet; nothing else computes in
-them. What a double would lose, or no kernel does with it yet, is refused by name.
+Numbers of 64 bits are products' operands, and what these are computed of, and what their results
+meet; nothing else computes in them. What a double would lose, or no kernel does with it yet, is
+refused by name.
 """
 
 from __future__ import annotations
 
 from polygen.errors import DTypeError, UnsupportedProgram
+from polygen.frontend.closure import needed
 from polygen.frontend.dtypes import BOOL, F32, F64, S32
 from polygen.frontend.program import Contraction, Program
 
@@ -19,7 +21,7 @@ def check_doubles(program: Program) -> None:
 
     Raises:
         DTypeError: f64 where sums are of another type, or beside types that no double meets.
-        UnsupportedProgram: operands that are computed, groups or rows by index of f64.
+        UnsupportedProgram: products of products, groups or rows by index of f64.
     """
     tensors = (*program.inputs, *program.outputs)
     wide = any(tensor.dtype == F64 for tensor in tensors)
@@ -34,10 +36,15 @@ def check_doubles(program: Program) -> None:
                 nearest=f"Use {F32}, or operands of f64",
             )
         for access in product.reads:
-            if access.name not in program.tensors:
-                _refuse(program, product, f"the operand {access.name}, which is computed")
+            behind = needed(program.statements, [access.name])
+            if any(isinstance(one, Contraction) for one in behind):
+                what = f"the operand {access.name}, in which a product is"
+                apart = "Return that product from one function, and multiply it in a second"
+                _refuse(program, product, what, "operands are computed of arguments", apart)
     if program.ends or program.gathered:
-        _refuse(program, program.contractions[0], "rows in groups or by index")
+        why = "rows are neither counted in groups nor named by others"
+        first = program.contractions[0]
+        _refuse(program, first, "rows in groups or by index", why, "Use tf32, or take rows outside")
     for legal, some in ((_READ, program.inputs), (_STORED, program.outputs)):
         for tensor in some:
             if tensor.dtype not in legal:
@@ -55,10 +62,10 @@ def check_doubles(program: Program) -> None:
             )
 
 
-def _refuse(program: Program, product: Contraction, what: str) -> None:
+def _refuse(program: Program, product: Contraction, what: str, why: str, nearest: str) -> None:
     raise UnsupportedProgram(
         f"products of f64 with {what}",
         where=f"{program.name}, {product.name}",
-        why="only sums of arguments, and pointwise functions behind them, are computed in f64",
-        nearest="Use tf32 or f32, or compute it outside",
+        why=f"where sums are of f64, {why}",
+        nearest=nearest,
     )

@@ -181,6 +181,7 @@ class Block:
         suffix, found = self.epilogue.suffix, self.arrays.handlers()
         found |= {f"compute{suffix}": self._compute, f"finish_element{suffix}": self._finish}
         found |= {"store": self._store, "read_words": self._words, "read_sum": self._row_result}
+        found["read_double"] = self._row_result
         for one in self.epilogue.writes:
             found[f"write_{epilogue_type(one.tensor)}"] = self._write
         for read in self.epilogue.reads:
@@ -225,7 +226,7 @@ class Block:
         place, found = called.arguments[0].value, np.full(self.threads, -1, np.int64)
         for work in self.plan.of(Tally):
             inside = place - self.names[f"{work.norms}_at"]
-            number, row = np.divmod(inside // 4, work.rows)
+            number, row = np.divmod(inside // self.plan.program.real.bytes, work.rows)
             row = self.corner()["mn".index(work.role)] + row
             for at, (name, _) in enumerate(work.of.results):
                 found = np.where(number == at, mixed(f"result {name}", row), found)
