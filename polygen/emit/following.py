@@ -19,7 +19,7 @@ from polygen.emit.leaf.tally import tally_monoids
 from polygen.emit.leaf.walk_row import walk_lines
 from polygen.emit.leaves import real_of, size_name
 from polygen.emit.names import c_name
-from polygen.emit.row_places import coordinates
+from polygen.emit.row_places import coordinates, kept_bytes
 from polygen.frontend.monoids import MONOIDS
 from polygen.lower.follow_work import Settle, Walk
 from polygen.lower.key_parts import AFTER
@@ -105,7 +105,9 @@ def following(plan: KernelPlan) -> dict[str, Any] | None:
         "entry": after.entry,
         "threads": after.threads,
         "blocks": " + ".join(blocks),
-        "bytes": f"{after.real.bytes} * ({' + '.join(elements)})",
+        "bytes": " + ".join(
+            [f"{after.real.bytes} * ({' + '.join(elements)})", *map(kept_bytes, after.kept)]
+        ),
         "alignment": after.alignment,
         "lines": lines,
         "sizes": ", ".join(f"int {size_name(name)}" for name in plan.program.sizes),

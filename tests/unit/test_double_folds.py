@@ -147,6 +147,19 @@ def test_parts_lie_in_the_workspace_as_doubles():
     assert "parts of folds, f64" in kernel.header and "parts of folds, f32" in narrow.header
 
 
+@pytest.mark.parametrize("kind", ["f64", "bf16"])
+def test_the_header_counts_what_is_kept_of_rows_as_python_does(kind):
+    """Parts, and rows of the kernel's values that the launch that follows goes through."""
+    kernel = pg.fuse(lambda x, w: pg.softmax(x @ w.T)).compile(
+        f"{kind}[M,K]", f"{kind}[N,K]", arch="sm_80", sizes={"M": 32, "N": 4096, "K": 64}
+    )
+    assert kernel.passes.plan.following.kept
+    line = next(one for one in kernel.header.splitlines() if "(unsigned long long)(" in one)
+    text = line.partition("(unsigned long long)")[2].rstrip(";")
+    for sizes in ({"M": 32, "N": 4096, "K": 64}, {"M": 7, "N": 331, "K": 8}):
+        assert eval(text.replace("LL", "").replace("/", "//"), {}, sizes) == kernel.workspace(sizes)
+
+
 def test_agents_that_share_rows_have_room_for_doubles():
     plan = kernel_of(lambda x, w: pg.softmax(x @ w.T), columns=WIDE).passes.plan
     given = [one for one in plan.buffers if one.name.startswith(SHARED)]
