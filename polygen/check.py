@@ -43,7 +43,7 @@ _EXACT_FOLDS = ("sum", "max", "min", "argmax", "argmin")
 
 
 # Of computed operands, in shares of themselves: f32 functions, and how tf32 rounds.
-_F32_OFF, _TF32_OFF = 2.0**-18, 2.0**-10
+_F64_OFF, _F32_OFF, _TF32_OFF = 2.0**-48, 2.0**-18, 2.0**-10
 _SHOWN = 6  # instructions of the access profile that are printed
 
 
@@ -110,8 +110,8 @@ def is_exact(program: Program) -> bool:
 
 
 def operands_off(program: Program) -> float:
-    """How far computed operands of f32 and tf32 may be off, in shares of themselves; 0: they are
-    exact, or of 16 bits, whose rounding the program says.
+    """How far computed operands of more than 16 bits may be off, in shares of themselves; 0: they
+    are exact, or of 16 bits, whose rounding the program says.
 
     What a sum is off by then goes with the magnitudes of its terms, which may cancel.
     """
@@ -122,7 +122,8 @@ def operands_off(program: Program) -> float:
         functions = {one.function for one in own}
         if functions - _EXACT:
             kinds.add(F32 if _PART in functions else multiplied(program, own[-1]))
-    return _TF32_OFF if TF32 in kinds else _F32_OFF if F32 in kinds else 0.0
+    off = {TF32: _TF32_OFF, F32: _F32_OFF, F64: _F64_OFF}
+    return max((off.get(kind, 0.0) for kind in kinds), default=0.0)
 
 
 class Checked(Protocol):
@@ -195,8 +196,7 @@ def check(
     operands = trial_operands(program, chosen, seed, plan)
     arrays = {t.name: value for t, value in zip(program.operands, operands, strict=True)}
     wanted = evaluate(program, arrays, chosen)
-    wide = any(one.dtype == F64 for one in program.contractions)  # nothing is computed in f32
-    others = [wanted if wide else evaluate(program, arrays, chosen, single=True)]
+    others = [evaluate(program, arrays, chosen, single=True)]
     if off := operands_off(program):
         others += [evaluate(program, arrays, chosen, moved=moved) for moved in (off, -off)]
     done = emulate(program, few_blocks(source), ptx, operands, profile=True, workers=workers)
@@ -229,7 +229,7 @@ def compare(
 
     Inexact functions may differ by two units in the last place of the output, or by 2^-18 of f32
     arithmetic, 2^-46 of f64 results; whole numbers besides by one, conditions not at all; and where
-    `others`, which are `expected` by f32 arithmetic and of operands that are off (`operands_off`),
+    `others`, which are `expected` in fewer digits and of operands that are off (`operands_off`),
     are farther off (the sine of a large product, a number rounded to a whole one, a sum of terms
     that cancel), from them or what lies between.
     """

@@ -17,7 +17,7 @@ import numpy as np
 from polygen.brief import Brief
 from polygen.emit.source import Argument, KernelSource
 from polygen.errors import ArgumentError, VerifyError
-from polygen.frontend.dtypes import F32, TF32
+from polygen.frontend.dtypes import TF32
 from polygen.frontend.program import Program, Tensor
 from polygen.machine import Behind, Launch, Link, Report, TensorMap, chain
 from polygen.machine.memory import place_in_owner
@@ -114,8 +114,9 @@ def launches_of(
             arguments.append(arrays[argument.tensor])
         elif argument.kind == "workspace":
             assert source.following is not None
+            real = source.following.real
             room = source.following.workspace(dict(binding.sizes))
-            arguments.append(np.full(room // F32.bytes, np.nan, F32.numpy))
+            arguments.append(np.full(room // real.bytes, np.nan, real.numpy))
         elif argument.kind == "scalar":
             arguments.append(np.float32(given[argument.tensor]))
         elif argument.kind == "map":

@@ -29,7 +29,7 @@ from polygen.runtime.artifact import Artifact, Resources
 from polygen.runtime.files import unwritable, write_bytes_atomic
 from polygen.schedule.model import Schedule
 
-FORMAT = 5  # 5: rows that the launch before a kernel makes
+FORMAT = 6  # 6: the type of parts of folds
 _SUFFIXES = (".cu", ".h", ".cubin", ".ptx", ".tree.yaml")  # all but the manifest
 _MANIFEST = ".json"
 _AROUND = ("realign", "following")  # what goes before and after a kernel

@@ -13,8 +13,9 @@
    then with the result of each fast function moved by its error; the largest change of each is how
    the functions that follow magnify that error.
 4. Folds. A sum of L terms, in any order, is that of terms moved by L units u of themselves; a
-   log-sum-exp that of terms moved by some u for each. Which of two terms is the larger may be
-   changed by the smallest error, so that indices are not compared.
+   log-sum-exp that of terms moved by some u for each. Of f64 the reference's own loses as much, and
+   u is twice the unit. Which of two terms is the larger may be changed by the smallest error, so
+   that indices are not compared.
 5. f32 arithmetic of the pointwise part, and rounding to the output's type, are added; behind sums
    of f64 it is that of f64, and what the reference's own sums lose is added too.
 6. Operands that are computed are evaluated first, and rounded. Where an element lies so near to the
@@ -41,7 +42,7 @@ from polygen.emit.function_errors import fast_error
 from polygen.emit.functions import FAST_BITS, expanded
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.closure import made_of
-from polygen.frontend.dtypes import F32, F64, TF32
+from polygen.frontend.dtypes import F32, F64, TF32, DType
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.grouping import apart_from_groups, one_group, rows_in_groups
 from polygen.frontend.groups import bounds
@@ -272,7 +273,7 @@ def _after_the_sum(
     exact = made_of(((s.write.name, [a.name for a in s.reads]) for s in rest), wide)
     if wide and any(isinstance(s, Fold) for s in rest):
         exact = frozenset(s.write.name for s in rest)
-    statements, moves = _moved(rest, sizes, accurate=exact)
+    statements, moves = _moved(rest, sizes, program.real, accurate=exact)
     total = Tensor(contraction.write.name, F32, dims_of(contraction))
     inputs = (*program.inputs, total, *(move.by for move in moves))
     return replace(program, inputs=inputs, statements=statements), moves
@@ -289,7 +290,7 @@ def _operand(
     kind, extents = multiplied_as(program, last), dict(last.domain)
     dims = tuple(extents[i] if isinstance(i, str) else 1 for i in last.write.index)
     names = frozenset(s.write.name for s in own) if kind.bits > FAST_BITS else frozenset()
-    statements, moves = _moved(own, sizes, accurate=names)
+    statements, moves = _moved(own, sizes, program.real, accurate=names)
     alone = replace(
         program,
         inputs=(*program.inputs, *(move.by for move in moves)),
@@ -299,7 +300,8 @@ def _operand(
     )
     given = {**inputs, **{move.by.name: np.zeros(shape_of(move.by, sizes)) for move in moves}}
     exact, *results = evaluate(alone, given, sizes, round_outputs=False)
-    change = _POINTWISE * np.maximum(np.abs(exact), 1.0)
+    step = _IN_DOUBLE if program.real == F64 else _POINTWISE
+    change = step * np.maximum(np.abs(exact), 1.0)
     for move, result in zip(moves, results, strict=True):
         error = move.size(result)
         shifted = (
@@ -316,7 +318,11 @@ def _operand(
 
 
 def _moved(
-    given: Sequence[Pointwise | Fold], sizes: Mapping[str, int], *, accurate: Collection[str]
+    given: Sequence[Pointwise | Fold],
+    sizes: Mapping[str, int],
+    real: DType,
+    *,
+    accurate: Collection[str],
 ) -> tuple[tuple[Statement, ...], tuple[_Move, ...]]:
     """Statements with something added to the result of each fast function, and to terms of folds
     that round; `accurate` ones have no fast form.
@@ -325,7 +331,7 @@ def _moved(
     moves: list[_Move] = []
     for statement in given:
         if isinstance(statement, Fold):
-            folded, moved = _folded(statement, sizes)
+            folded, moved = _folded(statement, sizes, real)
             statements += folded
             moves += moved
             continue
@@ -350,11 +356,13 @@ def _moved(
     return tuple(statements), tuple(moves)
 
 
-def _folded(fold: Fold, sizes: Mapping[str, int]) -> tuple[list[Statement], list[_Move]]:
+def _folded(
+    fold: Fold, sizes: Mapping[str, int], real: DType
+) -> tuple[list[Statement], list[_Move]]:
     """A fold whose terms are moved by what combining them may lose."""
     own = tuple(iterator for iterator, _ in fold.domain)
     length = shape_of(Tensor("", F32, tuple(e for i, e in fold.domain if i in fold.folded)), sizes)
-    lost = float(np.prod(length)) * 2.0**-F32.mantissa
+    lost = float(np.prod(length)) * 2.0**-real.mantissa * (2 if real == F64 else 1)
     errors = dict.fromkeys(("sum", "prod", "deviations"), (0.0, lost))
     errors["logsumexp"] = (_EXPONENTIAL * lost, 0.0)
     if fold.function not in errors:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from polygen.emit.doubles import double_literal, in_double
+from polygen.emit.doubles import in_double, literal_of
 from polygen.emit.functions import BOOLEAN, expanded, expression, literal
 from polygen.emit.primitives import COMPOSITES, PRIMITIVES
 from polygen.errors import UnsupportedProgram
@@ -147,6 +147,7 @@ def definition(
     prefix: str = "",
     *,
     fast: bool = False,
+    real: str = "float",
 ) -> tuple[list[str], list[str], list[str]]:
     """A definition of several results over the vocabulary.
 
@@ -155,13 +156,14 @@ def definition(
         arguments: C expressions.
         prefix: of the temporaries' names.
         fast: take fast forms.
+        real: the C type in which values are computed.
 
     Returns:
         Lines of C, C expressions of the results, and the helper files that they need.
     """
-    writer = PointwiseWriter({}, {}, fast, prefix)
+    writer = PointwiseWriter({}, {}, fast, prefix, real=real)
     results = applied(function, arguments, writer.primitive)
-    found = [result if isinstance(result, str) else literal(result) for result in results]
+    found = [writer.operand(result) for result in results]
     return used(writer.lines, found), found, writer.helpers
 
 
@@ -273,7 +275,7 @@ class PointwiseWriter:
         """A C expression: a name, or a number."""
         if isinstance(value, str):
             return value
-        return double_literal(value) if self.real == "double" else literal(value)
+        return literal_of(value, self.real)
 
     def _rounded(self, value: str, dtype: str) -> str:
         """A value rounded to a narrower type and back."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from polygen.emit.functions import literal
 from polygen.emit.primitives import PRIMITIVES
 
 _ROOT_OF_HALF = 0.7071067811865476
@@ -60,11 +61,21 @@ def in_double(
     return entry.accurate.format(*arguments), entry.helpers
 
 
+def literal_of(value: float, real: str) -> str:
+    """A Python number as a literal of the C type in which values are computed."""
+    return double_literal(value) if real == "double" else literal(value)
+
+
+def rounding_of(real: str) -> str:
+    """The file of the function by which a number of a type stays as it is rounded."""
+    return "rounded_double" if real == "double" else "rounded"
+
+
 def double_literal(value: float) -> str:
     """A Python number as a CUDA literal that keeps every bit."""
     if math.isnan(value):
-        return "__longlong_as_double(0x7ff8000000000000ll)"
+        return "__longlong_as_double(0x7ff8000000000000LL)"
     if math.isinf(value):
-        return f"__longlong_as_double(0x{'7' if value > 0 else 'f'}ff0000000000000ll)"
+        return f"__longlong_as_double(0x{'7' if value > 0 else 'f'}ff0000000000000LL)"
     text = repr(float(value))
     return f"({text})" if text.startswith("-") else text

@@ -5,7 +5,8 @@
    `to_T` and, for bytes, `two_to_T`, by the files of ``templates/rounding``.
 2. Vectors are words; a type says how element e is taken from them and how words are made.
 3. Whole numbers of 32 bits travel between `round_s32` and `to_s32` as the floats that their bits
-   are, so that sums of integers are stored as they are.
+   are, so that sums of integers are stored as they are; in kernels that compute in double, which
+   has all of them, as themselves.
 """
 
 from __future__ import annotations
@@ -55,16 +56,17 @@ class ElementType:
     rounding: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
 
-    def record(self) -> dict[str, Any]:
-        """For the template."""
+    def record(self, real: str) -> dict[str, Any]:
+        """For the template; `real`: the C type in which values are computed."""
         size, c = self.dtype.bytes, c_type(self.dtype)
+        wide = real == "double" and c == "int"
         extract = _EXTRACT[size].format(c=c)
         return {
             "name": name_of(self.dtype),
             "c": c,
             "bytes": size,
             "extract": "(int)words[e]" if c == "int" else extract,
-            "pack": _PACK[size].format(name_of(self.dtype)),
+            "pack": "(unsigned)to_s32(v[i])" if wide else _PACK[size].format(name_of(self.dtype)),
             "value": self.value,
             "nan": self.nan,
             "rounding": self.rounding,
@@ -76,13 +78,14 @@ def name_of(dtype: DType) -> str:
     return "f32" if dtype == TF32 else dtype.name
 
 
-def element_type(dtype: DType, device: Device) -> ElementType:
-    """How a kernel for a device reads and writes a dtype."""
+def element_type(dtype: DType, device: Device, real: str = "float") -> ElementType:
+    """How a kernel for a device reads and writes a dtype; `real`: in which C type it computes."""
     name = name_of(dtype)
     if name in _ALWAYS:
         return ElementType(NAMED[name])
     if name == "s32":
-        return ElementType(dtype, "(float)b", rounding=("s32",))
+        file = "s32_double" if real == "double" else "s32"
+        return ElementType(dtype, f"({real})b", rounding=(file,))
     one = conversions()[name]
     if name not in _EIGHT_BIT_FLOATS:
         return ElementType(dtype, converted(one), one.nan, (name, "two"))
@@ -106,7 +109,7 @@ def converted(one: Conversion) -> str:
 
 
 def type_records(
-    moved: Iterable[DType], rounded: Iterable[DType], device: Device
+    moved: Iterable[DType], rounded: Iterable[DType], device: Device, real: str = "float"
 ) -> dict[str, Any]:
     """What the template defines of element types.
 
@@ -114,12 +117,14 @@ def type_records(
         moved: dtypes of the epilogue's operands and outputs.
         rounded: dtypes that values are rounded to.
         device: what the kernel is for.
+        real: the C type in which it computes.
     """
-    vectors = {name_of(dtype): element_type(dtype, device) for dtype in moved}
-    defined = {name_of(dtype): element_type(dtype, device) for dtype in rounded} | vectors
+    vectors = {name_of(dtype): element_type(dtype, device, real) for dtype in moved}
+    defined = {name_of(dtype): element_type(dtype, device, real) for dtype in rounded} | vectors
     narrow = [defined[name] for name in sorted(defined) if name not in _ALWAYS]
     return {
-        "types": [vectors[name].record() for name in sorted(vectors)],
-        "narrow": [kind.record() for kind in narrow],
+        "types": [vectors[name].record(real) for name in sorted(vectors)],
+        "narrow": [kind.record(real) for kind in narrow],
         "rounding": list(dict.fromkeys(file for kind in narrow for file in kind.shared)),
+        "real": real,
     }

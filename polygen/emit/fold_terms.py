@@ -25,9 +25,10 @@ from typing import Any
 import numpy as np
 
 from polygen.emit.ctext import definition
+from polygen.emit.doubles import literal_of
 from polygen.emit.folds import combined
-from polygen.emit.functions import literal
-from polygen.frontend.dtypes import F32
+from polygen.emit.leaves import real_of
+from polygen.frontend.dtypes import F32, F64
 from polygen.frontend.functions import PUBLIC
 from polygen.frontend.monoids import MONOIDS, Monoid
 from polygen.lower.plan import KernelPlan
@@ -41,22 +42,25 @@ COLUMN = Along("n")
 _BEATS = {"maximum": ">", "minimum": "<"}
 
 
-def function(name: str, parameters: Sequence[str]) -> tuple[list[str], list[str]]:
+def function(name: str, parameters: Sequence[str], real: str) -> tuple[list[str], list[str]]:
     """The function that combines all terms of a lane, and the helpers that it calls.
 
     Args:
         name: of the monoid.
         parameters: the components of what has been combined, as references.
+        real: the C type of terms.
     """
     monoid = MONOIDS[name]
-    finding, result, needs = (_sum if monoid.relative else _index)(monoid)
+    finding, result, needs = (_sum if monoid.relative else _index)(monoid, real)
     sizes = "int COUNT" if monoid.relative else "int COUNT, int GROUP"
-    second = "float terms1" if monoid.relative else "float (&terms1)[COUNT], const float first"
+    second = f"{real} terms1"
+    if not monoid.relative:
+        second = f"{real} (&terms1)[COUNT], const {real} first"
     lines = [
         f"template <{sizes}>",
         f"__device__ __forceinline__ void combine_all_{name}({', '.join(parameters)}, "
-        f"const float (&terms0)[COUNT], const {second}) {{",
-        "  float extreme = terms0[0];",
+        f"const {real} (&terms0)[COUNT], const {second}) {{",
+        f"  {real} extreme = terms0[0];",
         *(f"  {line}" for line in finding),
         f"  combine_{name}(a0, a1, extreme, {result});",
         "}",
@@ -64,17 +68,21 @@ def function(name: str, parameters: Sequence[str]) -> tuple[list[str], list[str]
     return [line.replace("  #pragma", "#pragma") for line in lines], needs
 
 
-def _sum(monoid: Monoid) -> tuple[list[str], str, list[str]]:
+def _sum(monoid: Monoid, real: str) -> tuple[list[str], str, list[str]]:
     """What values add beside their extreme: two passes."""
     relative = monoid.relative
     assert relative is not None
     terms, (term,), needs = definition(
-        lambda v, m: (relative(v, m),), ["terms0[i]", "extreme"], "term_", fast=monoid.short
+        lambda v, m: (relative(v, m),),
+        ["terms0[i]", "extreme"],
+        "term_",
+        fast=monoid.short,
+        real=real,
     )
-    taken, more = _taken(monoid, "extreme", "terms0[i]")
+    taken, more = _taken(monoid, "extreme", "terms0[i]", real)
     lines = [
         *_each("i", "1", "COUNT", taken),
-        f"float total[{TERM_TURNS}] = {{}};",
+        f"{real} total[{TERM_TURNS}] = {{}};",
         *_each("i", "0", "COUNT", [*terms, f"total[i % {TERM_TURNS}] += {term};"]),
     ]
     sums = [f"total[{at}]" for at in range(TERM_TURNS)]
@@ -83,26 +91,26 @@ def _sum(monoid: Monoid) -> tuple[list[str], str, list[str]]:
     return lines, f"terms1 * {sums[0]}", [*more, *needs]
 
 
-def _index(monoid: Monoid) -> tuple[list[str], str, list[str]]:
+def _index(monoid: Monoid, real: str) -> tuple[list[str], str, list[str]]:
     """The index of the first value that is the extreme: of groups, then in the group that has it.
 
     A group that beats all before it leaves its values; a group's last value is it if no other is.
     """
-    of_group, needs = _taken(monoid, "best", "terms0[i + j]")
-    of_first, _ = _taken(monoid, "extreme", "terms0[j]")
-    of_all, _ = _taken(monoid, "extreme", "best")
+    of_group, needs = _taken(monoid, "best", "terms0[i + j]", real)
+    of_first, _ = _taken(monoid, "extreme", "terms0[j]", real)
+    of_all, _ = _taken(monoid, "extreme", "best", real)
     lines = [
-        "float index = terms1[0], kept[GROUP];",
+        f"{real} index = terms1[0], kept[GROUP];",
         *_each("j", "0", "GROUP", ["kept[j] = terms0[j];", *of_first]),
         *_each("i", "GROUP", "COUNT", [
-            "float best = terms0[i];",
+            f"{real} best = terms0[i];",
             *_each("j", "1", "GROUP", of_group),
             f"const bool better = best {_BEATS[monoid.extreme]} extreme;",
             "index = better ? terms1[i] : index;",
             *_each("j", "0", "GROUP - 1", ["kept[j] = better ? terms0[i + j] : kept[j];"]),
             *of_all,
         ], "i += GROUP"),
-        "float behind = terms1[GROUP - 1] - terms1[0];",
+        f"{real} behind = terms1[GROUP - 1] - terms1[0];",
         *_each("j", "GROUP - 2", "0", [
             "behind = kept[j] == extreme ? terms1[j] - terms1[0] : behind;",
         ], "--j"),
@@ -116,10 +124,12 @@ def _index(monoid: Monoid) -> tuple[list[str], str, list[str]]:
     return lines, "first + index", needs
 
 
-def _taken(monoid: Monoid, into: str, value: str) -> tuple[list[str], list[str]]:
+def _taken(monoid: Monoid, into: str, value: str, real: str) -> tuple[list[str], list[str]]:
     """The extreme of a variable and a value becomes the variable's; and the helpers of that."""
     extreme = PUBLIC[monoid.extreme]
-    body, (found,), needs = definition(lambda a, b: (extreme(a, b),), [into, value], f"{into}_")
+    body, (found,), needs = definition(
+        lambda a, b: (extreme(a, b),), [into, value], f"{into}_", real=real
+    )
     return [*body, f"{into} = {found};"], needs
 
 
@@ -142,21 +152,21 @@ def gathered(plan: KernelPlan, e: Epilogue) -> dict[str, Any]:
     Returns:
         Lines of C: `gathers` that declare arrays, `combines` behind all terms.
     """
-    declared, ends = [], []
+    declared, ends, real = [], [], real_of(plan)
     for fold in e.at_once:
         count, slots = _count(plan, e, fold), len(fold.offsets)
         named = [term for term in fold.terms if isinstance(term, str)]
-        declared += [f"float {_array(term)}[{slots}][{count}];" for term in named]
+        declared += [f"{real} {_array(term)}[{slots}][{count}];" for term in named]
         for slot in range(slots):
             into = [f"{name}[m][{slot}][0]" for name in fold.names]
             terms = [
-                f"{_array(term)}[{slot}]" if isinstance(term, str) else literal(term)
+                f"{_array(term)}[{slot}]" if isinstance(term, str) else literal_of(term, real)
                 for term in fold.terms
             ]
             sizes = [count]
             if not MONOIDS[fold.monoid].relative:
                 index = named[-1]
-                terms.append(_first(e, index))
+                terms.append(_first(plan, e, index))
                 sizes.append(_group(plan, e, fold) if is_column(e, index) else 1)
             given = ", ".join((*into, *terms))
             ends.append(f"combine_all_{fold.monoid}<{', '.join(map(str, sizes))}>({given});")
@@ -215,16 +225,18 @@ def is_column(e: Epilogue, term: str) -> bool:
     """Whether a term is the number of its element's column, and nothing else."""
     columns = {name for name, along in e.coordinates if along == COLUMN}
     return any(
-        s.result == term and s.function == "cast" and s.dtype == F32 and s.args[0] in columns
+        s.result == term and s.function == "cast" and s.dtype in (F32, F64) and s.args[0] in columns
         for s in e.statements
     )
 
 
-def _first(e: Epilogue, term: str) -> str:
+def _first(plan: KernelPlan, e: Epilogue, term: str) -> str:
     """What is added to an index that is left: the lane's first column, of indices that lie behind
     it, else nothing.
     """
-    return f"(float)({e.column_base} + {e.column_of_lane})" if is_column(e, term) else "0.0f"
+    real = real_of(plan)
+    base = f"({real})({e.column_base} + {e.column_of_lane})"
+    return base if is_column(e, term) else literal_of(0.0, real)
 
 
 def _array(term: str) -> str:

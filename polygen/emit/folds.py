@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from polygen.emit.doubles import literal_of
 from polygen.emit.element_types import name_of
-from polygen.emit.functions import FAST_BITS, is_relative, literal
+from polygen.emit.functions import FAST_BITS, is_relative
 from polygen.emit.leaves import scaled, size_name
 from polygen.emit.names import c_name
 from polygen.frontend.dtypes import DType
@@ -72,9 +73,9 @@ def appended(monoid: str, into: Sequence[str], values: Sequence[str]) -> str:
     return combined(f"{monoid}_later" if MONOIDS[monoid].later else monoid, into, values)
 
 
-def identities(monoid: str) -> list[str]:
-    """The components of nothing."""
-    return [literal(value) for value in MONOIDS[monoid].identity]
+def identities(monoid: str, real: str = "float") -> list[str]:
+    """The components of nothing, in the C type in which terms are combined."""
+    return [literal_of(value, real) for value in MONOIDS[monoid].identity]
 
 
 def exchanged(monoid: str, names: Sequence[str], masks: Sequence[int]) -> list[str]:

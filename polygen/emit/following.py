@@ -17,9 +17,9 @@ from polygen.emit.leaf.finish_folds import finish_lines
 from polygen.emit.leaf.merge_keys import merge_helpers, row_of_keys
 from polygen.emit.leaf.tally import tally_monoids
 from polygen.emit.leaf.walk_row import walk_lines
-from polygen.emit.leaves import size_name
+from polygen.emit.leaves import real_of, size_name
 from polygen.emit.names import c_name
-from polygen.emit.row_places import coordinates
+from polygen.emit.row_places import coordinates, kept_bytes
 from polygen.frontend.monoids import MONOIDS
 from polygen.lower.follow_work import Settle, Walk
 from polygen.lower.key_parts import AFTER
@@ -33,7 +33,7 @@ _TOGETHER, _OF_KEYS = {PART: 8, ELEMENT: 4}, {PART: 4}
 
 def combining(plan: KernelPlan) -> tuple[list[str], list[str]]:
     """Functions that combine, in C, and the helpers that they and the results call."""
-    lines, helpers = [], []
+    lines, helpers, real = [], [], real_of(plan)
     folded = plan.following is not None and plan.scores is None
     rows = split_of(plan).rows if folded else ()
     late = (fold for one in rows for fold in one.folds)
@@ -46,11 +46,14 @@ def combining(plan: KernelPlan) -> tuple[list[str], list[str]]:
     for name in dict.fromkeys(made):
         monoid = MONOIDS[name]
         left, right = ([f"{side}{at}" for at in range(len(monoid.identity))] for side in "ab")
-        parameters = [f"float& {one}" for one in left] + [f"const float {one}" for one in right]
+        parameters = [f"{real}& {one}" for one in left]
+        parameters += [f"const {real} {one}" for one in right]
         for suffix, function in (("", monoid.combine), ("_later", monoid.later)):
             if function is None:
                 continue
-            body, results, needs = definition(function, [*left, *right], fast=monoid.short)
+            body, results, needs = definition(
+                function, [*left, *right], fast=monoid.short, real=real
+            )
             helpers += needs
             head = f"combine_{name}{suffix}({', '.join(parameters)})"
             lines += [
@@ -60,9 +63,9 @@ def combining(plan: KernelPlan) -> tuple[list[str], list[str]]:
                 "}",
             ]
         if any(one.monoid == name for e in plan.epilogues for one in e.at_once):
-            all_at_once, needs = function_of_all(name, parameters[: len(left)])
+            all_at_once, needs = function_of_all(name, parameters[: len(left)], real)
             lines, helpers = [*lines, *all_at_once], [*helpers, *needs]
-        helpers += definition(lambda *v, m=monoid: (m.finish(*v),), left)[2]
+        helpers += definition(lambda *v, m=monoid: (m.finish(*v),), left, real=real)[2]
     for group in (*plan.groups, *rows_first):
         for one in group.leaves:
             if isinstance(one.work, Settle):
@@ -102,7 +105,9 @@ def following(plan: KernelPlan) -> dict[str, Any] | None:
         "entry": after.entry,
         "threads": after.threads,
         "blocks": " + ".join(blocks),
-        "bytes": f"4 * ({' + '.join(elements)})",
+        "bytes": " + ".join(
+            [f"{after.real.bytes} * ({' + '.join(elements)})", *map(kept_bytes, after.kept)]
+        ),
         "alignment": after.alignment,
         "lines": lines,
         "sizes": ", ".join(f"int {size_name(name)}" for name in plan.program.sizes),

@@ -15,6 +15,7 @@ from polygen.emit.leaf.multiply_wgmma import product_functions, product_wrapper
 from polygen.emit.leaves import double_of_words, sum_register
 from polygen.emit.row_groups import group_parts
 from polygen.emit.tile_domain import walk_parts
+from polygen.frontend.dtypes import F64
 from polygen.hardware.quad_pairs import part_registers
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.buffers import Buffer, Rows
@@ -27,10 +28,12 @@ from polygen.lower.work import Boxes, Copy, Fill, Load, Move, Product, Stream
 
 # Files of templates/instructions in their order.
 _ORDER = (
-    "copies", "fragment_loads", "round_to_tf32", "split_to_tf32", "mma", "words", "places",
+    "copies", "fragment_loads", "round_to_tf32", "split_to_tf32", "mma", "words", "double_words",
+    "places",
     "tensor_map", "mbarrier", "cluster", "mbarrier_wait", "map_prefetch", "box_load",
     "box_load_once", "box_multicast", "panels_out", "portions", "warm", "near", "panels_in",
-    "pieces", "pack", "pack_apart", "chunks", "gathered", "page_at", "scattered", "computed",
+    "pieces", "pack", "pack_apart", "chunks", "wide_chunks", "gathered", "page_at", "scattered",
+    "computed",
     "pairs", "staged", "shared_words", "wgmma", "scan", "cursor", "block_address", "partial_sums",
     "row_numbers", "wait_across", "row_groups", "tile_domain", "dots", "row_edge", "store_computed",
 )  # fmt: skip
@@ -65,11 +68,15 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
     lines = [line for work in plan.of(Lines) for line in work.moved]
     if any(line.shifted is not None and isinstance(line.access, Read) for line in lines):
         needed.add("row_edge")
+    if "words" in needed and plan.program.real == F64:
+        needed.add("double_words")
     computed = computed_chunks(plan)
     if any(work.load is not None for work in plan.of(Make)):
         needed.add("fragment_loads")
     if computed or plan.of(Make):
         needed |= {"pack", "chunks", "computed"}
+    if any(fetch.tensor.dtype.bytes > WORD for one in computed for fetch in one.fetches):
+        needed.add("wide_chunks")
     if any(work.pairs is not None for work in plan.of(Make)):
         needed.add("pairs")
     by_index = [fetch.rows for one in computed for fetch in one.fetches]

@@ -141,7 +141,8 @@ def _comment(plan: KernelPlan, argument: Argument) -> str:
         "pointer": f"address of {tensor}",
         "stride": f"int, elements from one index of axis {argument.axis} of {argument.tensor} to "
         "the next; 0 where there is one index",
-        "workspace": "address of room for parts of folds, f32, written and read by both launches",
+        "workspace": f"address of room for parts of folds, {plan.program.real}, written and read "
+        "by both launches",
         "map": f"128 bytes by value, the tensor map of {tensor}: boxes of "
         f"{' x '.join(map(str, argument.box))} elements along {_axes(argument, tensor)}, swizzle "
         f"{argument.swizzle} bytes",

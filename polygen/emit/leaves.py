@@ -62,8 +62,13 @@ def set_of(sets: int) -> str:
 
 
 def real_type(dtype: DType) -> str:
-    """The C type in which everything behind sums is computed."""
+    """The C type of a number that is computed."""
     return "double" if dtype == F64 else "float"
+
+
+def real_of(plan: KernelPlan) -> str:
+    """The C type in which everything behind a kernel's sums is computed."""
+    return real_type(plan.program.real)
 
 
 def double_of_words(words: str, low: object, high: object) -> str:
@@ -93,6 +98,18 @@ def pair_of_sums(
             f"from_f16((unsigned short)({shared} >> 16))",
         ),
     }[dtype.name]
+
+
+def shared_number(address: str, real: str) -> str:
+    """C text of a number of type `real` at an address in shared memory."""
+    return f"read_{'double' if real == 'double' else 'sum'}({address})"
+
+
+def write_number(address: str, value: str, real: str) -> str:
+    """C text of a call that writes a number of type `real` to an address in shared memory."""
+    if real == "double":
+        return f"write_double({address}, {value})"
+    return f"write_word({address}, __float_as_uint({value}))"
 
 
 def made_sums(plan: KernelPlan, sums: str) -> list[str]:
@@ -177,7 +194,10 @@ def element_of(access: Read, kind: str, row: str, column: str) -> str:
         return f"from_{kind}(__ldg({position(access, row, column)}))"
     place = row if access.kind == "row" else column
     own = f"max({place} - ({access.first}), 0)"  # of tiles behind the end the last is read
-    return f"read_sum({access.shared}_at + ({access.start} + {own}) * 4)"
+    real = access.tensor.dtype
+    return shared_number(
+        f"{access.shared}_at + ({access.start} + {own}) * {real.bytes}", real_type(real)
+    )
 
 
 def row_at(rows: Rows, row: str) -> str:
@@ -205,30 +225,30 @@ def if_stored(write: Write, row: str, column: str) -> str:
     return f"if (const int {named} = {stored_row(write, row, column)}; {named} >= 0) "
 
 
-def coordinate(along: Along, row: str, column: str, step: str = "") -> str:
-    """C text of a coordinate as a float, `step` columns after `column`.
+def coordinate(along: Along, row: str, column: str, step: str = "", *, real: str = "float") -> str:
+    """C text of a coordinate as a number of type `real`, `step` columns after `column`.
 
     The step is added in floats, which is exact below 2^24, so that one conversion serves a vector.
     """
     if along.more or along.modulo or along.per > 1:
-        return _coordinate_of_digits(along, row, f"({plus_text(column, step)})")
+        return _coordinate_of_digits(along, row, f"({plus_text(column, step)})", real)
     at = {"m": row, "n": column}.get(along.dim, along.dim)
     at = f"({ROWS_BEFORE} + {at})" if along.group else at
     text = at if along.scale == 1 else f"({at}) * {along.scale}"
-    text = f"(float)({plus(text, along.offset)})"
+    text = f"({real})({plus(text, along.offset)})"
     if along.dim != "n" or not step:
         return text
     return f"{text} + " + (step if along.scale == 1 else f"{along.scale} * {step}")
 
 
-def _coordinate_of_digits(along: Along, row: str, column: str) -> str:
-    """C text of a sum of digits as a float."""
+def _coordinate_of_digits(along: Along, row: str, column: str, real: str) -> str:
+    """C text of a sum of digits as a number."""
     terms = []
     for one in along.terms:
         at = {"m": f"({row})", "n": column}.get(one.dim, one.dim)
         digit = Step("", one.per, one.modulo).of(at)
         terms.append(digit if one.scale == 1 else f"{digit} * {one.scale}")
-    return f"(float)({plus(' + '.join(terms), along.offset)})"
+    return f"({real})({plus(' + '.join(terms), along.offset)})"
 
 
 def plus_text(text: str, more: str) -> str:
@@ -267,7 +287,7 @@ def parameter(plan: KernelPlan, argument: Argument) -> str:
     if argument.kind == "scalar":
         return f"float {name}"
     if argument.kind == "workspace":
-        return f"float* __restrict__ {name}"
+        return f"{real_of(plan)}* __restrict__ {name}"
     if argument.kind == "map":
         return f"const __grid_constant__ TensorMap {name}"
     tensor = plan.program.tensors[argument.tensor]

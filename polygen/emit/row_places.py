@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from polygen.emit.folds import split_of
+from polygen.emit.folds import extent_text, split_of
 from polygen.emit.leaves import plus, scaled, size_name
 from polygen.emit.names import c_name
 from polygen.frontend.forms import Form
 from polygen.frontend.program import Affine, Gathered, Index, Tensor, Within
 from polygen.lower.accesses import Step
-from polygen.lower.launch import stride_argument, workspace_argument
+from polygen.lower.launch import KEPT_ALIGNMENT, KeptRows, stride_argument, workspace_argument
 from polygen.lower.plan import KernelPlan
 from polygen.poly.digits import peeled
 from polygen.poly.whole_rows import iterator
 
-_C_TYPES = {2: "unsigned short", 4: "float"}
+_C_TYPES = {2: "unsigned short", 4: "float", 8: "double"}
 
 
 def kept_declared(plan: KernelPlan) -> list[str]:
@@ -40,7 +40,14 @@ def kept_declared(plan: KernelPlan) -> list[str]:
         room = f"reinterpret_cast<unsigned char*>({workspace}) + {' + '.join(before)}"
         lines.append(f"{kind}* const {one.name} = reinterpret_cast<{kind}*>({room});")
         before.append(f"{sizes[0]} * {steps[0]} * {one.item}" if steps else f"{row} * {one.item}")
-    return [*lines, f"const long long kept_end = ({' + '.join(before)}) / 4;"]
+    return [*lines, f"const long long kept_end = ({' + '.join(before)}) / {after.real.bytes};"]
+
+
+def kept_bytes(one: KeptRows) -> str:
+    """The room of such a matrix, in C of the host."""
+    *rows, row = one.extents or (1,)
+    chunks = f"({size_name(row)} + {one.multiple - 1}LL) / {one.multiple}"
+    return f"{extent_text(rows)} * ({chunks}) * {KEPT_ALIGNMENT}"
 
 
 def _both(one: Iterable[str], other: Iterable[str]) -> Iterable[tuple[str, str]]:

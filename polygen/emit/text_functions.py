@@ -122,6 +122,11 @@ def _turned(called: Called) -> Any:
     return (low | high << 32) >> (shift & 31) & _WORD
 
 
+def _double(high: Any, low: Any) -> Any:
+    """The number of 64 bits that two words are."""
+    return as_float(low & _WORD | (high & _WORD) << 32)
+
+
 FUNCTIONS: dict[str, Handler] = {
     "combine_": _combine,
     "from_": _number,
@@ -137,6 +142,7 @@ FUNCTIONS: dict[str, Handler] = {
     "__float_as_int": lambda called: as_bits(called.arguments[0].value),
     "__double2loint": lambda called: as_bits(called.arguments[0].value) & _WORD,
     "__double2hiint": lambda called: as_bits(called.arguments[0].value) >> 32 & _WORD,
+    "__hiloint2double": lambda called: _double(*called.values),
     "__uint_as_float": lambda called: as_float(called.arguments[0].value),
     "__int_as_float": lambda called: as_float(called.arguments[0].value),
 }

@@ -1,16 +1,19 @@
 """Programs in double precision: sums of f64, and everything behind them computed in it.
 
-Numbers of 64 bits are products' operands, and what their results meet; nothing else computes in
-them. What a double would lose, or no kernel does with it yet, is refused by name.
+Numbers of 64 bits are products' operands, and what these are computed of, and what their results
+meet; nothing else computes in them. What a double would lose, or no kernel does with it yet, is
+refused by name.
 """
 
 from __future__ import annotations
 
 from polygen.errors import DTypeError, UnsupportedProgram
-from polygen.frontend.dtypes import F32, F64
+from polygen.frontend.closure import needed
+from polygen.frontend.dtypes import BOOL, F32, F64, S32
 from polygen.frontend.program import Contraction, Program
 
-_BESIDE = (F64, F32)  # what a double is read from, and stored as
+_READ = (F64, F32)  # what a double is read from
+_STORED = (*_READ, S32, BOOL)  # and stored as: indices and truth values as well
 
 
 def check_doubles(program: Program) -> None:
@@ -18,7 +21,7 @@ def check_doubles(program: Program) -> None:
 
     Raises:
         DTypeError: f64 where sums are of another type, or beside types that no double meets.
-        UnsupportedProgram: operands that are computed, folds, groups or rows by index of f64.
+        UnsupportedProgram: products of products, groups or rows by index of f64.
     """
     tensors = (*program.inputs, *program.outputs)
     wide = any(tensor.dtype == F64 for tensor in tensors)
@@ -33,32 +36,36 @@ def check_doubles(program: Program) -> None:
                 nearest=f"Use {F32}, or operands of f64",
             )
         for access in product.reads:
-            if access.name not in program.tensors:
-                _refuse(program, product, f"the operand {access.name}, which is computed")
-    if program.folds:
-        _refuse(program, program.contractions[0], f"{program.folds[0].name}, a fold")
+            behind = needed(program.statements, [access.name])
+            if any(isinstance(one, Contraction) for one in behind):
+                what = f"the operand {access.name}, in which a product is"
+                apart = "Return that product from one function, and multiply it in a second"
+                _refuse(program, product, what, "operands are computed of arguments", apart)
     if program.ends or program.gathered:
-        _refuse(program, program.contractions[0], "rows in groups or by index")
-    for tensor in tensors:
-        if tensor.dtype not in _BESIDE:
-            raise DTypeError(
-                f"{tensor} beside products of f64",
-                where=program.name,
-                nearest=f"Use {' or '.join(map(str, _BESIDE))}",
-            )
+        why = "rows are neither counted in groups nor named by others"
+        first = program.contractions[0]
+        _refuse(program, first, "rows in groups or by index", why, "Use tf32, or take rows outside")
+    for legal, some in ((_READ, program.inputs), (_STORED, program.outputs)):
+        for tensor in some:
+            if tensor.dtype not in legal:
+                raise DTypeError(
+                    f"{tensor} beside products of f64",
+                    where=program.name,
+                    nearest=f"Use {' or '.join(map(str, legal))}",
+                )
     for one in program.pointwise:
-        if one.function == "cast" and one.dtype not in _BESIDE:
+        if one.function == "cast" and one.dtype not in _STORED:
             raise DTypeError(
                 f"{one.write.name} is rounded to {one.dtype} beside products of f64",
                 where=program.name,
-                nearest=f"Use {' or '.join(map(str, _BESIDE))}",
+                nearest=f"Use {' or '.join(map(str, _READ))}",
             )
 
 
-def _refuse(program: Program, product: Contraction, what: str) -> None:
+def _refuse(program: Program, product: Contraction, what: str, why: str, nearest: str) -> None:
     raise UnsupportedProgram(
         f"products of f64 with {what}",
         where=f"{program.name}, {product.name}",
-        why="only sums of arguments, and pointwise functions behind them, are computed in f64",
-        nearest="Use tf32 or f32, or compute it outside",
+        why=f"where sums are of f64, {why}",
+        nearest=nearest,
     )

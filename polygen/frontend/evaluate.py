@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from polygen.errors import ArgumentError
-from polygen.frontend.dtypes import F32
+from polygen.frontend.dtypes import F32, DType
 from polygen.frontend.exact import exact
 from polygen.frontend.forms import Form
 from polygen.frontend.functions import TABLE
@@ -40,7 +40,7 @@ from polygen.frontend.program import (
     Statement,
     Within,
 )
-from polygen.frontend.rounding import round_to
+from polygen.frontend.rounding import as_computed, round_to
 
 Array = np.ndarray[Any, Any]
 
@@ -80,8 +80,9 @@ def evaluate(
         sizes: values of the symbolic dims; those missing are read off the arrays.
         round_outputs: round and store each output in its dtype; otherwise leave it in float64. tf32
             operands are used as they are: rounding them is the tensor core's doing.
-        single: round constants, and what each pointwise function gives, to f32 as kernels do. How
-            far that is from the float64 values says how much the program makes of a rounding.
+        single: round constants, and what each pointwise function gives, to f32 as kernels do; or
+            nearly to f64, beside sums of it. How far that is from the float64 values says how much
+            the program makes of a rounding.
         moved: by which share of its terms' magnitudes each sum is moved whose operands are
             computed: what the program makes of operands that are as far off.
 
@@ -117,6 +118,7 @@ def _run(
     """All values, by name."""
     values = dict(given)
     names = {tensor.name for tensor in program.outputs}
+    real = program.real if single else None
     for statement in program.statements:
         name = statement.write.name
         with np.errstate(all="ignore"):
@@ -132,11 +134,11 @@ def _run(
                     values[name] = values[name] + more[program.rest.last.outputs[0].name]
             elif isinstance(statement, Fold):
                 value = _fold(statement, values, extents)
-                values[name] = round_to(value, F32) if single else value
+                values[name] = as_computed(value, real) if real else value
             else:
                 keep = name in names and not round_outputs
-                value = _pointwise(statement, values, extents, keep, single)
-                value = round_to(value, F32) if single else value
+                value = _pointwise(statement, values, extents, keep, real)
+                value = as_computed(value, real) if real else value
                 values[name] = _placed(program, statement, value, values, extents)
     return values
 
@@ -263,13 +265,13 @@ def _pointwise(
     values: Mapping[str, Array],
     extents: Mapping[str, int],
     keep: bool,
-    single: bool,
+    real: DType | None,
 ) -> Array:
     """Applies the function over the whole domain; `keep` leaves out a cast's rounding."""
     ranges = _extents(statement, extents)
     iterators, shape = tuple(ranges), tuple(ranges.values())
     args = [_operand(arg, values, ranges, extents) for arg in statement.args]
-    if single:
+    if real == F32:
         args = [round_to(a, F32) if isinstance(a, float) else a for a in args]
     if statement.function != "cast":
         result = TABLE[statement.function].reference(*args)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from polygen.errors import DTypeError
 from polygen.frontend.describing import describe
-from polygen.frontend.dtypes import BF16, BOOL, F16, F32, F64, TF32, U8, DType
+from polygen.frontend.dtypes import BF16, BOOL, F16, F32, TF32, U8, DType
 from polygen.frontend.nodes import (
     GroupNode,
     InputNode,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from polygen.frontend.trace import Trace
 
 # Arguments whose type computed operands take that meet no argument.
-_IMPLYING = tuple(one for one in MATMUL_DTYPES if one not in (F32, F64, U8))
+_IMPLYING = tuple(one for one in MATMUL_DTYPES if one not in (F32, U8))
 
 
 def rounded(
@@ -54,7 +54,7 @@ def rounded(
         reason = f"the other operand is {kind}" if given else f"it comes from {kind}"
         raise DTypeError(
             f"{text}: the computed operand {operand} is {computed[0].dtype}",
-            why=f"{reason}; only 16-bit types and tf32 are implied"
+            why=f"{reason}; only 16-bit types, tf32 and f64 are implied"
             + ", and in front of products f32" * chained,
             nearest=_nearest(operand, computed[0], kind, bool(given), _keeps_rows(left, right)),
         )

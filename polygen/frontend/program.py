@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from polygen.brief import Brief
-from polygen.frontend.dtypes import DType
+from polygen.frontend.dtypes import F32, F64, DType
 from polygen.frontend.forms import Form
 from polygen.frontend.indices import Affine as Affine
 from polygen.frontend.indices import Dim as Dim
@@ -316,6 +316,11 @@ class Program(Brief):
     def pointwise(self) -> tuple[Pointwise, ...]:
         """The statements that map."""
         return tuple(s for s in self.statements if isinstance(s, Pointwise))
+
+    @property
+    def real(self) -> DType:
+        """In what everything behind sums is computed: f64 where sums are, f32 else."""
+        return F64 if any(one.dtype == F64 for one in self.contractions) else F32
 
     @property
     def folds(self) -> tuple[Fold, ...]:

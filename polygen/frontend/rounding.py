@@ -12,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from polygen.frontend.dtypes import BOOL, F64, TF32, DType
+from polygen.frontend.dtypes import BOOL, F32, F64, TF32, DType
 from polygen.frontend.dtypes import dtype as to_dtype
 
 
@@ -45,6 +45,24 @@ def round_to(values: Any, dtype: object) -> np.ndarray[Any, np.dtype[np.float64]
         if kind == TF32:
             return single.astype(np.float64)
         return single.astype(kind.numpy).astype(np.float64)
+
+
+_LESS = 49  # bits of the mantissa, of 52: what functions and the order of terms may lose, and more
+
+
+def as_computed(values: Any, real: DType) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """What a kernel that computes in `real` may have of values, a statement at a time.
+
+    Args:
+        values: float64, any shape.
+        real: f32, to which values are rounded; or f64, in which the values are themselves: they
+            lose their last digits then, so that what a program makes of these shows.
+    """
+    if real == F32:
+        return round_to(values, F32)
+    part, exponent = np.frexp(np.asarray(values, np.float64))
+    shorter = np.rint(np.ldexp(part, _LESS + 1))
+    return np.asarray(np.ldexp(shorter, exponent - _LESS - 1), np.float64)
 
 
 def nearest_tf32(values: Any) -> np.ndarray[Any, np.dtype[np.float64]]:

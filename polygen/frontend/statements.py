@@ -26,7 +26,7 @@ from polygen.frontend.addressing import (
     unview,
 )
 from polygen.frontend.describing import describe
-from polygen.frontend.dtypes import BOOL, F32, S32, STORED, TF32, DType
+from polygen.frontend.dtypes import BOOL, F32, F64, S32, STORED, TF32, DType
 from polygen.frontend.forms import Form, composed, inverse
 from polygen.frontend.indexing import form_of, index_of, moved
 from polygen.frontend.iterators import Iterators
@@ -284,7 +284,8 @@ class Builder:
         if dtype is None and node.dtype == BOOL:
             dtype = BOOL
         if dtype is None and is_folded(node):
-            dtype = S32 if node.dtype == S32 else F32
+            wide = F64 if self.first[root].operand == F64 else F32
+            dtype = S32 if node.dtype == S32 else wide
         if dtype is None:
             operand = self.first[root].operand
             dtype = default_output(operand, bare=isinstance(node, ProductNode))

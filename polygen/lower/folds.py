@@ -162,6 +162,7 @@ def following(
         tuple(groups.values()),
         tuple(one.parts for one in parts),
         tuple(KeptRows(k.tensor.name, k.tensor.dims, k.tensor.dtype.bytes) for k in split.kept),
+        split.main.real,
     )
 
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from polygen.frontend.dtypes import F32, DType
 from polygen.frontend.indices import size_value
 from polygen.frontend.program import Dim, Program, Tensor
 
-_PART_BYTES = 4  # f32
 KEPT_ALIGNMENT = 16  # bytes to a multiple of which rows of kept matrices are lengthened
 
 
@@ -204,7 +204,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of one fold in the workspace, f32: component c of part q of result r.
+    """The parts of one fold in the workspace, as computed: component c of part q of result r.
 
     Attributes:
         value: the fold's result.
@@ -288,6 +288,7 @@ class Following:
         groups: of results: blocks of the first, then those of the next, along x.
         parts: in the workspace, one behind the other.
         kept: before them.
+        real: the type of parts.
     """
 
     entry: str
@@ -296,6 +297,7 @@ class Following:
     groups: tuple[Results, ...]
     parts: tuple[Parts, ...]
     kept: tuple[KeptRows, ...] = ()
+    real: DType = F32
 
     def grid(self, sizes: Mapping[str, int]) -> int:
         """Blocks along x."""
@@ -312,14 +314,14 @@ class Following:
 
     def workspace(self, sizes: Mapping[str, int]) -> int:
         """Bytes of what lies between both launches; their content before is of no account."""
-        parts = _PART_BYTES * sum(parts.elements(sizes) for parts in self.parts)
+        parts = self.real.bytes * sum(parts.elements(sizes) for parts in self.parts)
         return parts + sum(one.bytes(sizes) for one in self.kept)
 
     @property
     def alignment(self) -> int:
         """Bytes at a multiple of which the workspace begins."""
         whole_rows = self.kept or any(group.merged for group in self.groups)
-        return KEPT_ALIGNMENT if whole_rows else _PART_BYTES
+        return KEPT_ALIGNMENT if whole_rows else self.real.bytes
 
 
 def _extent(dim: Dim, sizes: Mapping[str, int]) -> int:

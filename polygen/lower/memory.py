@@ -72,7 +72,7 @@ def memory(
     found += _rest(matched, tiles)
     found += _panels(schedule, work, tiles)
     found += _landings(schedule, matched, tiles)
-    found += _given(schedule, work, tiles)
+    found += _given(schedule, matched, work, tiles)
     found += _norms(schedule, matched, work, tiles)
     if barriers is not None or schedule.specialised:
         found += barrier_buffers(barriers)
@@ -192,14 +192,14 @@ def _landings(schedule: Schedule, matched: Match, tiles: Tiling) -> list[Buffer]
     ]  # fmt: skip
 
 
-def _given(schedule: Schedule, work: Pointwork, tiles: Tiling) -> list[Buffer]:
+def _given(schedule: Schedule, matched: Match, work: Pointwork, tiles: Tiling) -> list[Buffer]:
     """What agents that share rows have of them, pass by pass: a number for each component.
 
     Of blocks that share rows every agent gets a part from each.
     """
     if tiles.warps[1] * tiles.beside == 1:
         return []
-    rows, agents = tiles.warp[0] * SUM_BYTES * tiles.beside, workers(schedule, tiles)
+    rows, agents = tiles.warp[0] * matched.real.bytes * tiles.beside, workers(schedule, tiles)
     slots = LANDING_SLOTS if tiles.beside > 1 else 1
     return [
         Buffer(
@@ -217,7 +217,8 @@ def _norms(schedule: Schedule, matched: Match, work: Pointwork, tiles: Tiling) -
     return [
         Buffer(
             f"{NORMS}_{one.ring}", "norms", 0, 1,
-            tiles.warp["mn".index(one.role)] * len(one.results) * SUM_BYTES, chunk_bytes(), agents,
+            tiles.warp["mn".index(one.role)] * len(one.results) * matched.real.bytes, chunk_bytes(),
+            agents,
             note="what is folded of rows of " + matched.operand(one.ring).tensor.name,
         )
         for one in work.ring_folds(matched)

@@ -187,7 +187,7 @@ def check_tallies(plan: KernelPlan) -> tuple[Proof, ...]:
         room = plan.buffer(one.norms)
         agents = plan.places[-1].agents
         if (room.slot_bytes, room.owners, room.slots) != (
-            4 * one.rows * len(one.of.results), agents, 1
+            plan.program.real.bytes * one.rows * len(one.of.results), agents, 1
         ):  # fmt: skip
             raise VerifyError(
                 f"{one.norms}: results of {one.rows} rows in {room}", where=plan.entry

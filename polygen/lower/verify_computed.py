@@ -255,7 +255,8 @@ def _check_fetch(plan: KernelPlan, of: Computed, fetch: Fetch, one: Element, fir
     elif inside > 1:  # which no chunk may leave
         wanted = "group" if inside % elements == 0 else "elements of their own"
     size = one.tensor.dtype.bytes
-    words = {"scalar": 0, "row": 1, "group": 1}.get(wanted, -(-elements * size // 4))
+    alone = -(-size // 4)
+    words = {"scalar": 0, "row": alone, "group": alone}.get(wanted, -(-elements * size // 4))
     if fetch.kind != wanted or (fetch.first, fetch.words) != (first, words):
         raise VerifyError(
             f"{fetch.tensor.name} is read as {fetch.kind} into {fetch.words} words from "

@@ -116,7 +116,8 @@ def _check_given(plan: KernelPlan, one: FoldPart) -> None:
             continue
         buffer, agents = plan.buffer(work.given), plan.places[-1].agents
         numbers = sum(len(fold.terms) for fold in work.epilogue.folds) * plan.tiles.warp[0]
-        if buffer.slot_bytes != 4 * numbers or (buffer.owners, buffer.slots) != (agents, 1):
+        room = (plan.program.real.bytes * numbers, agents, 1)
+        if (buffer.slot_bytes, buffer.owners, buffer.slots) != room:
             raise VerifyError(f"{one.value}: {numbers} numbers in {buffer}", where=plan.entry)
         if work.epilogue.sharing != plan.tiles.warps[1]:
             raise VerifyError(f"{one.value}: no warp has whole rows", where=plan.entry)

@@ -72,7 +72,7 @@ def chunk_words(operand: Operand, one: Element) -> int:
     axis = one.axis(operand.inner.dim)
     elements = chunk_bytes() // operand.tensor.dtype.bytes
     if axis is None or one.index[axis].per >= elements:
-        return 1
+        return -(-one.tensor.dtype.bytes // _WORD_BYTES)
     elements = -(-elements // one.index[axis].per)
     return -(-elements * one.tensor.dtype.bytes // _WORD_BYTES)
 

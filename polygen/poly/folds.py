@@ -151,7 +151,7 @@ class _Splitting:
         if not read:
             if isinstance(statement, Fold):
                 self.folds.append(statement)
-                self.main += terms(statement)
+                self.main += terms(statement, self.program.real)
                 self._add_result(statement, statement)
             else:
                 self.main.append(statement)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from polygen.errors import UnsupportedProgram
+from polygen.frontend.dtypes import F32, F64, DType
 from polygen.frontend.program import (
     Access,
     Contraction,
@@ -133,6 +134,11 @@ class Match:
     domain: tuple[tuple[int, int, int], ...] = ()
     box: PixelBox = ONE_LINE  # of a tile's rows, where these run along several axes
     joined: Joined | None = None  # sums of several axes that are one; `sums` has then none
+
+    @property
+    def real(self) -> DType:
+        """In what everything behind the sums is computed."""
+        return F64 if self.products[0].contraction.dtype == F64 else F32
 
     @property
     def counted(self) -> tuple[tuple[str, Dim], ...]:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.closure import needed
-from polygen.frontend.dtypes import F32
+from polygen.frontend.dtypes import DType
 from polygen.frontend.monoids import INDEX, MONOIDS
 from polygen.frontend.program import (
     Access,
@@ -88,13 +88,18 @@ def term(fold: str, component: int) -> str:
     return f"{fold}_{component}"
 
 
-def terms(fold: Fold) -> list[Pointwise]:
-    """What every element contributes, as values; numbers that all contribute are no values."""
+def terms(fold: Fold, real: DType) -> list[Pointwise]:
+    """What every element contributes, as values; numbers that all contribute are no values.
+
+    Args:
+        fold: of the program.
+        real: in what it computes: terms are not rounded.
+    """
     own = tuple(iterator for iterator, _ in fold.domain)
     return [
         Pointwise(
             f"{fold.name}_{at}", fold.domain, Access(term(fold.write.name, at), own), "cast",
-            (arg,), F32,
+            (arg,), real,
         )
         for at, arg in enumerate(fold.args)
         if not isinstance(arg, Constant)
@@ -210,7 +215,8 @@ def _result(program: Program, row: _Row, writers: Mapping[str, Statement]) -> Ro
     name = f"of_{row.value}"
     while name in program.tensors or name in program.sizes or name in writers:
         name += "_"
-    tensor = Tensor(name, F32, row.dims, tuple(range(len(row.dims))), F32.bytes)
+    real = program.real
+    tensor = Tensor(name, real, row.dims, tuple(range(len(row.dims))), real.bytes)
     return RowResult(row.value, tensor, row.folds, row.statements)
 
 
@@ -250,7 +256,7 @@ def _operand_fold(
             raise _refusal(program, fold, f"a fold of what comes of {statement.write}")
         wanted |= {a.name for a in statement.reads}
         statements.append(statement)
-    made = [*reversed(statements), *terms(fold)]
+    made = [*reversed(statements), *terms(fold, program.real)]
     for one in made:
         for access in one.reads:
             at_own_point = access.name in program.tensors or access.index == own

@@ -14,7 +14,8 @@
 4. That each element which a product reads is one that the statements compute is proved for all
    sizes.
 
-An element is rounded to the type that is multiplied, as the program says; what lies between is f32.
+An element is rounded to the type that is multiplied, as the program says; what lies between is f32,
+of f64 f64.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dataclasses import dataclass, replace
 
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.closure import needed
-from polygen.frontend.dtypes import BF16, F16, F32, TF32, DType
+from polygen.frontend.dtypes import BF16, F16, F32, F64, TF32, DType
 from polygen.frontend.program import (
     Access,
     Constant,
@@ -41,8 +42,8 @@ from polygen.frontend.program import (
 from polygen.poly.elements import Along, Compute, Element, composed
 
 Prologues = Mapping[str, tuple[Pointwise, ...]]
-COMPUTED_TYPES = (BF16, F16, TF32, F32)  # in which a computed operand is multiplied
-_ROUNDED = (BF16, F16, F32)  # that casts between its statements round to
+COMPUTED_TYPES = (BF16, F16, TF32, F32, F64)  # in which a computed operand is multiplied
+_ROUNDED = (BF16, F16, F32, F64)  # that casts between its statements round to
 
 
 @dataclass(frozen=True, slots=True)

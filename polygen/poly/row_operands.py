@@ -130,7 +130,7 @@ def row_prologue(program: Program, of: MadeRows, index: tuple[Along, ...]) -> Pr
     """
     statements: list[Pointwise] = []
     for one in of.rows.statements:
-        statements += terms(one) if isinstance(one, Fold) else [one]
+        statements += terms(one, program.real) if isinstance(one, Fold) else [one]
     kept = tuple(
         replace(
             one,

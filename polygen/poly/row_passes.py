@@ -26,7 +26,6 @@ from dataclasses import replace
 from polygen import isl
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.closure import needed
-from polygen.frontend.dtypes import F32
 from polygen.frontend.program import (
     Access,
     Argument,
@@ -109,7 +108,7 @@ class _Covering:
             wanted = [a.name for fold in own for a in fold.reads]
             mine = self._copies(wanted, number, last=False)
             row_folds = [self._row_fold(f, number) for f in own if isinstance(f, Fold)]
-            mine += [one for fold in row_folds for one in terms(fold)]
+            mine += [one for fold in row_folds for one in terms(fold, program.real)]
             by_pass.append(tuple(row_folds))
             later = [f for f in folds if self.level[f.write.name] - 1 > number]
             mine += self._hold(wanted, [*last, *(a.name for f in later for a in f.reads)], number)
@@ -117,12 +116,14 @@ class _Covering:
             made += mine
         mine = self._copies(last, count, last=True)
         outer = [self._renamed_fold(fold, count) for fold in outer]
-        mine += [one for fold in outer for one in terms(fold)]
+        mine += [one for fold in outer for one in terms(fold, program.real)]
         of |= {one.name: count for one in mine}
         needed_after = self._after(over_results)
         results = [
             Tensor(
-                result_of(f.write.name), F32, tuple(dict(f.domain)[it] for it in f.write.iterators)
+                result_of(f.write.name),
+                program.real,
+                tuple(dict(f.domain)[it] for it in f.write.iterators),
             )
             for f in folds
         ]
@@ -228,7 +229,7 @@ class _Covering:
                 return [
                     Pointwise(
                         f"{one.name}_h{number}", domain, Access(held_of(value), self._whole()),
-                        "cast", (given,), F32,
+                        "cast", (given,), self.program.real,
                     )
                 ]  # fmt: skip
         self.held.append("")
@@ -239,9 +240,10 @@ class _Covering:
         return {one.write.name for one in self.program.contractions}
 
     def _holdable(self, one: Pointwise) -> bool:
-        """Whether a value may be in the registers of sums, which are of f32."""
+        """Whether a value may be in the place of sums, which have what is computed behind them."""
         name = one.write.name
-        wide = all(product.dtype == F32 for product in self.program.contractions)
+        real = self.program.real
+        wide = all(product.dtype == real for product in self.program.contractions)
         own = name not in self.program.tensors and name not in self.operands
         return wide and own and one.dtype.kind == "float"
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from polygen.frontend.dtypes import BOOL, F32
+from polygen.frontend.dtypes import BOOL
 from polygen.frontend.forms import Form
 from polygen.frontend.indexing import index_of
 from polygen.frontend.program import (
@@ -281,7 +281,7 @@ def _of_products(program: Program) -> set[str]:
 def kept(program: Program, value: str, along: Mapping[str, int]) -> tuple[Kept, Pointwise]:
     """A matrix of the workspace, and the statement that stores a value there.
 
-    Numbers that are rounded to 16 bits are kept as such, all others as f32.
+    Numbers that are rounded to 16 bits are kept as such, all others as they are computed.
 
     Args:
         program: all statements.
@@ -293,7 +293,7 @@ def kept(program: Program, value: str, along: Mapping[str, int]) -> tuple[Kept, 
     while name in program.tensors or name in program.sizes:
         name += "_"
     cast = isinstance(writer, Pointwise) and writer.function == "cast"
-    dtype = writer.dtype if cast and writer.dtype.bits == 16 else F32
+    dtype = writer.dtype if cast and writer.dtype.bits == 16 else program.real
     sizes = dict(writer.domain)
     own = writer.write.iterators
     dims = tuple(sizes[it] for it in own)

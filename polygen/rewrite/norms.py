@@ -86,7 +86,7 @@ class _Rewriting:
     """One walk over the statements; what is made stands where what it replaces did."""
 
     def __init__(self, program: Program) -> None:
-        self.given = program
+        self.given, self.real = program, program.real
         self.fresh = Fresh(program.statements, (*program.tensors, *program.sizes))
         self.made: list[Statement] = []
         self.writers: dict[str, Statement] = {}
@@ -174,7 +174,9 @@ class _Rewriting:
             parts.append(value)
         while len(parts) > 1:
             parts[:2] = [self.pointwise(over, "add", tuple(parts[:2]))]
-        self._keep(Pointwise(self.fresh("R"), domain, product.write, "cast", (parts[0],), F32))
+        self._keep(
+            Pointwise(self.fresh("R"), domain, product.write, "cast", (parts[0],), self.real)
+        )
 
     def _both(self, product: Contraction) -> None:
         """A product of operands that are divided by lengths of their rows, or the like, both."""
@@ -202,7 +204,7 @@ class _Rewriting:
         over = Pointwise(product.name, domain, product.write, "mul", (), F32)
         for factor, places in factors:
             total = self.pointwise(over, "mul", (total, self._moved(factor, places, over)))
-        self._keep(Pointwise(self.fresh("R"), domain, product.write, "cast", (total,), F32))
+        self._keep(Pointwise(self.fresh("R"), domain, product.write, "cast", (total,), self.real))
 
     def _has_rows(self, element: Argument, summed: str) -> bool:
         """Whether it differs from row to row."""
@@ -371,7 +373,7 @@ class _Expansion:
         if element is None or not isinstance(element, Access):
             return element
         tensor = self.of.given.tensors.get(element.name)
-        if (tensor is not None and tensor.dtype == dtype) or dtype == F32:
+        if (tensor is not None and tensor.dtype == dtype) or dtype == self.of.real == F32:
             return element
         return self.of.pointwise(self.domain, "cast", (element,), dtype)
 

@@ -133,9 +133,6 @@ def test_the_model_knows_what_tensor_cores_do_in_double():
         (lambda x, w, b: x @ w.T + b, (*PLAIN, "bf16[N]"), DTypeError,
          "b: bf16.N.* beside products of f64.*Use f64 or f32"),
         (lambda x, w: (x @ w.T).astype("s8") * 2.0, PLAIN, DTypeError, "rounded to s8"),
-        (lambda x, w: (x @ w.T).sum(axis=1), PLAIN, UnsupportedProgram, "products of f64 with F"),
-        (lambda x, w: pg.relu(x) @ w.T, PLAIN, UnsupportedProgram, "operand .* computed"),
-        (lambda x, w, rows: x[rows] @ w.T, (*PLAIN, "s32[T]"), UnsupportedProgram, "is computed"),
     ],
 )  # fmt: skip
 def test_what_no_kernel_does_in_double(function, signature, error, words):

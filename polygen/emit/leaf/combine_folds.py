@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from polygen.emit.folds import array_text, combined, counts_text, exchanged, identities
 from polygen.emit.leaf.table import Text, block, leaf
+from polygen.emit.leaves import real_of
 from polygen.lower.follow_work import CombineParts, Meet
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.poly.follow_program import OTHER, OWN, PART
@@ -11,20 +12,22 @@ from polygen.poly.follow_program import OTHER, OWN, PART
 
 @leaf("begin_folds", "threads", Meet)
 def _(plan: KernelPlan, one: Leaf, work: Meet) -> Text:
+    real = real_of(plan)
     begun = [
         f"{name} = {value};"
         for fold in work.folds
-        for name, value in zip(fold.names, identities(fold.monoid), strict=True)
+        for name, value in zip(fold.names, identities(fold.monoid, real), strict=True)
     ]
     names = ", ".join(name for fold in work.folds for name in fold.names)
     values = ", ".join(fold.value for fold in work.folds)
     note = f"{one.statement}: nothing of {values} is combined yet"
-    return Text(block(*begun), note, (f"float {names};",))
+    return Text(block(*begun), note, (f"{real} {names};",))
 
 
 @leaf("combine_parts", "threads", CombineParts, (PART,))
 def _(plan: KernelPlan, one: Leaf, work: CombineParts) -> Text:
     (_, parts), *_ = work.folds
+    real = real_of(plan)
     declared = [f"const long long {work.count} = {counts_text(parts)};"]
     # Lanes beyond the last result read its parts, and store nothing.
     place = "fold_result" if work.shared else "min(fold_result, fold_results - 1)"
@@ -41,8 +44,8 @@ def _(plan: KernelPlan, one: Leaf, work: CombineParts) -> Text:
         for at, name in enumerate(fold.names):
             array = f"{name}_from"
             begin = array_text(plan, fold.value, at)
-            declared.append(f"const float* const {array} = {begin} + {place};")
-            lines.append(f"const float {name}_read = __ldcg({array} + {number} * fold_results);")
+            declared.append(f"const {real}* const {array} = {begin} + {place};")
+            lines.append(f"const {real} {name}_read = __ldcg({array} + {number} * fold_results);")
             read.append(f"{name}_read")
         combine.append(combined(fold.monoid, fold.names, read))
     if work.shared:
@@ -59,9 +62,9 @@ def _(plan: KernelPlan, one: Leaf, work: CombineParts) -> Text:
 def _(plan: KernelPlan, one: Leaf, work: Meet) -> Text:
     width = plan.device.warp_size
     size = f"[{work.warps}]" if work.shared else f"[{work.warps}][{width}]"
-    declared, lines, gives = [], [], []
+    declared, lines, gives, real = [], [], [], real_of(plan)
     for fold in work.folds:
-        declared.append(f"__shared__ float {', '.join(name + size for name in fold.given)};")
+        declared.append(f"__shared__ {real} {', '.join(name + size for name in fold.given)};")
         if work.shared:
             masks = [1 << bit for bit in range(width.bit_length() - 1)]
             lines += exchanged(fold.monoid, fold.names, masks)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from polygen.emit.ctext import pointwise
 from polygen.emit.element_types import converted, of_word
 from polygen.emit.functions import FAST_BITS
-from polygen.emit.leaves import plus, row_at, scaled
+from polygen.emit.leaves import double_of_words, plus, real_type, row_at, scaled
 from polygen.emit.names import c_name
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import DType
@@ -31,6 +31,7 @@ PACKED = {
     "bf16": "pack_bf16(made[2 * i], made[2 * i + 1])",
     "f16": "pack_f16(made[2 * i], made[2 * i + 1])",
     "tf32": "__float_as_uint(made[i])",
+    "f64": "(unsigned)(i % 2 ? __double2hiint(made[i / 2]) : __double2loint(made[i / 2]))",
     "f32": "__float_as_uint(made[i])",  # whose parts who loads fragments of it takes apart
 }
 # The copy engine rounds tf32 on its way; where no fragment load does, who computes it has to.
@@ -94,7 +95,8 @@ def element_lines(
             names[statement.result] = names[str(source)]  # rounding changes none of its numbers
         else:
             kept.append(statement)
-    return pointwise(tuple(kept), names, {result: "made[e]"}, dtype.bits <= FAST_BITS)
+    fast, real = dtype.bits <= FAST_BITS, real_type(dtype)
+    return pointwise(tuple(kept), names, {result: "made[e]"}, fast, real=real)
 
 
 def _half(of: Computed, statement: Compute) -> tuple[str, Fetch] | None:
@@ -128,7 +130,9 @@ def reads(of: Computed, words: str, row: str, column: str, left: str = "") -> li
             continue
         to, size = plus(words, fetch.first), fetch.tensor.dtype.bytes
         at = _address(fetch, row, column)
-        if fetch.kind == "row" or (fetch.kind == "group" and not left):
+        if size > _WORD_BYTES and fetch.kind != "run":
+            found += _wide(of, fetch, to, at, left)
+        elif fetch.kind == "row" or (fetch.kind == "group" and not left):
             found.append(f"*({to}) = read_one<{size}>({at});")
         elif fetch.kind == "group":  # behind the end of a row there may be none
             found.append(f"*({to}) = {left} > 0 ? read_one<{size}>({at}) : 0;")
@@ -136,12 +140,29 @@ def reads(of: Computed, words: str, row: str, column: str, left: str = "") -> li
             run = of.elements // fetch.per[1] * size
             found.append(f"read_run<{run}, {fetch.width}>({to}, {at});")
         else:
-            step = f"{size}" if fetch.column_step == "1" else f"{size}LL * {fetch.column_step}"
-            count = left or str(of.elements)
-            if fetch.per[1] > 1:
-                count = f"({count} + {fetch.per[1] - 1}) / {fetch.per[1]}"
-            found.append(f"read_spaced<{fetch.words}, {size}>({to}, {at}, {step}, {count});")
+            step, count = _spacing(of, fetch, left)
+            read = "read_wide" if size > _WORD_BYTES else "read_spaced"
+            found.append(f"{read}<{fetch.words}, {size}>({to}, {at}, {step}, {count});")
     return found
+
+
+def _spacing(of: Computed, fetch: Fetch, left: str) -> tuple[str, str]:
+    """Bytes from one element of a chunk to the next one, and how many there are."""
+    size, count = fetch.tensor.dtype.bytes, left or str(of.elements)
+    step = f"{size}" if fetch.column_step == "1" else f"{size}LL * {fetch.column_step}"
+    if fetch.per[1] > 1:
+        count = f"({count} + {fetch.per[1] - 1}) / {fetch.per[1]}"
+    return step, count
+
+
+def _wide(of: Computed, fetch: Fetch, to: str, at: str, left: str) -> list[str]:
+    """Lines that read elements of two words: one for all of a chunk, or a step apart."""
+    size = fetch.tensor.dtype.bytes
+    if fetch.kind == "spaced":
+        step, count = _spacing(of, fetch, left)
+    else:  # behind the end of a row a group may have none
+        step, count = "0", f"{left} > 0" if left and fetch.kind == "group" else "1"
+    return [f"read_wide<{fetch.words}, {size}>({to}, {at}, {step}, {count});"]
 
 
 def _address(fetch: Fetch, row: str, column: str) -> str:
@@ -184,13 +205,14 @@ def makes(
     pack = f"w[i] = {PACKED[kind]};"
     if kind == "tf32" and rounded:
         pack = ROUND_TF32.format(to="w")
-    elements = [f"const float {f.name} = {_element(f, words)};" for f in of.fetches]
+    real = real_type(of.dtype)
+    elements = [f"const {real} {f.name} = {_element(f, words)};" for f in of.fetches]
     places = [
-        f"const float {name} = {_coordinate(of, place, row, column)};"
+        f"const {real} {name} = {_coordinate(of, place, row, column)};"
         for name, place in of.coordinates
     ]
     return [
-        f"float made[{of.elements}];",
+        f"{real} made[{of.elements}];",
         "#pragma unroll",
         f"for (int e = 0; e < {of.elements}; ++e) {{",
         *(f"  {line}" for line in (*elements, *places, *text)),
@@ -207,6 +229,13 @@ def _element(fetch: Fetch, words: str) -> str:
     if fetch.kind == "scalar":
         return c_name(fetch.tensor.name)
     kind, size = stored_type(fetch.tensor), fetch.tensor.dtype.bytes
+    if size > _WORD_BYTES:
+        first = "0"
+        if fetch.kind not in ("row", "group"):
+            first = "2 * e" if fetch.per[1] == 1 else f"2 * (e / {fetch.per[1]})"
+        return double_of_words(
+            f"({words})", *(plus(f"{first}", fetch.first + at) for at in range(2))
+        )
     if fetch.kind in ("row", "group"):
         word, inside = f"({words})[{fetch.first}]", "0"
     else:
@@ -229,7 +258,7 @@ def _coordinate(of: Computed, place: Along, row: str, column: str) -> str:
     variable = f"({ROWS_BEFORE} + {variable})" if place.group else variable
     variable = variable if place.per == 1 else f"({variable} / {place.per})"
     text = variable if place.scale == 1 else f"{variable} * {place.scale}"
-    return f"(float)({plus(text, place.offset)})"
+    return f"({real_type(of.dtype)})({plus(text, place.offset)})"
 
 
 def conversion_records(computed: list[Computed], made: Sequence[Make]) -> list[dict[str, object]]:

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from polygen.emit.ctext import pointwise
+from polygen.emit.doubles import literal_of
 from polygen.emit.element_types import name_of, type_records
 from polygen.emit.folds import appended, extent_text, short_beside_folds
-from polygen.emit.functions import FAST_BITS, literal
+from polygen.emit.functions import FAST_BITS
 from polygen.emit.leaf.table import Text, block, leaf
-from polygen.emit.leaves import coordinate, element_of, if_stored, position, real_type
+from polygen.emit.leaves import coordinate, element_of, if_stored, position, real_of
 from polygen.emit.names import c_name
 from polygen.frontend.closure import made_of
 from polygen.frontend.dtypes import F32, S32
@@ -53,8 +54,8 @@ def types(plan: KernelPlan, more: Sequence[Read | Element] = ()) -> dict[str, An
     tensors += [*(tensor for tensor in reads if tensor.dims), *(one.tensor for one in rows)]
     casts += [s.dtype for s in before if s.function == "cast"]
     outputs = [tensor.dtype for tensor in plan.program.outputs]
-    records = type_records((t.dtype for t in tensors), (*casts, *outputs), plan.device)
-    return records | {"real": real_type(plan.atom.c.dtype)}
+    given = (t.dtype for t in tensors)
+    return type_records(given, (*casts, *outputs), plan.device, real_of(plan))
 
 
 # --- the fused statements ------------------------------------------------------------------------
@@ -76,7 +77,12 @@ def outcomes(e: Epilogue) -> list[str]:
 
 
 def folded(
-    e: Epilogue, element: int, at: int, folds: Sequence[FoldPart] | None = None
+    e: Epilogue,
+    element: int,
+    at: int,
+    folds: Sequence[FoldPart] | None = None,
+    *,
+    real: str = "float",
 ) -> list[str]:
     """Terms of one element of instruction (m, n), combined into the registers of their parts.
 
@@ -85,21 +91,25 @@ def folded(
         element: of the instruction's that the lane has.
         at: which of the terms at hand are its.
         folds: of these; None: of all.
+        real: the C type of terms.
     """
     folds = e.folds if folds is None else folds
     places = [
         f"[{fold.along or '0'}][{fold.slots[element]}][{fold.turns[element]}]" for fold in folds
     ]
-    return combined_at(folds, places, at)
+    return combined_at(folds, places, at, real=real)
 
 
-def combined_at(folds: Sequence[FoldPart], places: list[str], at: int) -> list[str]:
+def combined_at(
+    folds: Sequence[FoldPart], places: list[str], at: int, *, real: str = "float"
+) -> list[str]:
     """Terms combined into registers, of each fold at a place of its own."""
     lines = []
     for fold, place in zip(folds, places, strict=True):
         into = [name + place for name in fold.names]
         values = [
-            f"{term}_out[{at}]" if isinstance(term, str) else literal(term) for term in fold.terms
+            f"{term}_out[{at}]" if isinstance(term, str) else literal_of(term, real)
+            for term in fold.terms
         ]
         lines.append(appended(fold.monoid, into, values))
     return lines
@@ -115,15 +125,15 @@ def statements(plan: KernelPlan, e: Epilogue) -> tuple[list[str], tuple[str, ...
     held = [e.holds[0]] if wide and e.holds else []
     reads = ((s.result, [a for a in s.args if isinstance(a, str)]) for s in e.statements)
     exact = made_of(reads, [*wide, *held])
-    read |= {name: f"(float)({extent_text(dims)})" for name, dims in e.sizes}
-    real = real_type(plan.atom.c.dtype)
+    real = real_of(plan)
+    read |= {name: f"({real})({extent_text(dims)})" for name, dims in e.sizes}
     return pointwise(e.statements, read, written, fast, whole, real, exact=exact)
 
 
 @leaf("compute", "threads", Epilogue)
 def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
     read, written = _values(e)
-    real = real_type(plan.atom.c.dtype)
+    real = real_of(plan)
     parameters = [f"{real} {name}" for name in read.values()]
     parameters += [f"{real}& {name}" for name in written.values()]
     return Text(
@@ -135,7 +145,7 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
 
 @leaf("edge", "threads", Epilogue)
 def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
-    real, results = real_type(plan.atom.c.dtype), [f"{name}_out" for name in outcomes(e)]
+    real, results = real_of(plan), [f"{name}_out" for name in outcomes(e)]
     stored = results[: len(e.writes)]
     lines = []
     for read in e.reads:
@@ -144,7 +154,7 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
             lines.append(f"const {real} {_alone(read)} = {value};")
     lines += [f"{real} {name};" for name in stored]
     totals = [total for _, total in e.sums]
-    places = [coordinate(along, "row", "column + e") for _, along in e.coordinates]
+    places = [coordinate(along, "row", "column + e", real=real) for _, along in e.coordinates]
     known = [fold.value for fold in e.known]
     given = ", ".join([*totals, *map(_alone, e.reads), *places, *known, *results])
     lines.append(f"compute{e.suffix}({given});")
@@ -177,17 +187,17 @@ def vector_record(e: Epilogue, real: str = "float", column: str = "column") -> d
         "real": real,
         "declarations": _declarations(e, real),
         "fetches": [line for r in e.reads if not is_hoisted(e, r) for line in _fetch(r, e, column)],
-        "arguments": arguments(e),
+        "arguments": arguments(e, real=real),
         "results": [f"{real} {name}_out[{e.vector}];" for name in outcomes(e)],
         "stores": [_store(w, e) for w in e.writes],
     }
 
 
-def arguments(e: Epilogue, column: str = "column", step: str = "e") -> str:
+def arguments(e: Epilogue, column: str = "column", step: str = "e", *, real: str = "float") -> str:
     """What `compute` is called with for element e of a vector, `step` columns after `column`."""
     return ", ".join(
         [*(f"{total}s[e]" for _, total in e.sums), *(_element(r, e) for r in e.reads)]
-        + [coordinate(along, "row", column, step) for _, along in e.coordinates]
+        + [coordinate(along, "row", column, step, real=real) for _, along in e.coordinates]
         + [fold.value for fold in e.known]
         + [f"{name}_out[e]" for name in outcomes(e)]
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from polygen.emit.ctext import PointwiseWriter, definition
 from polygen.emit.folds import extent_text, result_address, stored
 from polygen.emit.leaf.table import Text, block, leaf
-from polygen.emit.leaves import size_name
+from polygen.emit.leaves import real_of, size_name
 from polygen.emit.names import c_name
 from polygen.emit.row_places import place_text
 from polygen.frontend.monoids import MONOIDS
@@ -31,13 +31,14 @@ def finish_lines(plan: KernelPlan, work: Settle) -> tuple[list[str], list[str]]:
     written = {name: result_variable(name) for name in work.outputs}
     names = {name: c_name(name) for name in scalars(plan.program)}
     names |= {value: known(value) for value in work.known}
-    writer = PointwiseWriter(names, written, fast=False)
+    real = real_of(plan)
+    writer = PointwiseWriter(names, written, fast=False, real=real)
     lines: list[str] = []
     helpers: list[str] = []
     for fold in work.folds:
         finish = MONOIDS[fold.monoid].finish
         body, (value,), needs = definition(
-            lambda *v, finish=finish: (finish(*v),), fold.names, f"{fold.value}_"
+            lambda *v, finish=finish: (finish(*v),), fold.names, f"{fold.value}_", real=real
         )
         lines += body
         helpers += needs
@@ -51,8 +52,9 @@ def finish_lines(plan: KernelPlan, work: Settle) -> tuple[list[str], list[str]]:
 
 @leaf("finish_folds", "threads", Settle)
 def _(plan: KernelPlan, one: Leaf, work: Settle) -> Text:
-    declared = [f"{'bool' if truth else 'float'} {known(name)};" for name, truth in work.lasting]
-    declared += [f"float {result_variable(name)};" for name in work.outputs]
+    real = real_of(plan)
+    declared = [f"{'bool' if truth else real} {known(name)};" for name, truth in work.lasting]
+    declared += [f"{real} {result_variable(name)};" for name in work.outputs]
     note = f"{one.statement}: results, and what is computed of them"
     return Text(block(*finish_lines(plan, work)[0]), note, tuple(declared))
 
@@ -106,9 +108,9 @@ def arguments(
             writer.names.setdefault(name, name)
         elif isinstance(arg, Extent):
             name = str(arg)
-            writer.names[name] = f"(float)({extent_text(arg.dims)})"
+            writer.names[name] = f"({writer.real})({extent_text(arg.dims)})"
         else:
             name = f"coordinate {arg}"
-            writer.names[name] = f"(float)({place_text(arg.index)})"
+            writer.names[name] = f"({writer.real})({place_text(arg.index)})"
         found.append(name)
     return tuple(found)

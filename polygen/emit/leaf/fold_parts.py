@@ -17,7 +17,13 @@ from polygen.emit.folds import (
     part_number,
 )
 from polygen.emit.leaf.table import Text, block, leaf
-from polygen.emit.leaves import extent_names, plus
+from polygen.emit.leaves import (
+    extent_names,
+    plus,
+    real_of,
+    shared_number,
+    write_number,
+)
 from polygen.frontend.monoids import MONOIDS
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Epilogue, Folding, FoldPart, Meeting
@@ -26,13 +32,13 @@ from polygen.poly.digits import numbered
 
 @leaf("unfold", "threads", Folding)
 def _(plan: KernelPlan, one: Leaf, work: Folding) -> Text:
-    lines, declared = [], []
+    lines, declared, real = [], [], real_of(plan)
     for part in work.epilogue.folds:
         sizes = (part.atoms, len(part.offsets), part.registers)
         places, count = "".join(f"[{size}]" for size in sizes), math.prod(sizes)
-        given = zip(part.names, identities(part.monoid), strict=True)
+        given = zip(part.names, identities(part.monoid, real), strict=True)
         cleared = [f"(&{name}[0][0][0])[fold_i] = {value};" for name, value in given]
-        declared.append(f"float {', '.join(name + places for name in part.names)};")
+        declared.append(f"{real} {', '.join(name + places for name in part.names)};")
         lines += [
             "#pragma unroll",
             f"  for (int fold_i = 0; fold_i < {count}; ++fold_i) {{ {' '.join(cleared)} }}",
@@ -56,13 +62,13 @@ def _(plan: KernelPlan, one: Leaf, work: Folding) -> Text:
 
 @leaf("meet", "threads", Meeting)
 def _(plan: KernelPlan, one: Leaf, work: Meeting) -> Text:
-    lines, declared = [], []
+    lines, declared, real = [], [], real_of(plan)
     for part in work.epilogue.folds:
-        declared.append(f"float {part.known}[{part.atoms}][{len(part.offsets)}];")
+        declared.append(f"{real} {part.known}[{part.atoms}][{len(part.offsets)}];")
         lines += [
             "#pragma unroll",
             f"for (int fold_i = 0; fold_i < {part.atoms}; ++fold_i) {{",
-            *(f"  {line}" for at in range(len(part.offsets)) for line in _known(part, at)),
+            *(f"  {line}" for at in range(len(part.offsets)) for line in _known(part, at, real)),
             "}",
         ]
     text = block(*lines).replace("  #pragma", "#pragma")
@@ -76,11 +82,14 @@ def _(plan: KernelPlan, one: Leaf, work: Meeting) -> Text:
     for part in work.epilogue.folds:
         lines += ["#pragma unroll", f"for (int fold_i = 0; fold_i < {part.atoms}; ++fold_i) {{"]
         for slot in range(len(part.offsets)):
-            inside, names = met(part, slot)
+            inside, names = met(part, slot, real_of(plan))
+            places = [
+                given(plan, work.epilogue, part, slot, first + at, "own_rows")
+                for at in range(len(names))
+            ]
             writes = [
-                f"    write_word({given(plan, work.epilogue, part, slot, first + at, 'own_rows')}, "
-                f"__float_as_uint({name}));"
-                for at, name in enumerate(names)
+                f"    {write_number(place, name, real_of(plan))};"
+                for place, name in zip(places, names, strict=True)
             ]
             inside += [f"  if ((lane & {sum(part.masks)}) == 0) {{", *writes, "  }", "}"]
             lines += [f"  {line}" for line in inside]
@@ -106,16 +115,16 @@ def taken(plan: KernelPlan, one: Leaf, e: Epilogue, areas: Sequence[str]) -> Tex
         e: the pass.
         areas: where each of them has given it, as addresses.
     """
-    lines, declared, first = [], [], 0
+    declared, first, real = [], 0, real_of(plan)
     lines = [f"const unsigned rows_{v} = {area};" for v, area in enumerate(areas)]
     for part in e.folds:
-        declared.append(f"float {part.known}[{part.atoms}][{len(part.offsets)}];")
+        declared.append(f"{real} {part.known}[{part.atoms}][{len(part.offsets)}];")
         lines += ["#pragma unroll", f"for (int fold_i = 0; fold_i < {part.atoms}; ++fold_i) {{"]
         for slot in range(len(part.offsets)):
             names = [f"fold_{at}" for at in range(len(part.terms))]
             reads = [
                 [
-                    f"read_sum({given(plan, e, part, slot, first + at, f'rows_{v}')})"
+                    shared_number(given(plan, e, part, slot, first + at, f"rows_{v}"), real)
                     for at in range(len(names))
                 ]
                 for v in range(len(areas))
@@ -123,9 +132,9 @@ def taken(plan: KernelPlan, one: Leaf, e: Epilogue, areas: Sequence[str]) -> Tex
             begin = ", ".join(
                 f"{name} = {text}" for name, text in zip(names, reads[0], strict=True)
             )
-            inside = ["{", f"  float {begin};"]
+            inside = ["{", f"  {real} {begin};"]
             inside += [f"  {combined(part.monoid, names, other)}" for other in reads[1:]]
-            lines += [f"  {line}" for line in (*inside, *_finished(part, slot, names))]
+            lines += [f"  {line}" for line in (*inside, *_finished(part, slot, names, real))]
         lines.append("}")
         first += len(part.terms)
     text = block(*lines).replace("  #pragma", "#pragma")
@@ -146,29 +155,30 @@ def given(
     atom = plan.atom
     quarter = "quarter + " if atom.scope == "warpgroup" else ""
     row = f"fold_i * {atom.m} + {quarter}{plus(e.row_of_lane, part.offsets[slot])}"
-    return f"{area} + ({component * plan.tiles.warp[0]} + {row}) * 4"
+    return f"{area} + ({component * plan.tiles.warp[0]} + {row}) * {plan.program.real.bytes}"
 
 
-def _known(part: FoldPart, slot: int) -> list[str]:
+def _known(part: FoldPart, slot: int, real: str) -> list[str]:
     """The result of one of the rows of a lane."""
-    lines, names = met(part, slot)
-    return [*lines, *_finished(part, slot, names)]
+    lines, names = met(part, slot, real)
+    return [*lines, *_finished(part, slot, names, real)]
 
 
-def _finished(part: FoldPart, slot: int, names: list[str]) -> list[str]:
+def _finished(part: FoldPart, slot: int, names: list[str], real: str) -> list[str]:
     """All components -> the result; closes a block."""
     finish = MONOIDS[part.monoid].finish
-    body, (value,), _ = definition(lambda *v: (finish(*v),), names, "fold_")
+    body, (value,), _ = definition(lambda *v: (finish(*v),), names, "fold_", real=real)
     known = f"{part.known}[fold_i][{slot}] = {value};"
     return [*(f"  {line}" for line in (*body, known)), "}"]
 
 
-def met(part: FoldPart, slot: int, registers: int = 0) -> tuple[list[str], list[str]]:
+def met(part: FoldPart, slot: int, real: str, registers: int = 0) -> tuple[list[str], list[str]]:
     """What all lanes have of a place becomes one, in all of them; opens a block.
 
     Args:
         part: the fold.
         slot: the place.
+        real: the C type of terms.
         registers: of the place; 0: as many as took terms by turns.
     """
     names = [f"fold_{at}" for at in range(len(part.terms))]
@@ -176,7 +186,7 @@ def met(part: FoldPart, slot: int, registers: int = 0) -> tuple[list[str], list[
         f"{name} = {register}[fold_i][{slot}][0]"
         for name, register in zip(names, part.names, strict=True)
     )
-    lines = ["{", f"  float {given};"]
+    lines = ["{", f"  {real} {given};"]
     for turn in range(1, registers or part.registers):
         others = [f"{register}[fold_i][{slot}][{turn}]" for register in part.names]
         lines.append(f"  {combined(part.monoid, names, others)}")
@@ -186,7 +196,7 @@ def met(part: FoldPart, slot: int, registers: int = 0) -> tuple[list[str], list[
 def _slot(plan: KernelPlan, part: FoldPart, slot: int) -> list[str]:
     """What lanes do with one of their places."""
     e, extents = plan.epilogue, extent_names(plan)
-    lines, names = met(part, slot, 1 if part in e.at_once else 0)
+    lines, names = met(part, slot, real_of(plan), 1 if part in e.at_once else 0)
     conditions = [f"(lane & {sum(part.masks)}) == 0"] if part.masks else []
     if part.along:
         lines.append(f"  const int fold_place = {_place(plan, e, part, slot)};")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from polygen.emit.leaf.fold_parts import given, met, taken
 from polygen.emit.leaf.table import Text, block, leaf
-from polygen.emit.leaves import indexed_address, slot_address
+from polygen.emit.leaves import indexed_address, real_of, slot_address
 from polygen.lower.peers import Peers, blocks_of_row
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Exchange, FoldPart
@@ -25,7 +25,7 @@ def _(plan: KernelPlan, one: Leaf, work: Exchange) -> Text:
     for part in work.epilogue.folds:
         lines += ["#pragma unroll", f"for (int fold_i = 0; fold_i < {part.atoms}; ++fold_i) {{"]
         for at in range(len(part.offsets)):
-            inside, names = met(part, at)
+            inside, names = met(part, at, real_of(plan))
             places = [
                 given(plan, work.epilogue, part, at, first + number, "own_rows")
                 for number in range(len(names))

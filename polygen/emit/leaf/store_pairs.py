@@ -14,7 +14,7 @@ from polygen.emit.leaf.elements import (
     vector_record,
 )
 from polygen.emit.leaf.table import Text, filled, leaf
-from polygen.emit.leaves import areas, extent_names, pair_of_sums, plus, real_type
+from polygen.emit.leaves import areas, extent_names, pair_of_sums, plus, real_of
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Epilogue
 
@@ -54,7 +54,7 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
     declared: tuple[str, ...] = ()
     if e.holds is not None:
         atoms = f"[{plan.tiles.atoms[0]}][{record['atoms_n']}][{len(e.element_offsets)}]"
-        declared = (f"float {e.holds[1]}{atoms};",)
+        declared = (f"{real_of(plan)} {e.holds[1]}{atoms};",)
     return Text(text, comment, declared)
 
 
@@ -66,7 +66,7 @@ def _inside_record(
     if e.suffix:  # rows may end outside
         return found | {"gathers": (), "combines": ()}
     if only_words(e):  # at constants from a lane's first one
-        words = vector_record(e, real_type(plan.atom.c.dtype), "place")
+        words = vector_record(e, real_of(plan), "place")
         prepared = [*words["declarations"], *words["fetches"], *words["results"]]
         found |= {"in_words": True, "prepared": prepared}
     pairs = [
@@ -74,7 +74,7 @@ def _inside_record(
         for number, pair in enumerate(record["pairs"])
     ]
     # The place of a column among all is a constant behind a lane's first: one conversion for all.
-    given = arguments(e, "lane_column", f"(n * {plan.atom.n} + e)")
+    given = arguments(e, "lane_column", f"(n * {plan.atom.n} + e)", real=real_of(plan))
     return found | gathered(plan, e) | {"pairs": pairs, "arguments": given}
 
 
@@ -82,7 +82,7 @@ def _kept(plan: KernelPlan, e: Epilogue, element: int, at: int) -> list[str]:
     """What becomes of the terms of an element: some are kept until all of a row are there."""
     alone = [fold for fold in e.folds if fold not in e.at_once]
     together = [line for fold in e.at_once for line in kept(plan, e, fold, element, at)]
-    return [*folded(e, element, at, alone), *together]
+    return [*folded(e, element, at, alone, real=real_of(plan)), *together]
 
 
 def _held(e: Epilogue, first: int) -> list[str]:
@@ -99,7 +99,7 @@ def pairs_record(plan: KernelPlan, e: Epilogue, pairs: list[dict[str, Any]]) -> 
     # Terms are made of words that lie at constants from a lane's first one, if this is one number.
     in_words = bool(e.suffix) and only_words(e)
     column = "place" if in_words else "column"
-    return vector_record(e, real_type(plan.atom.c.dtype), column) | {
+    return vector_record(e, real_of(plan), column) | {
         "m_extent": extents["m"],
         "n_extent": extents["n"],
         "row_base": e.row_base,
@@ -116,7 +116,7 @@ def pairs_record(plan: KernelPlan, e: Epilogue, pairs: list[dict[str, Any]]) -> 
 
 def _pairs(plan: KernelPlan, e: Epilogue) -> list[dict[str, Any]]:
     """Accumulator elements two by two: neighbours in a row, by every instruction's fragment map."""
-    found = []
+    found, real = [], real_of(plan)
     for first in range(0, len(e.element_offsets), 2):
         (row, column), (row_next, column_next) = e.element_offsets[first : first + 2]
         assert (row_next, column_next) == (row, column + 1)
@@ -127,10 +127,12 @@ def _pairs(plan: KernelPlan, e: Epilogue) -> list[dict[str, Any]]:
                 "step": f"n * {plan.atom.n}",
                 "column": f"n * {plan.atom.n} + {plus(e.column_of_lane, column)}",
                 "known": [
-                    f"const float {fold.value} = {fold.known}[m][{fold.slots[first]}];"
+                    f"const {real_of(plan)} {fold.value} = {fold.known}[m][{fold.slots[first]}];"
                     for fold in e.known
                 ],
-                "folds": [folded(e, first + at, at) for at in range(2)] if e.folds else [],
+                "folds": [folded(e, first + at, at, real=real) for at in range(2)]
+                if e.folds
+                else [],
                 "held": _held(e, first),
                 "sums": [
                     {

@@ -8,11 +8,20 @@ row of their own fold the last one, and do not write it.
 from __future__ import annotations
 
 from polygen.emit.ctext import PointwiseWriter, definition, pointwise
+from polygen.emit.doubles import literal_of
 from polygen.emit.element_types import name_of, of_word
 from polygen.emit.folds import combined, exchanged, extent_text, identities
-from polygen.emit.functions import literal
 from polygen.emit.leaf.table import Text, block, leaf
-from polygen.emit.leaves import c_type, plus, scaled, size_name, slot_address
+from polygen.emit.leaves import (
+    c_type,
+    double_of_words,
+    plus,
+    real_of,
+    scaled,
+    size_name,
+    slot_address,
+    write_number,
+)
 from polygen.emit.names import c_name
 from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import Tensor
@@ -29,12 +38,13 @@ _UNROLLED = 2  # accesses that are on their way to a thread: more take registers
 @leaf("begin", "threads", Tally)
 def _(plan: KernelPlan, one: Leaf, work: Tally) -> Text:
     count, declared, cleared = work.turns * work.ways, [], []
+    real = real_of(plan)
     for fold in work.folds:
         names = work.names(fold)
-        declared.append(f"float {', '.join(f'{n}[{work.turns}][{work.ways}]' for n in names)};")
+        declared.append(f"{real} {', '.join(f'{n}[{work.turns}][{work.ways}]' for n in names)};")
         cleared += [
             f"(&{name}[0][0])[fold_i] = {value};"
-            for name, value in zip(names, identities(fold.monoid), strict=True)
+            for name, value in zip(names, identities(fold.monoid, real), strict=True)
         ]
     lines = [
         "#pragma unroll",
@@ -49,12 +59,13 @@ def _(plan: KernelPlan, one: Leaf, work: Tally) -> Text:
     size, each = work.element.dtype.bytes, work.threads // work.lanes
     row, byte = ("own_row", f"first_k * {size}") if work.k_inner else ("own_k", f"own_row * {size}")
     words = -(-work.access * size // _WORD_BYTES)
+    real = real_of(plan)
     inner = [
-        f"const float element = {_float(work.element, *_word(work, size))};",
+        f"const {real} element = {_number(work, size)};",
         f"const int own_k = {work.k_tile} * {work.depth} + first_k + e;",
     ]
     for fold, beside in zip(work.folds, work.beside, strict=True):
-        inner += ["{", *(f"  {line}" for line in _term(work, fold, beside)), "}"]
+        inner += ["{", *(f"  {line}" for line in _term(work, fold, beside, real)), "}"]
     lines = [
         f"const unsigned tile = {slot_address(plan.buffer(work.buffer), slot)};",
         "#pragma unroll",
@@ -83,7 +94,7 @@ def _(plan: KernelPlan, one: Leaf, work: Tally) -> Text:
 
 @leaf("share", "threads", Tally, needs=("words",))
 def _(plan: KernelPlan, one: Leaf, work: Tally) -> Text:
-    each, buffer = work.threads // work.lanes, plan.buffer(work.norms)
+    each, buffer, real = work.threads // work.lanes, plan.buffer(work.norms), real_of(plan)
     agent = plan.place(one.place).agent
     lines = [
         "#pragma unroll",
@@ -95,10 +106,10 @@ def _(plan: KernelPlan, one: Leaf, work: Tally) -> Text:
         registers = [f"{name}[turn_of_row]" for name in work.names(fold)]
         begin = ", ".join(f"{n} = {r}[0]" for n, r in zip(names, registers, strict=True))
         body, (value,), _ = definition(
-            lambda *v, finish=MONOIDS[fold.monoid].finish: (finish(*v),), names, "fold_"
+            lambda *v, finish=MONOIDS[fold.monoid].finish: (finish(*v),), names, "fold_", real=real
         )
         inside = [
-            f"float {begin};",
+            f"{real} {begin};",
             *(
                 combined(fold.monoid, names, [f"{r}[{way}]" for r in registers])
                 for way in range(1, work.ways)
@@ -107,18 +118,17 @@ def _(plan: KernelPlan, one: Leaf, work: Tally) -> Text:
             *body,
             f"{fold.value}_row = {value};",
         ]
-        lines += [f"  float {fold.value}_row;", "  {", *(f"    {line}" for line in inside), "  }"]
-    made, known, _ = of_rows(work)
+        lines += [f"  {real} {fold.value}_row;", "  {", *(f"    {line}" for line in inside), "  }"]
+    made, known, _ = of_rows(work, real)
     own = f"own_row < {work.rows}"
     if work.lanes > 1:
         own += f" && {_lane(work)} == 0"
     lines += [f"  {line}" for line in made]
     lines.append(f"  if ({own}) {{")
-    lines += [
-        f"    write_word({work.norms}_at + ({number * work.rows} + own_row) * 4, "
-        f"__float_as_uint({known[value]}));"
-        for number, (_, value) in enumerate(work.of.results)
-    ]
+    size = plan.program.real.bytes
+    for number, (_, value) in enumerate(work.of.results):
+        place = f"{work.norms}_at + ({number * work.rows} + own_row) * {size}"
+        lines.append(f"    {write_number(place, known[value], real)};")
     lines += ["  }", "}"]
     declared = (
         f"const unsigned {work.norms}_at = shared + {buffer.offset} + "
@@ -128,12 +138,12 @@ def _(plan: KernelPlan, one: Leaf, work: Tally) -> Text:
     return Text(block(*lines).replace("  #pragma", "#pragma"), note, declared)
 
 
-def of_rows(work: Tally) -> tuple[list[str], dict[str, str], list[str]]:
+def of_rows(work: Tally, real: str) -> tuple[list[str], dict[str, str], list[str]]:
     """What is computed of a row's results: lines, expressions by value, and helpers."""
     names = {fold.value: f"{fold.value}_row" for fold in work.folds}
-    names |= {name: f"(float)({extent_text(dims)})" for name, dims in work.of.sizes}
+    names |= {name: f"({real})({extent_text(dims)})" for name, dims in work.of.sizes}
     names |= {name: c_name(name) for name in work.of.scalars}
-    writer = PointwiseWriter(names, {}, fast=False, prefix="row_")
+    writer = PointwiseWriter(names, {}, fast=False, prefix="row_", real=real)
     for statement in work.of.statements:
         writer.statement(statement)
     return writer.lines, writer.names, writer.helpers
@@ -141,14 +151,14 @@ def of_rows(work: Tally) -> tuple[list[str], dict[str, str], list[str]]:
 
 def tally_helpers(plan: KernelPlan) -> tuple[str, ...]:
     """The files of functions that terms call, and what is computed of results."""
-    found: list[str] = []
+    found, real = list[str](), real_of(plan)
     for work in dict.fromkeys(plan.of(Tally)):
         for fold in work.folds:
-            found += statements(fold)[1]
+            found += statements(fold, real)[1]
             left = [f"a{at}" for at in range(len(fold.terms))]
             finish = MONOIDS[fold.monoid].finish
-            found += definition(lambda *v, finish=finish: (finish(*v),), left)[2]
-        found += of_rows(work)[2]
+            found += definition(lambda *v, finish=finish: (finish(*v),), left, real=real)[2]
+        found += of_rows(work, real)[2]
     return tuple(found)
 
 
@@ -185,6 +195,13 @@ def _by_row(fold: RingFold) -> bool:
     return any(dim in ("m", "n") for dim in (*along, *(at.dim for _, at in fold.coordinates)))
 
 
+def _number(work: Tally, size: int) -> str:
+    """Element `e` of an access, as a number."""
+    if size > _WORD_BYTES:
+        return double_of_words("held", "2 * e", "2 * e + 1")
+    return _float(work.element, *_word(work, size))
+
+
 def _word(work: Tally, size: int) -> tuple[str, str]:
     """The word that has element `e` of an access, and which of the word's it is."""
     if size >= _WORD_BYTES or work.access == 1:
@@ -201,28 +218,27 @@ def _float(tensor: Tensor, word: str, place: str) -> str:
     return f"from_{name_of(tensor.dtype)}(({c_type(tensor.dtype)})({word}{shift}))"
 
 
-def statements(fold: RingFold) -> tuple[list[str], tuple[str, ...]]:
+def statements(fold: RingFold, real: str) -> tuple[list[str], tuple[str, ...]]:
     """What makes the terms of `element`, and the helper files it needs."""
     names = {fold.element: "element"} | {one.name: f"{one.name}_term" for one in fold.reads}
     names |= {name: f"{name}_term" for name, _ in fold.coordinates}
     written = {t: f"{t}_term" for t in fold.terms if isinstance(t, str)}
-    return pointwise(fold.statements, names, written, False)
+    return pointwise(fold.statements, names, written, False, real=real)
 
 
-def _term(work: Tally, fold: RingFold, beside: tuple[Beside, ...]) -> list[str]:
+def _term(work: Tally, fold: RingFold, beside: tuple[Beside, ...], real: str) -> list[str]:
     """The term of one element, combined into its row's registers."""
     k_extent = size_name(work.extents[1])
     lines = [f"const int column = min(own_k, {k_extent} - 1);"] if beside else []
-    lines += [f"const float {one.name}_term = {_of_memory(one)};" for one in beside]
-    lines += [
-        f"const float {name}_term = {_coordinate(work, at)};" for name, at in fold.coordinates
-    ]
+    lines += [f"const {real} {one.name}_term = {_of_memory(one)};" for one in beside]
+    places = ((name, _coordinate(work, at, real)) for name, at in fold.coordinates)
+    lines += [f"const {real} {name}_term = {text};" for name, text in places]
     terms = [t for t in fold.terms if isinstance(t, str)]
-    lines += [f"float {t}_term;" for t in terms]
-    lines += statements(fold)[0]
-    values = [f"{t}_term" if isinstance(t, str) else literal(t) for t in fold.terms]
+    lines += [f"{real} {t}_term;" for t in terms]
+    lines += statements(fold, real)[0]
+    values = [f"{t}_term" if isinstance(t, str) else literal_of(t, real) for t in fold.terms]
     if not work.whole(fold):
-        nothing = identities(fold.monoid)
+        nothing = identities(fold.monoid, real)
         values = [
             f"own_k < {k_extent} ? {value} : {none}"
             for value, none in zip(values, nothing, strict=True)
@@ -246,11 +262,11 @@ def _of_memory(one: Beside) -> str:
     return f"from_{name_of(one.tensor.dtype)}(__ldg({address}))"
 
 
-def _coordinate(work: Tally, at: Along) -> str:
+def _coordinate(work: Tally, at: Along, real: str) -> str:
     variable = {"k": "own_k", work.role: "row_of_all"}.get(at.dim, at.dim)
     variable = variable if at.per == 1 else f"({variable} / {at.per})"
     text = variable if at.scale == 1 else f"{variable} * {at.scale}"
-    return f"(float)({plus(text, at.offset)})"
+    return f"({real})({plus(text, at.offset)})"
 
 
 def elements(tensors: tuple[Tensor, ...]) -> tuple[Element, ...]:

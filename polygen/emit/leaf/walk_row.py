@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from polygen.emit.ctext import PointwiseWriter
+from polygen.emit.doubles import rounding_of
 from polygen.emit.folds import appended, short_beside_folds, split_of, stored
 from polygen.emit.leaf.elements import epilogue_type
 from polygen.emit.leaf.finish_folds import arguments, computed, result_variable
 from polygen.emit.leaf.table import Text, block, leaf
-from polygen.emit.leaves import c_type
+from polygen.emit.leaves import c_type, real_of
 from polygen.emit.names import c_name
 from polygen.emit.row_places import address, coordinates
 from polygen.frontend.closure import needed
@@ -87,11 +88,12 @@ def walk_lines(plan: KernelPlan, work: Walk) -> tuple[list[str], list[str]]:
     outputs = {} if folds else {name: result_variable(name) for name in rows.outputs}
     made = [tensor for tensor in plan.program.inputs if tensor.name in rows.outputs]
     fast = short_beside_folds(plan, statements, bool(folds), made)
-    writer = PointwiseWriter(names, outputs, fast=fast, prefix=f"w{work.number}_")
+    real = real_of(plan)
+    writer = PointwiseWriter(names, outputs, fast=fast, prefix=f"w{work.number}_", real=real)
     words, reads = _Words(plan, work), dict[Access, str]()
     lines = [
         *coordinates(_AT, [(at, rows.axes[at]) for at in rows.inner]),
-        *(f"float {name};" for name in outputs.values()),
+        *(f"{real} {name};" for name in outputs.values()),
     ]
     accesses = [access for one in statements for access in one.reads]
     accesses += [access for one in folds for access in one.reads]
@@ -100,7 +102,7 @@ def walk_lines(plan: KernelPlan, work: Walk) -> tuple[list[str], list[str]]:
             kept = keeps[access.name]
             stored_there = words.read(kept.tensor, kept.index, access.name)
             value = f"from_{epilogue_type(kept.tensor)}({stored_there})"
-            lines.append(f"const float {access.name} = {value};")
+            lines.append(f"const {real} {access.name} = {value};")
             writer.names[access.name] = access.name
         elif access.name in tensors and access not in reads:
             tensor = tensors[access.name]
@@ -108,7 +110,7 @@ def walk_lines(plan: KernelPlan, work: Walk) -> tuple[list[str], list[str]]:
             if tensor.dims:
                 stored_there = words.read(tensor, access.index, reads[access], constant=True)
                 value = f"from_{epilogue_type(tensor)}({stored_there})"
-                lines.append(f"const float {reads[access]} = {value};")
+                lines.append(f"const {real} {reads[access]} = {value};")
     for one in statements:
         writer.statement(computed(one, writer, reads))
     lines += writer.lines
@@ -121,7 +123,7 @@ def walk_lines(plan: KernelPlan, work: Walk) -> tuple[list[str], list[str]]:
     for name, value in outputs.items():
         index = next(s.write.index for s in statements if s.write.name == name)
         ends.append(words.write(tensors[name], index, value))
-    helpers = [*writer.helpers, *(["rounded"] if folds else [])]
+    helpers = [*writer.helpers, *([rounding_of(real)] if folds else [])]
     helpers = helpers if work.wide == 1 else ["word_of", *helpers]
     return words.around(lines, ends), helpers
 

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from polygen.emit.doubles import literal_of
 from polygen.emit.fold_terms import COLUMN, is_column
-from polygen.emit.functions import literal
 from polygen.emit.leaf.elements import epilogue_type, outcomes
+from polygen.emit.leaves import real_of
 from polygen.emit.proofs.stored import Wanted, Writes, check_writes
 from polygen.emit.proofs.threads import (
     Arrays,
@@ -180,6 +181,7 @@ class Block:
         suffix, found = self.epilogue.suffix, self.arrays.handlers()
         found |= {f"compute{suffix}": self._compute, f"finish_element{suffix}": self._finish}
         found |= {"store": self._store, "read_words": self._words, "read_sum": self._row_result}
+        found["read_double"] = self._row_result
         for one in self.epilogue.writes:
             found[f"write_{epilogue_type(one.tensor)}"] = self._write
         for read in self.epilogue.reads:
@@ -224,7 +226,7 @@ class Block:
         place, found = called.arguments[0].value, np.full(self.threads, -1, np.int64)
         for work in self.plan.of(Tally):
             inside = place - self.names[f"{work.norms}_at"]
-            number, row = np.divmod(inside // 4, work.rows)
+            number, row = np.divmod(inside // self.plan.program.real.bytes, work.rows)
             row = self.corner()["mn".index(work.role)] + row
             for at, (name, _) in enumerate(work.of.results):
                 found = np.where(number == at, mixed(f"result {name}", row), found)
@@ -277,7 +279,7 @@ class Block:
                     if isinstance(term, str):
                         value = made[named.index(term)]
                     else:
-                        value = evaluated(literal(term), {})
+                        value = evaluated(literal_of(term, real_of(plan)), {})
                     value = np.where(inside, value, 0)
                     at = {"m": m, "n": n, "": 0}[fold.along]
                     for element, slot in enumerate(fold.slots):

@@ -15,11 +15,12 @@ import numpy as np
 
 from polygen.emit.c_text import read
 from polygen.emit.ctext import definition
+from polygen.emit.doubles import literal_of
 from polygen.emit.element_types import name_of
 from polygen.emit.folds import identities
-from polygen.emit.functions import literal
 from polygen.emit.leaf.table import proof
 from polygen.emit.leaf.tally import of_rows, statements
+from polygen.emit.leaves import real_of
 from polygen.emit.proofs.stored import Wanted, Writes, check_writes
 from polygen.emit.proofs.threads import (
     APART,
@@ -37,6 +38,7 @@ from polygen.emit.run_text import Called, State
 from polygen.emit.text_functions import run
 from polygen.emit.text_values import as_bits, number_of
 from polygen.errors import VerifyError
+from polygen.frontend.dtypes import F64
 from polygen.frontend.monoids import MONOIDS
 from polygen.lower.buffers import Buffer
 from polygen.lower.plan import KernelPlan, Leaf
@@ -51,7 +53,7 @@ def _(plan: KernelPlan, leaf: Leaf, work: Tally, texts: tuple[str, ...]) -> None
     axis = "mn".index(work.role)
     rows, depth = plan.tiles.cta[axis], plan.tiles.cta[2]
     first = (axis + 1) * plan.tiles.cta[axis]  # of the block's tile
-    ring, each = plan.buffer(work.buffer), work.element.dtype.bytes
+    ring, each, real = plan.buffer(work.buffer), work.element.dtype.bytes, real_of(plan)
     ends = (first + rows - 3, (2 * ring.slots - 1) * depth + 3)
     names = of_kernel(plan, dict(zip(map(str, work.extents), ends, strict=True)))
     own, threads = of_place(plan, leaf.place)
@@ -60,7 +62,7 @@ def _(plan: KernelPlan, leaf: Leaf, work: Tally, texts: tuple[str, ...]) -> None
     names |= times(own, parts) | {"shared": SHARED + np.repeat(np.arange(parts), threads) * APART}
     arrays, count = Arrays(plan, names), parts * threads
     state = run(read(texts[0]), names, count)
-    _check_begun(work, state)
+    _check_begun(work, state, real)
     row, k = (one.ravel() for one in np.indices((rows, depth)))
     place = _place(ring, *((row, k * each) if work.k_inner else (k, row * each)))
     terms = [np.zeros(parts * rows, np.int64) for fold in work.folds for _ in fold.terms]
@@ -69,23 +71,24 @@ def _(plan: KernelPlan, leaf: Leaf, work: Tally, texts: tuple[str, ...]) -> None
         memory, content = Memory((parts - 1) * APART + ring.end), []
         for part in range(parts):
             content.append((number * rows * depth + row * depth + k) >> 8 * each * part)
-            content[part] &= (1 << 8 * each) - 1
+            content[part] &= (1 << min(8 * each, 63)) - 1
             to = ring.offset + slot * ring.slot_bytes + place + part * APART
             memory.put(to, content[part], each)
         known = state.names | {"k": tile, f"{work.counter}.slot": slot}
         state = run(read(texts[1]), known, count, memory.handlers() | arrays.handlers())
         last = np.minimum(first + row, size(names, work.extents[0]) - 1)
         at = {"k": np.tile(k + tile * depth, parts), work.role: np.tile(last, parts)}
-        made = _terms(work, names, np.concatenate(content), at, arrays)
+        made = _terms(work, names, np.concatenate(content), at, arrays, real)
         for one, values in zip(terms, made, strict=True):
             one += values.reshape(-1, depth).sum(axis=1)
     areas, written = _areas(plan, leaf, work, state.names), Writes()
     area = plan.buffer(work.norms).owner_bytes
-    handlers = {"write_word": partial(_wrote, written, areas, area)}
+    wrote = partial(_wrote, written, areas, area)
+    handlers = {"write_double" if real == "double" else "write_word": wrote}
     run(read(texts[2]), state.names, count, handlers)
-    results = _results(work, names, terms)
+    results = _results(work, names, terms, real)
     wanted = [
-        _wanted(work, name, number, results[name].reshape(parts, rows), areas, state.names)
+        _wanted(plan, work, name, number, results[name].reshape(parts, rows), areas, state.names)
         for number, (name, _) in enumerate(work.of.results)
     ]
     check_writes(written, wanted)
@@ -112,10 +115,10 @@ def _wrote(written: Writes, areas: Any, area: int, called: Called) -> None:
     written.append((place, value))
 
 
-def _check_begun(work: Tally, state: State) -> None:
+def _check_begun(work: Tally, state: State, real: str) -> None:
     """Registers hold nothing; from here on nothing is 0, as terms are added up."""
     for fold in work.folds:
-        for name, nothing in zip(work.names(fold), identities(fold.monoid), strict=True):
+        for name, nothing in zip(work.names(fold), identities(fold.monoid, real), strict=True):
             base = state.names[name].base
             if (base != evaluated(nothing, {})).any():
                 raise VerifyError(f"{name} does not begin with {nothing}")
@@ -123,8 +126,9 @@ def _check_begun(work: Tally, state: State) -> None:
 
 
 def _terms(
-    work: Tally, names: Mapping[str, Any], content: Any, at: Mapping[str, Any], arrays: Arrays
-) -> list[Any]:
+    work: Tally, names: Mapping[str, Any], content: Any, at: Mapping[str, Any], arrays: Arrays,
+    real: str,
+) -> list[Any]:  # fmt: skip
     """The terms of elements, as the program has them."""
     found = []
     element = number_of(name_of(work.element.dtype), content)
@@ -138,12 +142,12 @@ def _terms(
         for name, along in fold.coordinates:
             known[f"{name}_term"] = coordinate(names, along, at)
         known |= {f"{t}_term": 0 for t in fold.terms if isinstance(t, str)}
-        state = run(read("\n".join(statements(fold)[0])), known, len(content))
-        for term, nothing in zip(fold.terms, identities(fold.monoid), strict=True):
+        state = run(read("\n".join(statements(fold, real)[0])), known, len(content))
+        for term, nothing in zip(fold.terms, identities(fold.monoid, real), strict=True):
             value = (
                 state.names[f"{term}_term"]
                 if isinstance(term, str)
-                else evaluated(literal(term), {})
+                else evaluated(literal_of(term, real), {})
             )
             value = np.broadcast_to(value, content.shape)
             if not work.whole(fold):
@@ -152,14 +156,14 @@ def _terms(
     return found
 
 
-def _results(work: Tally, names: Mapping[str, Any], terms: list[Any]) -> dict[str, Any]:
+def _results(work: Tally, names: Mapping[str, Any], terms: list[Any], real: str) -> dict[str, Any]:
     """Of rows, by the values that elements read."""
-    made, known, _ = of_rows(work)
+    made, known, _ = of_rows(work, real)
     values, first = dict(names), 0
     for fold in work.folds:
         own = [f"fold_{at}" for at in range(len(fold.terms))]
         body, (value,), _ = definition(
-            lambda *v, finish=MONOIDS[fold.monoid].finish: (finish(*v),), own, "fold_"
+            lambda *v, finish=MONOIDS[fold.monoid].finish: (finish(*v),), own, "fold_", real=real
         )
         given = dict(zip(own, terms[first : first + len(own)], strict=True))
         first += len(own)
@@ -173,12 +177,20 @@ def _results(work: Tally, names: Mapping[str, Any], terms: list[Any]) -> dict[st
 
 
 def _wanted(
-    work: Tally, name: str, number: int, values: Any, areas: Any, names: Mapping[str, Any]
+    plan: KernelPlan,
+    work: Tally,
+    name: str,
+    number: int,
+    values: Any,
+    areas: Any,
+    names: Mapping[str, Any],
 ) -> Wanted:
     """A result of every row, in the area of each agent that has the row."""
     each, first = np.unique(areas, return_index=True)  # and a thread of each agent
     begin = np.broadcast_to(names[f"w_{work.role}"], areas.shape)[first] * work.rows
     agent, row = (one.ravel() for one in np.indices((len(each), work.rows)))
-    place = each[agent] + (number * work.rows + row) * 4
+    real = plan.program.real
+    place = each[agent] + (number * work.rows + row) * real.bytes
     value = values[(each[agent] - SHARED) // APART, begin[agent] + row]
-    return Wanted(name, place, as_bits(value), (begin[agent] + row,))
+    written = value if real == F64 else as_bits(value)  # a word has a float's bits
+    return Wanted(name, place, written, (begin[agent] + row,))

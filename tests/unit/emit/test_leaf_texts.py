@@ -211,16 +211,19 @@ KERNELS = {
     "copied across": (across, ("f16[M,K]", "f16[K,N]"), "sm_80"),
     "copied by words": (product, ("bf16[M,K]@2", "bf16[N,K]@2"), "sm_80"),
     "copied by chunks": (product, ("f16[M,K]", "f16[N,K]@2"), "sm_75"),
+    "distances in double": (beside, ("f64[M,K]", "f64[N,K]", "f64[K]"), "sm_90a"),
+    "folded in double": (at_once, ("f64[M,K]", "f64[N,K]", "f64[M]"), "sm_80"),
     "narrow": (narrow, ("e4m3[M,K]", "e4m3[N,K]", "e4m3[M,N]"), "sm_90a"),
 }
 MADE_OF = {"computed": computed, "loaded": loaded, "paired": paired}
 # Kernel, and which of its leaves.
 CASES = [
     ("distances", "share"), ("distances by warps", "share"), ("of columns", "share"),
-    ("beside", "share"), ("computed", "make"), ("loaded", "make"), ("gated", "edge"),
+    ("beside", "share"), ("distances in double", "share"), ("computed", "make"),
+    ("loaded", "make"), ("gated", "edge"),
     ("paired", "make"),
     ("gated", "store_pairs"), ("folded", "edge"), ("folded", "store_pairs"),
-    ("at once", "store_pairs"),
+    ("at once", "store_pairs"), ("folded in double", "store_pairs"),
     ("gated panels", "finish"), ("largest", "finish"), ("narrow", "finish"),
     ("distances", "finish"), ("attended", "finish"),
     ("attended by warps", "store_rows_of_states"), ("odd rows", "fetch"), ("odd rows", "store"),
@@ -349,6 +352,10 @@ MISTAKES = [
     ("at once", "store_pairs", "+ 2 * (lane % 4)))", "))", PLACES),
     ("at once", "store_pairs", "  combine_argmin(v2_part0[m][1][0], v2_part1[m][1][0], "
      "v2_part0[m][1][1], v2_part1[m][1][1]);", "", PLACES),
+    ("distances in double", "share", "held[2 * e]", "held[2 * e + 1]", f"of_v2[0] {MADE}"),
+    ("distances in double", "share", "own_row) * 8", "own_row) * 4", "is not written, and"),
+    ("folded in double", "store_pairs", "n * 8 + 1;", "n * 8 + 2;", PLACES),
+    ("folded in double", "store_pairs", "(double)(b_n", "(double)(b_m", PLACES),
 ]  # fmt: skip
 
 
