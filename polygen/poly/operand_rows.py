@@ -18,7 +18,7 @@ from polygen.poly.row_values import Source
 
 
 def places_of(one: OperandFold, operand: Operand) -> dict[str, Along] | None:
-    """What each iterator of a fold runs along; None: no term is of the operand's element.
+    """What each iterator of a fold runs along, all of the dim; None: no term is of the operand.
 
     Args:
         one: the fold.
@@ -32,7 +32,8 @@ def places_of(one: OperandFold, operand: Operand) -> dict[str, Along] | None:
             if at is None or at.get(folded) != Along("k"):
                 continue
             at = {it: Along("") for it, extent in sizes.items() if extent == 1} | at
-            if set(at) == set(sizes):
+            whole = all(sizes[it] == operand.extent(p.dim) for it, p in at.items() if p.dim)
+            if set(at) == set(sizes) and whole:
                 return at
     return None
 

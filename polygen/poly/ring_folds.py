@@ -166,7 +166,9 @@ def _rows_of(one: OperandFold, match: Match) -> tuple[tuple[Along, ...], list[tu
         if at is None:
             continue
         index = tuple(at[it] for it in fold.write.iterators)
-        if not {place.dim for place in index} <= {"", operand.role, *batches}:
+        dims = {place.dim for place in index}
+        rows = operand.role in dims or operand.extent(operand.role) == 1
+        if not rows or not dims <= {"", operand.role, *batches}:
             continue
         side = [
             (name, other)

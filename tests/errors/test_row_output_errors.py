@@ -54,6 +54,18 @@ def compile_(function, *signature, arch="sm_80", **options):
             _into, (*X_W, "f32[S]", "bf16[S,N]", "s32[M]"), "P2 stores g[r[i]]: rows by index",
             "in the order of the result",
         ),
+        (  # of more rows than the product multiplies, of fewer, and of none of its rows
+            lambda x, w: (x[:32] @ w.T, np.sum(x, axis=1)), ("bf16[64,K]", "bf16[N,K]"), NOT_THERE,
+            "in a function of its own",
+        ),
+        (
+            lambda x, w: (x @ w.T, np.sum(x[:32], axis=1)), ("bf16[64,K]", "bf16[N,K]"), NOT_THERE,
+            "in a function of its own",
+        ),
+        (
+            lambda x, w, g: ((x * g).astype("bf16") @ w.T, np.sum(g)), (*X_W, "bf16[K]"), NOT_THERE,
+            "in a function of its own",
+        ),
         (
             lambda x, w: (x @ w.T, np.max(np.sum(x, axis=1))), X_W, "a fold of what comes of v2",
             "Compute v3 in a function before",
