@@ -199,7 +199,7 @@ def _mapped(
     tiles = tiling(decided, instruction)
     least = needed(memory(decided, matched, work, tiles, ()))
     resources(decided, matched, tiles, instruction, device, least)
-    tallies = tuple(one.ring for one in work.ring_folds(matched))
+    tallies = work.ring_folds(matched)
     in_all = all_tiles_because(
         matched,
         decided,

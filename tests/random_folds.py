@@ -149,3 +149,41 @@ def operand_program(seed: int, largest: int = 1500, *, roles: bool = False) -> R
     if rng.random() < 0.3:
         expression = f"({expression}, max({expression}, axis={rng.choice([0, 1])}))"
     return replace(case, seed=seed, expression=expression, out_dtype=None, with_roles=roles)
+
+
+# Folds of an operand's rows that leave; `{v}` is the operand with k last.
+OUTPUTS = (
+    "sum(clip({v}, -2, 2), axis=-1)",
+    "sum({v} * {v}, axis=-1, keepdims=True)",
+    "max({v} * 2 - 1, axis=-1)",
+    "min(abs({v}), axis=-1) * 2 + max({v}, axis=-1)",
+    "max(where({v} > 0, {v}, -2), axis=-1, keepdims=True)",
+    "3 - sum(where({v} > 0, 1, -2), axis=-1)",
+)
+
+
+def output_program(seed: int, largest: int = 1500, *, roles: bool = False) -> Random:
+    """The program of a seed: folds of rows of operands that leave, some of which elements use.
+
+    Args:
+        seed: decides everything.
+        largest: size.
+        roles: take a schedule with roles.
+    """
+    rng = random.Random(f"outputs {seed}")
+    case = random_program(rng.randrange(1 << 30), largest)
+    value = split_outputs(case.expression)[0]
+    left = "x.T" if "[K,M]" in case.signature[0] else "x"
+    right = "w" if "[N,K]" in case.signature[1] else "w.T"
+    sides = rng.choice([[left], [right], [left, right], [left, right]])
+    leaving = [rng.choice(OUTPUTS).format(v=side) for side in sides]
+    leaving += [rng.choice(OUTPUTS).format(v=sides[0])] * rng.randint(0, 1)
+    used = f"({value})"
+    if rng.random() < 0.4:
+        used += f" + {rng.choice(OPERANDS).format(v=left)}"
+    if rng.random() < 0.2:
+        used = f"max({used}, axis={rng.choice([0, 1])})"
+    outputs = [used, *dict.fromkeys(leaving)]
+    rng.shuffle(outputs)
+    expression = f"({', '.join(outputs)})"
+    return replace(case, seed=seed, expression=expression, out_dtype=None, with_roles=roles)

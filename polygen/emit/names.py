@@ -30,6 +30,7 @@ _WRITTEN_TEXT = (
     "TileWalk TileColumn domain domain_tiles domain_items others of_matrix start "
     "lines block segment segments block_rows rest held own "
     "before after worth term_of_reference terms_of_score store_parts k_lowest k_highest k_of_all "
+    "own_row row_of_all turn_of_row fold_i own_k first_k access element "
     "matrices left together taken behind whole paired pairs in_pairs places last_place lap "
     "Cursor __attribute__ always_inline __syncwarp"
 )
@@ -48,7 +49,7 @@ _KEYWORDS_TEXT = (
 _MADE = re.compile(
     r"(wait|arrive|bar|fence|retire|skip|fetch)_|\w+_(warps|producer|loader|consumer)(_behind)*$"
     r"|z\d+$|over\d+$|k_inside$|(sum|mma|multiply|multiply_matrices|low_[ab])_\d+s?$|(copy|load|fragment)_[ab]\d*$"
-    r"|(find|page|fill)_[abc]$"
+    r"|(find|page|fill)_[abc]$|(begin|tally|share|leave)_[ab]\d*$|norms_[ab]\d*(_at)?$"
     r"|(inner|scales|promote|read_scales|promote_last)(_\d+)?(_row|_column|_all)?$"
     r"|(begin|combine|give|take|finish|walk)_\d+(_\d+)?$|elements$|results$|(begin|merge)_(reference|states|sum)$|combine_[a-z_]+$|fold_(i|q|w|place|rows?|columns|block|results?|read\d+_words|parts(_\d+)?|elements|own|v\d+(_\w+)?|(at|from|\w+_part)?\d+|at|e)$"
     r"|((part|whole)_)?state_\w+$|part_sums$|(items|tiles_m|tiles_n)_\d+$"

@@ -18,6 +18,7 @@ from polygen.lower.promoting import Promote
 from polygen.lower.result_work import Finish
 from polygen.lower.tally import Tally
 from polygen.lower.work import Load, Product, Send, Stream
+from polygen.poly.ast import renamed
 
 # Above the loops of a place.
 _LOOPS = {
@@ -65,8 +66,14 @@ def _inside(plan: KernelPlan, place: Place, depth: int) -> list[str]:
         *(pad + line for line in head),
         *_leaves(plan, place.name, depth),
         *(pad + line for line in _LOOPS.get(place.name, [])),
-        *loops(place.loops, {}, depth, unroll=not place.elected),
+        *loops(renamed(place.loops, _agents(plan, place)), {}, depth, unroll=not place.elected),
     ]
+
+
+def _agents(plan: KernelPlan, place: Place) -> dict[str, str]:
+    """What loops of a place of all warps call their agents, which are warps."""
+    of = next((tree.place for tree in plan.trees if tree.place.name == place.name), None)
+    return {} if of is None or place.agent != "warp" else dict.fromkeys(of.agents, place.agent)
 
 
 def _agent(plan: KernelPlan, place: Place) -> list[str]:

@@ -26,7 +26,7 @@ from polygen.frontend.dtypes import ALWAYS_STORED, DType
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.grouping import ends_of, in_groups
 from polygen.frontend.iterators import Iterators
-from polygen.frontend.nodes import Node
+from polygen.frontend.nodes import Node, ProductNode, walk
 from polygen.frontend.packed import stored, taken_apart
 from polygen.frontend.program import Program, Tensor
 from polygen.frontend.scattering import require_returned, require_unread
@@ -85,8 +85,10 @@ def build_program(
     builder = Builder(_prefix("v", given), Iterators(names), acc_dtype)
     stores = {one.target: one for one in trace.assigned}
     values = [stores[root].value if root in stores else root for root in roots]
+    nodes = (node for value in values for node in walk(value, products=False))
+    beside = any(isinstance(node, ProductNode) for node in nodes)
     for position, value in enumerate(values):
-        builder.collect(value, position)
+        builder.collect(value, position, beside=beside)
     builder.contract(trace.positions())
     output = _prefix("y", given)
     outputs = tuple(

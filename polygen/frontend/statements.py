@@ -81,25 +81,32 @@ class Builder:
     rows: dict[Node, Access] = field(default_factory=dict)  # operands by index, to their values
     memo: dict[tuple[Node, Indices, Domain], Argument] = field(default_factory=dict)
 
-    def collect(self, root: Node, position: int) -> None:
+    def collect(self, root: Node, position: int, *, beside: bool = False) -> None:
         """Finds the contractions that an output reads, in the order of the function's text; of a
         concatenation, that each of its parts reads.
+
+        Args:
+            root: the output.
+            position: among all outputs.
+            beside: whether another output reads one: then a fold of arrays alone may be an output.
 
         Raises:
             UnsupportedProgram: there is none.
         """
         for leaf, _ in leaves(root):
-            self._collect(leaf, position)
+            self._collect(leaf, position, beside=beside and leaf is root and over_results(leaf))
 
-    def _collect(self, root: Node, position: int) -> None:
+    def _collect(self, root: Node, position: int, *, beside: bool) -> None:
         behind = tuple(walk(root, products=True))
         found = [node for node in behind if isinstance(node, ProductNode)]
+        if not found and beside:
+            return
         if not found:
             folds = any(isinstance(node, FoldNode) for node in behind)
             raise UnsupportedProgram(
                 f"output {position}, {describe(root)}, reads no contraction",
                 why="polygen fuses work around a matrix product"
-                + ", and folds arrays beside it where its elements use what comes out" * folds,
+                + ", and folds what it multiplies beside it, along the axis that it sums" * folds,
                 nearest="Use x @ w in it, or compute it elsewhere",
             )
         self.first[root] = found[0]

@@ -105,6 +105,14 @@ def check_pixels(schedule: Schedule, match: Match, work: Pointwork) -> None:
                     "Leave tile.pixels out",
                 )
             _check_steps(schedule, one.tensor, one.index, match.box)
+    for ring in work.ring_folds(match):
+        if ring.role == M and ring.outputs:
+            raise _refused(
+                schedule,
+                f"{ring.outputs[0].tensor}, of rows, beside tiles of {match.box}",
+                "threads store numbers of rows one after another, and rows of boxes are none",
+                "Leave tile.pixels out",
+            )
 
 
 def _check_fields(schedule: Schedule, match: Match, work: Pointwork) -> None:

@@ -54,7 +54,7 @@ from polygen.lower.result_work import (
 )
 from polygen.lower.scan_work import PartStore, RowStore, Scan
 from polygen.lower.sync_work import Grids, Groups, Nothing, Placed, Signal, Skip, Turn
-from polygen.lower.tally import Tally
+from polygen.lower.tally import Leave, Tally
 from polygen.lower.work import (
     Clear,
     Combine,
@@ -99,6 +99,7 @@ Work: TypeAlias = (
     | Exchange
     | Fill
     | FindPages
+    | Leave
     | Finish
     | Folding
     | Grids

@@ -48,7 +48,7 @@ from polygen.lower.result_work import (
 )
 from polygen.lower.scan_work import PartStore, RowStore, Scan
 from polygen.lower.sync_work import Grids, Groups, Nothing, Placed, Signal, Skip, Turn
-from polygen.lower.tally import Tally
+from polygen.lower.tally import Leave, Tally
 from polygen.lower.work import (
     Clear,
     Combine,
@@ -191,8 +191,8 @@ _ENDS: dict[type, Callable[[KernelPlan, Leaf, Any], Iterator[RowEnd]]] = {
 }  # fmt: skip
 # What goes by elements where rows end, what reads tensor maps, which have zeros behind their ends,
 _STOPPING = frozenset({
-    CombineParts, Epilogue, Fill, FindPages, Finish, Lines, MergeKeys, Move, PartStore, Promote,
-    RowCopy, RowMake, RowStore, Scan, StoreResults, Tally, Walk, Warm,
+    CombineParts, Epilogue, Fill, FindPages, Finish, Leave, Lines, MergeKeys, Move, PartStore,
+    Promote, RowCopy, RowMake, RowStore, Scan, StoreResults, Tally, Walk, Warm,
 })  # fmt: skip
 # and what touches no rows of arrays: rows of the workspace are whole words.
 _INSIDE = frozenset({

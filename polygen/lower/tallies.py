@@ -25,7 +25,7 @@ from polygen.lower.operands import k_of_all
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Read
 from polygen.lower.synchronise import counter_of
-from polygen.lower.tally import Tally, lanes_of
+from polygen.lower.tally import Leave, Stored, Tally, lanes_of
 from polygen.poly.elements import Element
 from polygen.poly.legality import Proof
 from polygen.poly.register_operands import tile_extents
@@ -116,8 +116,8 @@ def stored_at(layout: Rows | MatrixLayout) -> Callable[[Integers, Integers], Int
     return lambda row, byte: rows.swizzle.address(row, byte, rows.row_bytes)
 
 
-def leaves(made: tuple[Tally, ...], versions: tuple[str, ...]) -> tuple[Leaf, ...]:
-    """The leaves that begin, fold and share; `versions`: the loops over output tiles."""
+def leaves(given: Given, made: tuple[Tally, ...], versions: tuple[str, ...]) -> tuple[Leaf, ...]:
+    """The leaves that begin, fold, share and store; `versions`: the loops over output tiles."""
     found: list[Leaf] = []
     for one in made:
         found += [
@@ -125,7 +125,22 @@ def leaves(made: tuple[Tally, ...], versions: tuple[str, ...]) -> tuple[Leaf, ..
             Leaf(f"tally_{one.ring}", "tally", "threads", (*versions, "k"), one),
             Leaf(f"share_{one.ring}", "share", "threads", versions, one),
         ]
+        if one.of.outputs:
+            work = leave(one, tuple(dim for dim, _ in given.match.batches))
+            found.append(Leaf(f"leave_{one.ring}", "leave", "threads", versions, work))
     return tuple(found)
+
+
+def leave(work: Tally, batches: tuple[str, ...]) -> Leave:
+    """How the results of a ring that are outputs leave; `batches`: the dims that count matrices."""
+    across = "n" if work.role == "m" else "m"
+    outputs = []
+    for one in work.of.outputs:
+        own = {at.dim for at in one.index}
+        first = (f"b_{across}", *(dim for dim in batches if dim not in own))
+        step = elements_along(one.tensor, one.index, work.role)
+        outputs.append(Stored(one.tensor, one.number, base(one.tensor, one.index), step, first))
+    return Leave(work, tuple(outputs))
 
 
 def given_read(given: Given, element: Element, read: Read) -> Read:
@@ -192,6 +207,7 @@ def check_tallies(plan: KernelPlan) -> tuple[Proof, ...]:
             raise VerifyError(
                 f"{one.norms}: results of {one.rows} rows in {room}", where=plan.entry
             )
+    _check_leaving(plan, made)
     return tuple(
         Proof(
             "every element of the agent's rows enters the fold once, in the threads that multiply",
@@ -200,6 +216,21 @@ def check_tallies(plan: KernelPlan) -> tuple[Proof, ...]:
         for one in made
         for fold in one.folds
     )
+
+
+def _check_leaving(plan: KernelPlan, made: list[Tally]) -> None:
+    """What leaves are the outputs that are numbers of rows, of the rings that have them."""
+    batches = tuple(dim for dim, _ in plan.match.batches)
+    wanted = [leave(one, batches) for one in made if one.of.outputs]
+    if list(plan.of(Leave)) != wanted:
+        names = [one.tensor.name for work in plan.of(Leave) for one in work.outputs]
+        raise VerifyError(f"{names} leave as numbers of rows otherwise", where=plan.entry)
+    if plan.following is not None:  # whose outputs are compared with these there
+        return
+    stored = {one.tensor.name for one in plan.epilogue.writes}
+    stored |= {one.tensor.name for work in wanted for one in work.outputs}
+    if stored != {one.name for one in plan.program.outputs}:
+        raise VerifyError(f"{', '.join(sorted(stored))} are stored", where=plan.entry)
 
 
 def check_shared(plan: KernelPlan, access: Read, element: Element) -> None:

@@ -133,6 +133,43 @@ class Tally:
         return fold.monoid == "sum" and terms == [0.0] and MONOIDS["sum"].identity[0] == 0
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An output that has a number of every row.
+
+    Attributes:
+        tensor: the array.
+        number: which of the results that are shared it is.
+        base: terms that lead to the block's matrix.
+        step: elements from one row to the next; "0": there is one row.
+        first: dims along which all tiles have these numbers: coordinates of a block.
+    """
+
+    tensor: Tensor
+    number: int
+    base: tuple[str, ...]
+    step: str
+    first: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """How results of rows are stored, by the tiles that are first along what they have no part in.
+
+    Attributes:
+        work: that folds and shares them.
+        outputs: where they go.
+    """
+
+    work: Tally
+    outputs: tuple[Stored, ...]
+
+    @property
+    def turns(self) -> int:
+        """Rows of a thread."""
+        return -(-self.work.rows // self.work.threads)
+
+
 def lanes_of(rows: int, threads: int, accesses: int) -> int:
     """Lanes that share a row: a power of two that divides its accesses, of one warp."""
     lanes = 1

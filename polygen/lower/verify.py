@@ -34,7 +34,7 @@ from polygen.lower.promoting import Promote
 from polygen.lower.resources import thread_count
 from polygen.lower.result_work import Epilogue, Exchange, Finish, Lines, Store, Warm
 from polygen.lower.tallies import check_tallies
-from polygen.lower.tally import Tally
+from polygen.lower.tally import Leave, Tally
 from polygen.lower.verify_accesses import check_accesses
 from polygen.lower.verify_agents import check_agents
 from polygen.lower.verify_folds import check_folds
@@ -51,7 +51,7 @@ from polygen.poly.tile_walk import prove_walk
 
 # Work that may touch global memory.
 _OUTSIDE = (
-    Copy, Epilogue, Fill, FindPages, Finish, Lines, Make, Move, Promote, Store, Tally, Warm,
+    Copy, Epilogue, Fill, FindPages, Finish, Leave, Lines, Make, Move, Promote, Store, Tally, Warm,
 )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ _UNITS = {
 _DOES = {"product": "multiply", "commit": "commit", "close": "close", "frame": "locate"}
 _NAMED = (
     "store", "prepare", "stage", "fold", "unfold", "give", "take",
-    "advance", "weigh", "rescale", "convert", "complete",
+    "advance", "weigh", "rescale", "convert", "complete", "leave",
 )  # fmt: skip
 _PARTS = {"compute": "compute", "finish_element": "edge"}  # of others' leaves
 

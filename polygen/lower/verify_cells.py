@@ -21,7 +21,7 @@ from polygen.lower.result_work import (
     Warm,
 )
 from polygen.lower.scan_work import PartStore, RowStore
-from polygen.lower.tally import Tally
+from polygen.lower.tally import Leave, Tally
 from polygen.lower.work import (
     Clear,
     Combine,
@@ -138,6 +138,8 @@ def _buffers(leaf: Leaf, norms: list[str]) -> list[str] | None:
             "tally": [work.buffer, work.registers],
             "share": [work.registers, work.norms],
         }.get(leaf.op, [])
+    if isinstance(work, Leave):
+        return [work.work.norms]
     if isinstance(work, Epilogue) and work.suffix and leaf.op == "store_pairs":
         sums, rows = [total for _, total in work.sums], ["row" + one.suffix for one in work.before]
         held = [work.holds[1]] if work.holds else []

@@ -29,6 +29,7 @@ from polygen.lower.follow_work import (
 from polygen.lower.launch import Following, KeptRows, Results
 from polygen.lower.plan import GroupPlan, KernelPlan
 from polygen.lower.scan_work import PartStore, Scan
+from polygen.lower.tally import Leave
 from polygen.lower.verify_blocks import check_block
 from polygen.poly.folds import scalars
 from polygen.poly.follow_keys import KeysShape, keys_program
@@ -111,6 +112,7 @@ def _check_results(plan: KernelPlan, after: Following) -> None:
     made += [name for rows in split.rows for name in rows.outputs]
     kept = {one.tensor.name for one in split.kept}
     made += [one.tensor.name for one in plan.epilogue.writes if one.tensor.name not in kept]
+    made += [one.tensor.name for work in plan.of(Leave) for one in work.outputs]
     if sorted(made) != sorted(one.name for one in plan.program.outputs):
         raise VerifyError(f"{', '.join(made)} are stored", where=where)
     wanted = tuple(KeptRows(o.tensor.name, o.tensor.dims, o.tensor.dtype.bytes) for o in split.kept)

@@ -159,7 +159,7 @@ class _Leaves:
             one = epilogue.panel_boxes(self.given, read, panel, AGENTS["loader"], "in")
             yield self._move(name, (one,), _PANEL, "loader", one.note)
         leave = self._panels(out, incoming, results) if results else self._pairs(out)
-        folded = tallied(tallies(self.given, self.buffers), _TILE)
+        folded = tallied(self.given, tallies(self.given, self.buffers), _TILE)
         made = (*self._products(), *self._rest(), *self._promotions())
         for leaf in (*made, *folded, *self._parts(), *leave):
             yield replace(leaf, place=leaf.place or "consumer")

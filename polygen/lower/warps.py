@@ -52,7 +52,7 @@ def inside(given: Given, out: Epilogue) -> Inside:
     named = {buffer.name: buffer for buffer in buffers}
     moved = [(shared(given, one, named[one.buffer]), loaded) for one, loaded in moved]
     leaves = _leaves(given, moved, out, tuple(sync_leaves(given, syncs, "")))
-    folded = tallied(tallies(given, named), ())
+    folded = tallied(given, tallies(given, named), ())
     return Inside(
         buffers,
         tuple(replace(leaf, place=_PLACE) for leaf in (*folded, *leaves)),

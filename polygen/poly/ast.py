@@ -8,7 +8,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from polygen import isl, remembered
@@ -230,3 +231,31 @@ def text(node: LoopAst, depth: int = 0) -> str:
     unrolled = "  # unrolled" if node.unroll else ""
     head = f"{pad}for {node.iterator} = {node.first}; {node.condition}; += {node.step}:{unrolled}"
     return f"{head}\n{text(node.body, depth + 1)}"
+
+
+def renamed(node: LoopAst, names: Mapping[str, str]) -> LoopAst:
+    """The same loops with other names for some parameters.
+
+    Args:
+        node: the loops.
+        names: parameter -> its name.
+    """
+    if isinstance(node, Call):
+        return replace(node, arguments=tuple(_renamed(one, names) for one in node.arguments))
+    if isinstance(node, Block):
+        return Block(tuple(renamed(child, names) for child in node.children))
+    if isinstance(node, If):
+        otherwise = None if node.otherwise is None else renamed(node.otherwise, names)
+        return If(_renamed(node.condition, names), renamed(node.then, names), otherwise)
+    if isinstance(node, Marked):
+        return replace(node, body=renamed(node.body, names))
+    first, condition = _renamed(node.first, names), _renamed(node.condition, names)
+    return replace(node, first=first, condition=condition, body=renamed(node.body, names))
+
+
+def _renamed(expr: Expr, names: Mapping[str, str]) -> Expr:
+    if isinstance(expr, Var):
+        return Var(names.get(expr.name, expr.name))
+    if isinstance(expr, Binary):
+        return Binary(expr.op, _renamed(expr.left, names), _renamed(expr.right, names))
+    return expr

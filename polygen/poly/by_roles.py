@@ -8,7 +8,8 @@
                read_a[i,k] take_a[i,k]   what that takes beside the ring, read a k tile ahead
                make_a[i,k,s,m]           threads compute fragments of what is in a ring, to multiply
                                          them from registers
-               tally_a[i,k]              threads fold what is in a ring (`ring_tallies`)
+               tally_a[i,k] share_a[i] leave_a[i]
+                                         threads fold what is in a ring (`ring_tallies`)
                convert[i] multiply_rest[i,s,m]
                                          what goes on with the sums behind the k tiles
                                          (`rest_parts`)
@@ -79,7 +80,7 @@ def by_roles(tiles: Tiling, schedule: Schedule, epilogue: Epilogue, main: MainLo
         ("group", tiles.warps[1]),
         cluster=(schedule.cluster.m, tiles.beside),
     )  # fmt: skip
-    end = shared_before(end, consumer, ("i",), own, main.folded)
+    end = shared_before(end, consumer, ("i",), own, main, tiles, (tile_of(consumer),))
     parts = [_main(shape), *rest_parts(shape), *_parts(shape), end]
     loaders = (shape.loader,) if panels.operands and not shape.in_lines else ()
     places = (shape.producer, *loaders, shape.consumer)

@@ -7,6 +7,7 @@
     clear[k] read_scales[k]   in front of the products of a block of k, and behind them
     promote[k]                its inner sum -> sums (`promotions`)
     tally_a[k]                ring -> what is folded of its elements (`ring_tallies`)
+    share_a leave_a           that -> numbers of rows, in shared memory, and outputs
     stage[m] store[r]         sums -> scratch -> results, or store[m] from the fragments
 
 Time of the main loop is `t`: a copy of k tile k runs at t = k, the products that need it at t = k +
@@ -62,7 +63,7 @@ def by_warps(
     end = _end(tiles, schedule, epilogue, warps, main)
     sums = tuple(f"{p.called('sum')}[w,m,n] : {_atoms(tiles)}" for p in main.products)
     first: tuple[TileStatement, ...] = (warps.runs("zero", (), ALWAYS, (), sums),)
-    end = shared_before(end, warps, (), ALWAYS, main.folded)
+    end = shared_before(end, warps, (), ALWAYS, main, tiles)
     if main.block:  # the first promotion of a sum overwrites it
         first = ()
     phases = {"main": loops.schedule, "epilogue": end.schedule}

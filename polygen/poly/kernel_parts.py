@@ -84,6 +84,7 @@ class MainLoop:
         products: of their tiles.
         held: what threads that fill rings hold in registers.
         folded: rings whose elements are folded beside the products.
+        leaving: of these, rings of whose rows results leave.
         inside: whether some tiles have no products: blocks know how many of theirs have some.
         rest: what goes on with the sums.
         block: indices of k whose products are added up before they are promoted; 0: all.
@@ -93,6 +94,7 @@ class MainLoop:
     products: tuple[Product, ...]
     held: Held = field(default_factory=shifted)
     folded: tuple[str, ...] = ()
+    leaving: tuple[str, ...] = ()
     inside: bool = False
     rest: RestLoop | None = None
     block: int = 0
@@ -110,6 +112,7 @@ def main_loop(
     *,
     staged: bool = False,
     folded: tuple[str, ...] = (),
+    leaving: tuple[str, ...] = (),
     inside: bool = False,
 ) -> MainLoop:
     """A ring for every operand; products are numbered where there are several.
@@ -120,6 +123,7 @@ def main_loop(
         depth: indices of k of a tile.
         staged: whether copies of arguments pass through registers, in two statements.
         folded: operands that are folded beside the products.
+        leaving: of these, those of whose rows results leave.
         inside: whether some tiles have no products.
     """
     several, filled = len(match.products) > 1, pieces or {}
@@ -146,6 +150,7 @@ def main_loop(
         ),
         held(operand for _, operand in match.operands),
         folded,
+        leaving,
         inside,
         rest,
         match.block,

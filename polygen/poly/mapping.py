@@ -36,7 +36,9 @@ from polygen.poly.place_trees import PlaceTree
 from polygen.poly.promotions import prove_whole_blocks
 from polygen.poly.refine import refine
 from polygen.poly.rest_map import joined, rest_elements, rest_orders
+from polygen.poly.ring_folds import RingFolds
 from polygen.poly.row_passes import between_passes
+from polygen.poly.rows_out import row_elements
 from polygen.poly.scop import Scop, space
 from polygen.poly.sum_order import sum_orders
 from polygen.poly.tile_domain import TileDomain, prove_tile_domain
@@ -109,7 +111,7 @@ def map_program(
     folds: bool = False,
     passes: RowPasses | None = None,
     longer: bool = False,
-    tallies: tuple[str, ...] = (),
+    tallies: tuple[RingFolds, ...] = (),
     domain: TileDomain | None = None,
 ) -> ScheduleTree:
     """Build and prove the schedule tree.
@@ -130,7 +132,7 @@ def map_program(
         passes: of a tile that covers rows, over its sums.
         longer: whether a block may go through more k tiles than these sums have: those of other
             sections of the kernel. What lies outside the operands is zero.
-        tallies: operands that are folded beside the products.
+        tallies: what is folded of operands beside the products.
         domain: the tiles that have products; None: all.
 
     Raises:
@@ -142,7 +144,13 @@ def map_program(
     parts = require_reassociable((one.contraction for one in matched.products), tiles.split)
     pieces = ring_pieces(schedule, matched, tiles)
     main = main_loop(
-        matched, pieces, tiles.cta[2], staged=staged, folded=tallies, inside=domain is not None
+        matched,
+        pieces,
+        tiles.cta[2],
+        staged=staged,
+        folded=tuple(one.ring for one in tallies),
+        leaving=tuple(one.ring for one in tallies if one.outputs),
+        inside=domain is not None,
     )
     statements = roles(scop, fusion, matched, [product.name for product in main.products], passes)
     blocks = isl.UnionMap(space(scop.parameters) + block_map(statements, tiles, schedule))
@@ -150,6 +158,10 @@ def map_program(
     if more is not None:
         scop = more.model
         blocks = blocks.union(isl.UnionMap(space(scop.parameters) + more.blocks))
+    out = row_elements(scop, matched, tallies, tiles, schedule)
+    if out is not None:
+        scop = out.model
+        blocks = blocks.union(isl.UnionMap(space(scop.parameters) + out.blocks))
     blocks = blocks.intersect_domain(scop.domain)
     needs = scop.dependences
     if passes is not None:
@@ -171,6 +183,8 @@ def map_program(
         points = whole_tile(statements, one)
         if more is not None:
             elements, points = joined(elements, more.tiles), joined(points, more.whole)
+        if out is not None:
+            elements, points = joined(elements, out.tiles), joined(points, out.whole)
         relation = isl.UnionMap(space(tiles.counted(scop.parameters)) + elements)
         relation = relation.intersect_domain(scop.domain)
         kinds.append(_Kind(one, elements, points, relation, _first(tiles, one)))
@@ -204,7 +218,17 @@ def map_program(
         functools.reduce(joined, [one.elements for one in kinds]),
         synchronised,
         emitted.trees,
-        (apart, *parts, *boxes, whole, *blocks_whole, *inside, *sums, *refine(emitted)),
+        (
+            apart,
+            *parts,
+            *boxes,
+            *(out.proofs if out is not None else ()),
+            whole,
+            *blocks_whole,
+            *inside,
+            *sums,
+            *refine(emitted),
+        ),
         epilogue.panels,
         Sums(orders, invariant),
         domain,

@@ -5,16 +5,18 @@
     P5[i,j]  v5[i,j] = add(v2[i], v0[i,j])        P5 reads v2 like an array that is there
 
 1. A fold is one of an operand if no product is in what it folds, none reads what comes of it, and
-   elements behind products use it. Its terms are computed from arguments, which never change, so
-   that whoever has an element may compute the term again; a monoid's terms may be combined in any
-   order. So no dependence is left but that of the result's readers on all terms of their row: these
-   are tiles of the same block, which sums over all of k.
+   elements behind products use it, or an output is made of it. Its terms are computed from
+   arguments, which never change, so that whoever has an element may compute the term again; a
+   monoid's terms may be combined in any order. So no dependence is left but that of the result's
+   readers on all terms of their row: these are tiles of the same block, which sums over all of k.
 2. What is left is a program whose elements read an array of the result's name. The passes after it
    see no difference between that and an argument; that it lies in shared memory, and what fills it,
    is said by `ring_folds`: for every ring the folds, in the dims of the instruction.
 3. What is computed of results of one row alone is computed once for the row, where it is shared.
 4. The ring's element is what the term reads in the place of the operand's own array or value; all
    else that it reads is read beside it.
+5. Outputs that are such numbers of rows leave from there (`polygen.poly.row_values`): they are none
+   of the program whose elements are left.
 """
 
 from __future__ import annotations
@@ -30,13 +32,19 @@ from polygen.frontend.program import (
     Access,
     Argument,
     Constant,
-    Dim,
-    Extent,
     Fold,
     Pointwise,
     Program,
     Statement,
     Tensor,
+)
+from polygen.poly.row_values import (
+    RowOutput,
+    RowValue,
+    Source,
+    of_rows,
+    row_output,
+    sources_of,
 )
 
 
@@ -50,21 +58,23 @@ class OperandFold:
             iterators.
         terms: of an element, a component each.
         tensors: the arguments that these read.
+        sources: which of their elements, and of those that an operand's value is computed from.
     """
 
     fold: Fold
     statements: tuple[Pointwise, ...]
     terms: tuple[str | float, ...]
     tensors: tuple[Tensor, ...]
+    sources: tuple[Source, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RowResult:
-    """A number of each row that elements read: a fold's result, or computed of such.
+    """A number of each row that elements read, or outputs: a fold's result, or computed of such.
 
     Attributes:
         value: what the program calls it.
-        tensor: as which the kernel's elements read it.
+        tensor: as which the kernel's elements read it, if they do.
         folds: the results that it is computed of; those of one have its iterators.
         statements: that compute it, in order; none of a fold's result.
     """
@@ -77,10 +87,11 @@ class RowResult:
 
 @dataclass(frozen=True, slots=True)
 class OperandFolds:
-    """All folds of operands, and what elements read of them."""
+    """All folds of operands, what elements read of them, and what leaves."""
 
     folds: tuple[OperandFold, ...] = ()
     results: tuple[RowResult, ...] = ()
+    outputs: tuple[RowOutput, ...] = ()
 
 
 def term(fold: str, component: int) -> str:
@@ -110,7 +121,8 @@ def beside_products(program: Program) -> tuple[Program, OperandFolds]:
     """The program whose elements read results of its operands' folds, and these folds.
 
     Raises:
-        UnsupportedProgram: such a fold is of an index, or reads a value at another point.
+        UnsupportedProgram: such a fold is of an index, or reads a value at another point; or an
+            output that no product has a part in is nothing of rows of an operand.
     """
     if not program.contractions or not program.folds:
         return program, OperandFolds()
@@ -123,7 +135,9 @@ def beside_products(program: Program) -> tuple[Program, OperandFolds]:
     multiplied = {name for value in operands & set(writers) for name in within[value]}
     late = {name for name, behind in within.items() if behind & products}
     sources = _read(multiplied, writers)
+    alone = tuple(tensor for tensor in program.outputs if tensor.name not in late)
     used = {name for value in late for name in within[value]}
+    used |= {name for tensor in alone for name in within[tensor.name]}
     chosen = [
         fold
         for fold in program.folds
@@ -131,87 +145,36 @@ def beside_products(program: Program) -> tuple[Program, OperandFolds]:
         and fold.write.name in used
         and _read(within[fold.write.name], writers) & (operands | sources)
     ]
-    if not chosen:
+    if not chosen and not alone:
         return program, OperandFolds()
+    rows = of_rows(program, {fold.write.name: fold for fold in chosen}, late)
+    leaving = tuple(row_output(program, tensor, rows) for tensor in alone)
     folds = tuple(_operand_fold(program, fold, writers, operands) for fold in chosen)
-    rows = _of_rows(program, {fold.write.name: fold for fold in chosen}, late)
+    stored = {tensor.name for tensor in alone}
+    read = _read_by_elements(program, rows, stored)
     results = tuple(
-        _result(program, rows[name], writers) for name in _read_by_elements(program, rows)
+        _result(program, rows[name], writers)
+        for name in rows
+        if name in read or any(one.value == name for one in leaving)
     )
     names = {one.value: (one.tensor.name, rows[one.value].places) for one in results}
-    kept = needed(program.statements, [tensor.name for tensor in program.outputs], rows)
+    outputs = tuple(tensor for tensor in program.outputs if tensor.name not in stored)
+    kept = needed(program.statements, [tensor.name for tensor in outputs], rows)
     statements = tuple(_renamed(one, names) for one in kept)
-    inputs = (*program.inputs, *(one.tensor for one in results))
+    inputs = (*program.inputs, *(one.tensor for one in results if one.value in read))
     return (
-        replace(program, inputs=inputs, statements=statements),
-        OperandFolds(folds, results),
+        replace(program, inputs=inputs, outputs=outputs, statements=statements),
+        OperandFolds(folds, results, leaving),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A value that is the same along all but some axes of its statement's domain."""
-
-    value: str
-    places: tuple[int, ...]  # of what it is indexed by, among the axes of the value
-    dims: tuple[Dim, ...]
-    folds: tuple[str, ...]
-    statements: tuple[Pointwise, ...]
+def _read_by_elements(program: Program, rows: Mapping[str, RowValue], stored: set[str]) -> set[str]:
+    """What of rows others than rows read, and than what stores them."""
+    others = (s for s in program.statements if s.write.name not in (*rows, *stored))
+    return {access.name for s in others for access in s.reads if access.name in rows}
 
 
-def _of_rows(program: Program, folds: Mapping[str, Fold], late: set[str]) -> dict[str, _Row]:
-    """Results of folds, and what is computed of results of one row alone."""
-    found: dict[str, _Row] = {}
-    for statement in program.statements:
-        name = statement.write.name
-        if name in folds:
-            sizes = dict(statement.domain)
-            own = tuple(sizes[it] for it in statement.write.iterators)
-            found[name] = _Row(name, tuple(range(len(own))), own, (name,), ())
-        elif isinstance(statement, Pointwise) and name not in late:
-            row = _row(program, statement, found)
-            if row is not None:
-                found[name] = row
-    return found
-
-
-def _row(program: Program, statement: Pointwise, known: Mapping[str, _Row]) -> _Row | None:
-    """What a statement computes of results of one row; None if it reads anything else."""
-    made = [a for a in statement.args if isinstance(a, Access) and a.name in known]
-    others = [a for a in statement.args if not (isinstance(a, Access) and a.name in known)]
-    plain = all(
-        isinstance(a, (Constant, Extent)) or (isinstance(a, Access) and not a.index) for a in others
-    )
-    stored = statement.write.name in program.tensors
-    if not made or not plain or stored:
-        return None
-    read = {tuple(a.index[place] for place in known[a.name].places) for a in made}
-    own = [it for it, _ in statement.domain]
-    if len(read) > 1 or not all(isinstance(it, str) and it in own for it in next(iter(read))):
-        return None
-    (index,) = read
-    if statement.write.index != tuple(own):
-        return None
-    rows = [known[a.name] for a in made]
-    before = [s for row in rows for s in row.statements]
-    return _Row(
-        statement.write.name,
-        tuple(own.index(str(it)) for it in index),
-        rows[0].dims,
-        tuple(dict.fromkeys(name for row in rows for name in row.folds)),
-        (*dict.fromkeys(before), statement),
-    )
-
-
-def _read_by_elements(program: Program, rows: Mapping[str, _Row]) -> list[str]:
-    """What of rows others than rows read, in program order."""
-    read = {
-        access.name for s in program.statements if s.write.name not in rows for access in s.reads
-    }
-    return [name for name in rows if name in read]
-
-
-def _result(program: Program, row: _Row, writers: Mapping[str, Statement]) -> RowResult:
+def _result(program: Program, row: RowValue, writers: Mapping[str, Statement]) -> RowResult:
     name = f"of_{row.value}"
     while name in program.tensors or name in program.sizes or name in writers:
         name += "_"
@@ -270,6 +233,7 @@ def _operand_fold(
             for at, arg in enumerate(fold.args)
         ),
         tuple(t for t in program.inputs if t.name in wanted),
+        sources_of(program, fold),
     )
 
 

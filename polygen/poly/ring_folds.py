@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import TF32
-from polygen.frontend.program import Access, Constant, Dim, Extent
+from polygen.frontend.program import Access, Constant, Dim, Extent, Tensor
 from polygen.poly.elements import Along, Compute, Element
 from polygen.poly.match import Match
 from polygen.poly.operand import Operand
 from polygen.poly.operand_folds import OperandFold, OperandFolds, RowResult
+from polygen.poly.operand_rows import places_of
 from polygen.poly.prologue import of_elements
+from polygen.poly.row_values import RowOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +40,34 @@ class RingFold:
 
 
 @dataclass(frozen=True, slots=True)
+class RingOutput:
+    """An output that has a number of every row of a ring.
+
+    Attributes:
+        tensor: the array.
+        number: which of the ring's results it is.
+        index: per axis, over m or n and the batch dims. Along all other dims every tile has the
+            same numbers.
+    """
+
+    tensor: Tensor
+    number: int
+    index: tuple[Along, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RingFolds:
-    """What is folded of a ring, and what of a row's results its elements read.
+    """What is folded of a ring, what of a row's results its elements read, and what leaves.
 
     Attributes:
         ring: "a", ...
         role: its side, "m" or "n".
         folds: of its rows.
         statements: on the results of one row.
-        results: the arrays that elements read, each with its value.
+        results: the arrays that elements read, and outputs are made of, each with its value.
         sizes: name -> dims whose elements it counts.
         scalars: arguments that statements read.
+        outputs: that are stored.
     """
 
     ring: str
@@ -58,6 +77,7 @@ class RingFolds:
     results: tuple[tuple[str, str], ...]
     sizes: tuple[tuple[str, tuple[Dim, ...]], ...]
     scalars: tuple[str, ...]
+    outputs: tuple[RingOutput, ...] = ()
 
 
 def ring_folds(
@@ -75,30 +95,96 @@ def ring_folds(
     Raises:
         UnsupportedProgram: a result is not of the rows or columns of an operand.
     """
+    found = _Rings(operands, match)
     known = {one.tensor.name: one for one in operands.results}
-    folds = {one.fold.write.name: one for one in operands.folds}
-    found: dict[str, list[RowResult]] = {}
-    made: dict[str, dict[str, RingFold]] = {}
     for element in reads:
         if element.tensor.name in known:
             result = known[element.tensor.name]
-            first = folds[result.folds[0]]
-            side = _side(first, element, match)
-            own = [_ring_fold(folds[name], element.index, side) for name in result.folds]
-            ring = own[0][0]
-            for name in result.folds:
-                _, fold = _ring_fold(folds[name], element.index, [s for s in side if s[0] == ring])
-                made.setdefault(ring, {})[name] = fold
-            found.setdefault(ring, []).append(result)
+            found.add(result, element.index, _side(found.first(result), element, match))
+    for output in operands.outputs:
+        found.leave(output)
     return tuple(
-        _of_ring(name, operand.role, tuple(made[name].values()), found[name])
+        _of_ring(
+            name,
+            operand.role,
+            tuple(found.folds[name].values()),
+            list(found.results[name]),
+            tuple(found.outputs.get(name, ())),
+        )
         for name, operand in match.operands
-        if name in found
+        if name in found.results
     )
 
 
+class _Rings:
+    """What is folded of each ring, by its name, as results are asked for one by one."""
+
+    def __init__(self, operands: OperandFolds, match: Match) -> None:
+        self.operands, self.match = operands, match
+        self.of = {one.fold.write.name: one for one in operands.folds}
+        self.folds: dict[str, dict[str, RingFold]] = {}
+        self.results: dict[str, dict[RowResult, tuple[Along, ...]]] = {}  # with their indices
+        self.outputs: dict[str, list[RingOutput]] = {}
+
+    def first(self, result: RowResult) -> OperandFold:
+        """The first fold that a result is computed of."""
+        return self.of[result.folds[0]]
+
+    def add(
+        self, result: RowResult, index: tuple[Along, ...], side: list[tuple[str, Operand]]
+    ) -> str:
+        """Folds that a result is computed of, of the ring that the first is one of."""
+        ring, _ = _ring_fold(self.first(result), index, side)
+        for name in result.folds:
+            _, fold = _ring_fold(self.of[name], index, [s for s in side if s[0] == ring])
+            self.folds.setdefault(ring, {})[name] = fold
+        self.results.setdefault(ring, {}).setdefault(result, index)
+        return ring
+
+    def leave(self, output: RowOutput) -> None:
+        """A result that leaves: where elements read it of a ring, from there."""
+        result = next(one for one in self.operands.results if one.value == output.value)
+        ring = next((name for name, own in self.results.items() if result in own), "")
+        if not ring:
+            index, side = _rows_of(self.first(result), self.match)
+            ring = self.add(result, index, side)
+        row = self.results[ring][result]
+        places = tuple(row[at] if at >= 0 else Along("") for at in output.axes)
+        number = list(self.results[ring]).index(result)
+        self.outputs.setdefault(ring, []).append(RingOutput(output.tensor, number, places))
+
+
+def _rows_of(one: OperandFold, match: Match) -> tuple[tuple[Along, ...], list[tuple[str, Operand]]]:
+    """Where results are of an operand's rows, and the operands that have these rows."""
+    fold = one.fold
+    if len(fold.folded) != 1:
+        raise _not_of_rows(one, f"it is folded over {len(fold.folded)} axes", alone=True)
+    depth = dict(fold.domain)[fold.folded[0]]
+    batches = [dim for dim, _ in match.batches]
+    for _, operand in match.operands:
+        at = places_of(one, operand) if operand.extent("k") == depth else None
+        if at is None:
+            continue
+        index = tuple(at[it] for it in fold.write.iterators)
+        dims = {place.dim for place in index}
+        rows = operand.role in dims or operand.extent(operand.role) == 1
+        if not rows or not dims <= {"", operand.role, *batches}:
+            continue
+        side = [
+            (name, other)
+            for name, other in match.operands
+            if other.role == operand.role and other.extent("k") == depth
+        ]
+        return index, side
+    raise _not_of_rows(one, "no product sums that axis of an operand", alone=True)
+
+
 def _of_ring(
-    ring: str, role: str, folds: tuple[RingFold, ...], results: list[RowResult]
+    ring: str,
+    role: str,
+    folds: tuple[RingFold, ...],
+    results: list[RowResult],
+    outputs: tuple[RingOutput, ...],
 ) -> RingFolds:
     """Folds of a ring, with what is computed of their results."""
     sizes: dict[str, tuple[Dim, ...]] = {}
@@ -125,7 +211,7 @@ def _of_ring(
     return RingFolds(
         ring, role, folds, tuple(statements),
         tuple((one.tensor.name, one.value) for one in results),
-        tuple(sizes.items()), tuple(scalars),
+        tuple(sizes.items()), tuple(scalars), outputs,
     )  # fmt: skip
 
 
@@ -198,11 +284,12 @@ def _is_element(read: Element, operand: Operand) -> bool:
     return read.index == operand.index
 
 
-def _not_of_rows(one: OperandFold, what: str) -> UnsupportedProgram:
-    fold = one.fold
+def _not_of_rows(one: OperandFold, what: str, *, alone: bool = False) -> UnsupportedProgram:
+    """A refusal; `alone`: elements of the products' results do not use it."""
+    fold, where = one.fold, "of its own" if alone else "before, and pass it"
     return UnsupportedProgram(
         f"{fold.write.name} is folded of an operand, and {what}",
         where=f"{fold.name}: {fold}",
         why="a block folds the rows of its operands' tiles, along the axis that its products sum",
-        nearest=f"Compute {fold.write.name} in a function before, and pass it",
+        nearest=f"Compute {fold.write.name} in a function {where}",
     )

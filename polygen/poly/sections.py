@@ -120,7 +120,10 @@ def require_alike(program: Program) -> None:
     """
     found = sections(program)
     if len(found) == 1:
-        return
+        domains_of = {_domain(one): one for one in _joined(program) if _domain(one)}
+        found = tuple(_section(program, one) for one in domains_of.values())
+        if len(found) < 2 or not without_row_operands(program).folds:
+            return
     domains = ", ".join(
         f"{_first(one).name} over [{', '.join(map(str, _extents(one)))}]" for one in found
     )

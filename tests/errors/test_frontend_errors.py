@@ -378,8 +378,8 @@ def test_requested_dtypes(keywords, fragments):
         (lambda x, b: pg.gelu(x + b), ("reads no contraction", "gelu(x + b)", "x @ w")),
         (lambda x, w, r: (x @ w, r * 2), ("output 1, r * 2, reads no contraction",)),
         (
-            lambda x, w: (x @ w, x.sum(axis=0)),
-            ("output 1, sum(x, axis=0), reads no", "where its elements use what comes out"),
+            lambda x: x.sum(axis=0),
+            ("output 0, sum(x, axis=0), reads no", "along the axis that it sums"),
         ),
         (lambda x: np.einsum("mk->km", x), ("x.T, reads no contraction",)),
         (lambda x: np.einsum("mk->m", x), ("a sum over k, an axis of x alone", 'einsum("mk->m"')),

@@ -9,7 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from random_folds import compile_rows, fold_program, operand_program, row_program
+from random_folds import (
+    compile_rows,
+    fold_program,
+    operand_program,
+    output_program,
+    row_program,
+)
 from random_products import compile_products, product_program
 from random_programs import (
     compile_program,
@@ -29,7 +35,8 @@ pytestmark = pytest.mark.gpu
 COUNT = int(os.environ.get("POLYGEN_RANDOM_COUNT", "500"))
 KINDS = (
     "any", "roomy", "odd", "products", "roomy products", "prologues", "odd prologues", "folds",
-    "role folds", "folds of operands", "role folds of operands", "rows of folds",
+    "role folds", "folds of operands", "role folds of operands", "folds of operands that leave",
+    "role folds of operands that leave", "rows of folds",
     "role rows of folds", "narrow", "made prologues",
 )  # fmt: skip
 FIRST = int(os.environ.get("POLYGEN_RANDOM_FIRST", "0"))
@@ -91,6 +98,8 @@ def _one(given: tuple[str, int, bool]) -> str:
         "role folds": (partial(fold_program, roles=True), compile_program),
         "folds of operands": (operand_program, compile_program),
         "role folds of operands": (partial(operand_program, roles=True), compile_program),
+        "folds of operands that leave": (output_program, compile_program),
+        "role folds of operands that leave": (partial(output_program, roles=True), compile_program),
         "rows of folds": (row_program, compile_rows),
         "role rows of folds": (partial(row_program, roles=True), compile_rows),
         "prologues": (prologue_program, compile_program),

@@ -11,7 +11,13 @@ import pytest
 from older_targets import TURING, VOLTA, compilable
 from padded_arrays import mixed, trouble
 from random_chains import chain_program, run_chain
-from random_folds import compile_rows, fold_program, operand_program, row_program
+from random_folds import (
+    compile_rows,
+    fold_program,
+    operand_program,
+    output_program,
+    row_program,
+)
 from random_products import compile_products, product_program
 from random_programs import (
     compile_program,
@@ -164,6 +170,15 @@ def test_random_folds_of_operands_are_exact_on_the_machine(seed: int) -> None:
     """With POLYGEN_RANDOM_COUNT set, as many seeds."""
     roles = seed % 4 == 3
     case = operand_program(seed, 64 if roles else 140, roles=roles)
+    arch = "sm_90a" if roles else ("sm_80", "sm_89")[seed % 2]
+    assert run_random(case, arch, _on_machine) == ""
+
+
+@pytest.mark.parametrize("seed", OPERAND_FOLDS)
+def test_random_folds_of_operands_that_leave_are_exact_on_the_machine(seed: int) -> None:
+    """With POLYGEN_RANDOM_COUNT set, as many seeds."""
+    roles = seed % 4 == 3
+    case = output_program(seed, 64 if roles else 140, roles=roles)
     arch = "sm_90a" if roles else ("sm_80", "sm_89")[seed % 2]
     assert run_random(case, arch, _on_machine) == ""
 

@@ -41,6 +41,7 @@ from polygen.emit.leaf import (  # noqa: F401 - importing registers
 from polygen.emit.leaf.table import kind_of, kinds, render
 from polygen.emit.proofs import copies as _copies  # noqa: F401 - likewise
 from polygen.emit.proofs import keys as _keys  # noqa: F401
+from polygen.emit.proofs import leave as _leave  # noqa: F401
 from polygen.emit.proofs import lines as _lines  # noqa: F401 - likewise
 from polygen.emit.proofs import make_fragments as _make_fragments  # noqa: F401
 from polygen.emit.proofs import panels as _panels  # noqa: F401

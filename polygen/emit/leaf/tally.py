@@ -7,27 +7,32 @@ row of their own fold the last one, and do not write it.
 
 from __future__ import annotations
 
+import re
+
 from polygen.emit.ctext import PointwiseWriter, definition, pointwise
 from polygen.emit.doubles import literal_of
 from polygen.emit.element_types import name_of, of_word
-from polygen.emit.folds import combined, exchanged, extent_text, identities
+from polygen.emit.folds import combined, exchanged, extent_text, identities, stored
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import (
     c_type,
     double_of_words,
     plus,
     real_of,
+    real_type,
     scaled,
+    shared_number,
     size_name,
     slot_address,
     write_number,
 )
 from polygen.emit.names import c_name
+from polygen.frontend.dtypes import S32, DType
 from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import Tensor
 from polygen.lower.fragments import Beside
 from polygen.lower.plan import KernelPlan, Leaf
-from polygen.lower.tally import Tally
+from polygen.lower.tally import Leave, Stored, Tally
 from polygen.poly.elements import Along, Element
 from polygen.poly.ring_folds import RingFold
 
@@ -136,6 +141,44 @@ def _(plan: KernelPlan, one: Leaf, work: Tally) -> Text:
     )
     note = f"{one.statement}: lanes with terms of one row meet, and one writes its result"
     return Text(block(*lines).replace("  #pragma", "#pragma"), note, declared)
+
+
+@leaf("leave", "threads", Leave, needs=("words",))
+def _(plan: KernelPlan, one: Leaf, work: Leave) -> Text:
+    lines = []
+    for first in dict.fromkeys(each.first for each in work.outputs):
+        lines.append(f"if ({' && '.join(f'{dim} == 0' for dim in first)}) {{")
+        own = [each for each in work.outputs if each.first == first]
+        lines += [*(f"  {line}" for line in _stores(work, own, plan.program.real)), "}"]
+    names = ", ".join(each.tensor.name for each in work.outputs)
+    note = f"{one.statement}: {names}, by the first of the tiles that have these rows"
+    return Text(_with_margin(lines), note)
+
+
+def _stores(work: Leave, outputs: list[Stored], real: DType) -> list[str]:
+    """What stores results of an agent's rows, as many threads at a time as it has."""
+    of = work.work
+    lines = [
+        "#pragma unroll",
+        f"for (int turn_of_row = 0; turn_of_row < {work.turns}; ++turn_of_row) {{",
+        f"  const int own_row = {of.thread} + turn_of_row * {of.threads};",
+        f"  const int row_of_all = {of.tile}{of.part} + own_row;",
+        f"  if (own_row < {of.rows} && row_of_all < {size_name(of.extents[0])}) {{",
+    ]
+    for each in outputs:
+        place = f"{of.norms}_at + ({each.number * of.rows} + own_row) * {real.bytes}"
+        held = shared_number(place, real_type(real))
+        held = f"round_s32({held})" if each.tensor.dtype == S32 else held
+        terms = [c_name(each.tensor.name), *each.base]
+        if each.step != "0":
+            terms.append(scaled("row_of_all", each.step))
+        lines.append(f"    *({' + '.join(terms)}) = {stored(each.tensor.dtype, held)};")
+    return [*lines, "  }", "}"]
+
+
+def _with_margin(lines: list[str]) -> str:
+    """Lines with directives at the margin."""
+    return re.sub("^ +#pragma", "#pragma", block(*lines), flags=re.MULTILINE)
 
 
 def of_rows(work: Tally, real: str) -> tuple[list[str], dict[str, str], list[str]]:

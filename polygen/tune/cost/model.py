@@ -305,6 +305,8 @@ def _warps(p: CostParameters, c: Columns) -> dict[str, Column]:
         multiply = np.where(c.element_bytes == _DOUBLE, doubles, multiply)
         multiply = np.where(c.terms > 1, multiply / p.split_share, multiply)
         multiply = np.where(c.lanes > 0, by_lanes, multiply)
+        # Terms of folds of operands are made by the warps that multiply, beside the products.
+        multiply = np.maximum(multiply, blocks * c.tallied * p.tally / p.fold_rate)
         shared = blocks * (c.operand_reads + c.filled) / p.warp_shared_rate
         shared = np.where(c.lanes > 0, 0.0, shared)
         # What is computed is computed by the warps that multiply.

@@ -263,6 +263,16 @@ def test_narrow_instructions_are_limited_by_what_they_read():
 
 
 # --- costs ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize("specialised", [False, True])
+def test_terms_of_folds_of_operands_cost_those_who_multiply(specialised):
+    """With roles and without: a k tile takes no less than they do."""
+    (one, *_) = (f for f in ALL if f.schedule.specialised == specialised)
+    found = [
+        predict(H200, one, Problem(4096, 4096, 4096, tallied=(0, count))) for count in (0, 8, 16)
+    ]
+    assert found[0] < found[1] < found[2]
+
+
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_a_cost_names_its_longest_part(problem):
     for one in ALL:
