@@ -123,7 +123,8 @@ def with_roles(program: Program, device: Device) -> bool:
         program: a chain.
         device: the target.
     """
-    return all(map(device.has, _WITH_ROLES)) and not in_rows_alone(matched(program))
+    found = matched(program)
+    return all(map(device.has, _WITH_ROLES)) and not (found.layers or in_rows_alone(found))
 
 
 def map_and_lower(

@@ -22,8 +22,9 @@ from polygen.lower.memory import barrier_buffers, panel_slots, placed
 from polygen.lower.operands import major
 from polygen.lower.plan import Resources
 from polygen.lower.resources import registers_available
+from polygen.lower.ring_tiles import ring_extents
 from polygen.poly.by_chain import ChainShape
-from polygen.poly.chain_match import ChainMatch, ring_extents
+from polygen.poly.chain_match import VALUES, ChainMatch
 from polygen.poly.operand import Operand
 from polygen.schedule.model import Pipeline, Schedule
 
@@ -41,7 +42,7 @@ def layouts(matched: ChainMatch, shape: ChainShape, atom: Atom, schedule: Schedu
     """
     made = _by_rows if shape.pipeline is not None else _of_descriptors
     return {
-        name: made(name, operand, ring_extents(name, shape.tiles, shape.depth), atom, schedule)
+        name: made(name, operand, ring_extents(matched, name, shape.tiles), atom, schedule)
         for name, operand in matched.operands
     }
 
@@ -85,7 +86,7 @@ def chain_memory(
     found = []
     unit = pattern_bytes() if shape.roles else chunk_bytes()
     for name, operand in matched.operands:
-        slots = shape.row_slots if name == "a" else shape.stages
+        slots = shape.stages if name in ("b", VALUES) else shape.row_slots
         each = -(-made[name].bytes // unit) * unit
         found.append(
             Buffer(
@@ -157,14 +158,21 @@ def _of_warps(
     # Of a step: 16-bit elements, two of a register. Scores are no more when values are loaded.
     each = high * wide // device.warp_size * pipeline.fragments
     rows, keys, columns = (n // high * each for n in (tiles.warp[0], tiles.cta[2], tiles.cta[1]))
-    registers = sums + max(scores + rows + keys, scores // 2 + columns) + _BESIDE
+    made, layers = 0, 0
+    for one in shape.layers:  # their sums, and what they multiply: fragments, or what was made
+        own = one.columns * tiles.warp[0] // device.warp_size
+        layers = max(layers, own + (made or rows) + one.columns // high * each)
+        made = own // 2
+    held = max(scores + (made or rows) + keys, scores // 2 + columns + made)
+    registers = max(sums + held, layers) + _BESIDE
     available = registers_available(schedule, device, threads)
     if registers > available:
         raise ResourceError(
             f"about {registers} registers per thread, at most {available} are available",
             where=where,
-            why=f"{sums} for sums, {scores} for scores, with {blocks} block(s) of {threads} "
-            "threads per multiprocessor",
+            why=f"{sums} for sums, {scores} for scores"
+            + (f", {made} for rows, {layers} for a layer" if layers else "")
+            + f", with {blocks} block(s) of {threads} threads per multiprocessor",
             nearest="Reduce tile.cta.k, the keys of a tile, tile.warp.m or min_blocks",
         )
     _check_shared(shape, schedule, device, shared)

@@ -10,28 +10,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from polygen.lower.buffers import Buffer
+from polygen.lower.chain_scan import KeyScan
 from polygen.lower.given import Given
 from polygen.lower.operands import copy, load
 from polygen.lower.plan import Leaf
+from polygen.lower.ring_tiles import ring_extents
 from polygen.lower.sync_work import Groups
 from polygen.lower.warps import shared
 from polygen.lower.work import Clear, Copy, Product
 from polygen.poly.by_chain import ChainShape
-from polygen.poly.chain_match import VALUES, WEIGHTS, ChainMatch, ring_extents
+from polygen.poly.chain_match import VALUES, WEIGHTS, ChainMatch
+from polygen.poly.layer_match import ROWS
 from polygen.poly.operand import Operand
 
 _STEP, _COPY = ("k", "s"), ("k", "p")
 
 
-def starts(name: str, shape: ChainShape, key: str) -> tuple[str, str]:
+def starts(matched: ChainMatch, name: str, shape: ChainShape, key: str) -> tuple[str, str]:
     """Where a ring's tile begins along m or n of its product, and along what that sums over.
 
     Args:
+        matched: the chain; a layer has one tile.
         name: of the ring.
         shape: the tiles.
         key: where the tile of keys begins.
     """
     rows, columns, _ = shape.tiles.cta
+    if name in (one.name for one in matched.layers):
+        return "0", "0"
     if name == VALUES:
         return f"b_n * {columns}", key
     return (f"b_m * {rows}" if name == "a" else key), "0"
@@ -42,7 +48,7 @@ def warp_leaves(
     matched: ChainMatch,
     shape: ChainShape,
     buffers: Mapping[str, Buffer],
-    key: str,
+    scan: KeyScan,
     between: list[Leaf],
 ) -> list[Leaf]:
     """The leaves of copies, loads and products, in the order in which they are declared.
@@ -52,15 +58,15 @@ def warp_leaves(
         matched: both.
         shape: the tiles.
         buffers: by name, with their layouts.
-        key: where a tile of keys begins, as a formula.
-        between: those from one product to the other.
+        scan: what is between the products.
+        between: those leaves.
 
     Raises:
         ScheduleError: stored rows are no whole chunks.
     """
     found = []
     for name, operand in matched.operands:
-        one = _copy(given, shape, name, operand, key)
+        one = _copy(given, matched, shape, name, operand, scan.key)
         one = shared(given, one, buffers[one.buffer])
         unit = "cp.async" if one.asynchronous else "threads"
         found.append(Leaf(f"copy_{name}", "move", unit, _COPY, one))
@@ -70,22 +76,46 @@ def warp_leaves(
     if shape.asynchronous:
         note = "commit[t]: the copies of step t become one group"
         found.append(Leaf("commit", "commit", "cp.async", ("t",), Groups(note=note)))
-    score = Product(("a", "b"), "scores", columns=shape.tiles.cta[2])
-    multiply = Product((WEIGHTS, VALUES), "sum", fragment="weights[m][s]")
-    each = (*_STEP, "m", "n")
+    layers, left = [], ROWS
+    for of, layer in zip(shape.layers, matched.layers, strict=True):
+        work = scan.of_layer(layer, of.columns)
+        layers += [
+            Leaf(of.called("clear"), "zero", "threads", ("k",), Clear((work.scores,), of.columns)),
+            *(Leaf(of.called(op), op, "threads", ("k",), work) for op in ("weigh", "convert")),
+            _product(of.called("score"), left, of.name, work.scores, of.columns),
+        ]
+        left = work.weights
     return [
         *found,
+        *layers,
         Leaf("zero", "zero", "threads", (), Clear(("sum",))),
         Leaf("clear", "zero", "threads", ("k",), Clear(("scores",), shape.tiles.cta[2])),
         *between,
-        Leaf("score", "multiply", "mma.sync", each, score),
-        Leaf("mma", "multiply", "mma.sync", each, multiply),
+        _product("score", left, "b", "scores", shape.tiles.cta[2]),
+        _product("mma", WEIGHTS, VALUES, "sum"),
     ]
 
 
-def _copy(given: Given, shape: ChainShape, name: str, operand: Operand, key: str) -> Copy:
-    extents = ring_extents(name, shape.tiles, shape.depth)
+def _product(name: str, left: str, right: str, total: str, columns: int = 0) -> Leaf:
+    """A product of rows in fragments, or of what a product before has left in registers.
+
+    Args:
+        name: of its statement.
+        left: the rows' ring, or these registers.
+        right: the other ring.
+        total: its sums.
+        columns: of these; 0: of a warp's tile.
+    """
+    fragment = "" if left == ROWS else f"{left}[m][s]"
+    work = Product((left, right), total, columns=columns, fragment=fragment)
+    return Leaf(name, "multiply", "mma.sync", (*_STEP, "m", "n"), work)
+
+
+def _copy(
+    given: Given, matched: ChainMatch, shape: ChainShape, name: str, operand: Operand, key: str
+) -> Copy:
+    extents = ring_extents(matched, name, shape.tiles)
     return copy(
         given, name, operand, shape.asynchronous,
-        extents=extents, starts=starts(name, shape, key),
+        extents=extents, starts=starts(matched, name, shape, key),
     )  # fmt: skip

@@ -13,7 +13,9 @@ from polygen.lower.chain_memory import chain_memory, chain_resources, layouts
 from polygen.lower.legal_pages import keys_beside_pages
 from polygen.lower.memory import needed
 from polygen.poly.by_chain import NO_PANELS, ChainShape
+from polygen.poly.chain_layers import LayerShape
 from polygen.poly.chain_match import ChainMatch, in_background
+from polygen.poly.layer_match import LayerMatch
 from polygen.poly.results import panels
 from polygen.poly.tiling import tiling
 from polygen.schedule.idle import idle
@@ -111,6 +113,11 @@ def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule, device: Devic
                 f'"{LONGEST}": a block has one tile of rows',
             ),
         }
+    if found.layers:
+        wanted["roles.form beside layers"] = (
+            not roles,
+            'roles.form = "none": rows that layers make stay with the warps that make them',
+        )
     for field in idle(schedule, chain=True):
         wanted[field] = False, "the default: it decides nothing there"
     for field, (fits, nearest) in wanted.items():
@@ -121,7 +128,7 @@ def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule, device: Devic
                 why="a tile has all columns of its rows, and k counts keys",
                 nearest=f"Use {nearest}",
             )
-    depth = -(-found.depth // atom.k) * atom.k
+    depth = padded(found.depth, atom)
     chain_of = found.chain
     alone = chain_of.range is not None or schedule.tile.part > 0
     varying = schedule.raster.order == PAIRS
@@ -131,8 +138,18 @@ def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule, device: Devic
         1 if (alone and not varying) or not roles else schedule.epilogue.prefetch,
         tuple(found.paged), varying, None if roles else schedule.pipeline,
         in_background(found, device), panels(schedule, found.in_panels, REGISTERS) or NO_PANELS,
-        schedule.epilogue.slots,
+        schedule.epilogue.slots, tuple(_layer(one, atom) for one in found.layers),
     )  # fmt: skip
+
+
+def _layer(one: LayerMatch, atom: Atom) -> LayerShape:
+    depth, columns = padded(one.depth, atom), padded(one.columns, atom)
+    return LayerShape(one.name, depth // atom.k, columns)
+
+
+def padded(count: int, atom: Atom) -> int:
+    """Elements as tiles have them: whole instructions."""
+    return -(-count // atom.k) * atom.k
 
 
 def check_chain(

@@ -20,6 +20,7 @@ from polygen.lower.result_work import (
     Store,
     Warm,
 )
+from polygen.lower.ring_tiles import operands_of
 from polygen.lower.scan_work import PartStore, RowStore
 from polygen.lower.tally import Tally
 from polygen.lower.work import (
@@ -44,7 +45,7 @@ def check_records(plan: KernelPlan) -> None:
         VerifyError: with the record.
     """
     operands, columns = dict(plan.match.operands), plan.tiles.columns
-    known = (*operands, *(dict(plan.scores.operands) if plan.scores is not None else ()))
+    known = (*operands, *operands_of(plan))
     for leaf in plan.leaves:
         work, where = leaf.work, f"{plan.entry}, {leaf.statement}"
         copies = (

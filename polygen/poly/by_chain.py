@@ -29,6 +29,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polygen.hardware.device import common_facts
+from polygen.poly.chain_layers import LayerShape
 from polygen.poly.frames import Frames, Held
 from polygen.poly.kernel_parts import flat
 from polygen.poly.panels_out import panel_buffer, panels_out
@@ -61,6 +62,7 @@ class ChainShape:
         asynchronous: whether copies by warps run in the background until waited for.
         panels: in which results leave; of no columns where they leave the registers for memory.
         slots: panels of a result that may be on their way out.
+        layers: that make the rows of the first product, in front of the first tile of keys.
     """
 
     tiles: Tiling
@@ -76,6 +78,7 @@ class ChainShape:
     asynchronous: bool = True
     panels: Panels = NO_PANELS
     slots: int = 2
+    layers: tuple[LayerShape, ...] = ()
 
     @property
     def roles(self) -> bool:
@@ -130,6 +133,13 @@ class ChainShape:
     def second(self) -> str:
         """What the second product is called."""
         return "multiply" if self.roles else "mma"
+
+    @property
+    def begins(self) -> tuple[str, ...]:
+        """The tile of keys in front of which the second product's sums are cleared by warps; none
+        where that is in front of all. Beside layers, whose sums come first, they are not held yet.
+        """
+        return ("0",) if self.layers else ()
 
     @property
     def atoms(self) -> tuple[str, ...]:

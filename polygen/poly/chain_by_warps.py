@@ -8,6 +8,9 @@
     load_c[k,s] mma[k,s,m,n]  the second product, from the registers of the first
     complete[] store[m]
 
+Where layers are in front (`chain_layers`), these make the rows of the first product, at k = 0: what
+they leave in registers is its left operand, and `load_a` loads that of the first of them.
+
 A block has one tile of rows, and all of its warps all keys. Time of the loop is `t`: tile k of keys
 and values is copied at t = k, and used at t = k + distance. Fragment loads run `lookahead` steps
 ahead of the products, in both.
@@ -16,9 +19,15 @@ ahead of the products, in both.
 from __future__ import annotations
 
 from polygen.poly.by_chain import ChainShape, between, end
+from polygen.poly.chain_layers import (
+    ONCE,
+    between_layers,
+    layer_cells,
+    middle_of,
+)
 from polygen.poly.kernel_parts import ALWAYS, flat
 from polygen.poly.tile_program import Buffer, TileProgram, TileStatement
-from polygen.poly.tile_tree import Loop, Node, loop, steps
+from polygen.poly.tile_tree import Loop, Node, leaves, loop, steps
 from polygen.schedule.model import Pipeline
 
 _PARTS = 1  # a tile is copied at once
@@ -32,21 +41,23 @@ def chain_by_warps(shape: ChainShape, pipeline: Pipeline) -> TileProgram:
         pipeline: slots of rings and fragments, and how far copies and loads run ahead.
     """
     warps, asynchronous = shape.consumer, shape.asynchronous
+    zero = ("k",) if shape.layers else ()
     commit = f"0 <= t < k_tiles + {pipeline.distance}"
     statements = [
         *_copies(shape, asynchronous=asynchronous),
         *([warps.runs("commit", ("t",), commit, op="commit")] if asynchronous else []),
-        warps.runs("zero", (), ALWAYS, (), (_sums(shape),)),
+        warps.runs("zero", zero, ONCE if zero else ALWAYS, (), (_sums(shape),)),
         *_products(shape),
         *between(shape),
         *end(shape),
     ]
     middle = [one.name for one in between(shape)]
     last = (*(("complete",) if shape.states else ()), loop("m", "store"))
-    begin = ("zero",)
-    copies = [loop("p", f"copy_{ring}") for ring in "abc"]
-    score, multiply = (_steps(shape, 0, *of) for of in _BOTH)
-    every = loop("k", flat(steps(*copies, "clear", score, *middle, multiply)))
+    begin = () if shape.layers else ("zero",)
+    copies = [loop("p", f"copy_{ring}") for ring in _rings(shape)]
+    score, multiply = (_steps(shape, 0, *of) for of in _both(shape))
+    front = _in_front(shape, 0)
+    every = loop("k", flat(steps(*copies, *front, "clear", score, *middle, multiply)))
     runs = _pipelined(shape, pipeline, middle, asynchronous=asynchronous)
     return TileProgram(
         ("k_tiles",),
@@ -62,8 +73,30 @@ def chain_by_warps(shape: ChainShape, pipeline: Pipeline) -> TileProgram:
     )
 
 
-# Loads and product of each.
-_BOTH = ((("load_a", "load_b"), "score"), (("load_c",), "mma"))
+def _rings(shape: ChainShape) -> tuple[str, ...]:
+    """The operands that come from memory."""
+    return (*_once(shape), "b", "c")
+
+
+def _once(shape: ChainShape) -> tuple[str, ...]:
+    """Those that are copied once: rows, and right operands of layers."""
+    return ("a", *(one.name for one in shape.layers))
+
+
+def _both(shape: ChainShape) -> tuple[tuple[tuple[str, ...], str], ...]:
+    """Loads and product of each of the chain's two."""
+    rows = () if shape.layers else ("load_a",)
+    return ((*rows, "load_b"), "score"), (("load_c",), "mma")
+
+
+def _in_front(shape: ChainShape, ahead: int) -> tuple[Node | str, ...]:
+    """The layers, one behind the other."""
+    found: list[Node | str] = []
+    for at, one in enumerate(shape.layers):
+        loads = (*(() if at else ("load_a",)), one.called("load"))
+        products = _steps(shape, ahead, loads, one.called("score"))
+        found += [one.called("clear"), products, *middle_of(one)]
+    return (*found, *(("zero",) if found else ()))
 
 
 def _sums(shape: ChainShape) -> str:
@@ -81,32 +114,39 @@ def _pipelined(
     shape: ChainShape, pipeline: Pipeline, middle: list[str], *, asynchronous: bool
 ) -> Loop:
     """The loop over tiles of keys: copies at t = k, all else at t = k + distance."""
-    score, multiply = (_steps(shape, pipeline.lookahead, *of) for of in _BOTH)
-    copies = [loop("p", f"copy_{ring}") for ring in "abc"]
+    score, multiply = (_steps(shape, pipeline.lookahead, *of) for of in _both(shape))
+    copies = [loop("p", f"copy_{ring}") for ring in _rings(shape)]
+    front = flat(steps(*_in_front(shape, pipeline.lookahead)))
     groups: dict[str, tuple[Node | str, ...]] = {
         "copy": (*copies, *(("commit",) if asynchronous else ())),
-        "mma": ("clear", score, *middle, multiply),
+        "mma": (front, "clear", score, *middle, multiply),
     }
     body = flat(steps(*(part for name in pipeline.order for part in groups[name])))
-    names = ("clear", *(name for loads, product in _BOTH for name in (*loads, product)), *middle)
+    both = (name for loads, product in _both(shape) for name in (*loads, product))
+    names = (*leaves(front), "clear", *both, *middle)
     times = dict.fromkeys(names, f"k + {pipeline.distance}")
-    times |= {f"copy_{ring}": "k" for ring in "abc"}
+    times |= {f"copy_{ring}": "k" for ring in _rings(shape)}
     return loop("t", body, **times)
 
 
 def _buffers(shape: ChainShape, pipeline: Pipeline) -> tuple[Buffer, ...]:
     warps, keys = shape.consumer, (("k",), f"k mod {pipeline.stages}")
     whole = (("k",), "0")
-    found = [Buffer("ring_a", "shared", 0, 0, 1)]
-    found += [Buffer(f"ring_{one}", "shared", 1, 0, pipeline.stages, slot=keys) for one in "bc"]
+    once = [Buffer(f"ring_{one}", "shared", 0, 0, 1) for one in _once(shape)]
+    each = [Buffer(f"ring_{one}", "shared", 1, 0, pipeline.stages, slot=keys) for one in "bc"]
+    # Barriers are placed for the first dependence first. Layers are run once: one for all tiles of
+    # keys, in front of everything of a tile, is theirs as well.
+    found = [*each, *once] if shape.layers else [*once, *each]
     for one, count in (
-        ("a", shape.score_steps),
+        ("a", _steps_of_rows(shape)),
+        *((layer.name, layer.steps) for layer in shape.layers),
         ("b", shape.score_steps),
         ("c", shape.tiles.k_steps),
     ):
         held = min(pipeline.fragments, count)
         slot = (("k", "s"), f"s mod {held}")
         found.append(warps.keeps(f"fragment_{one}", 2, slots=held, slot=slot))
+    found += layer_cells(shape.layers, warps)
     found += [warps.keeps(name, 1, slot=whole) for name in ("scores", "weights")]
     found.append(warps.keeps("sum"))
     if shape.states:
@@ -119,9 +159,9 @@ def _buffers(shape: ChainShape, pipeline: Pipeline) -> tuple[Buffer, ...]:
 def _copies(shape: ChainShape, *, asynchronous: bool) -> list[TileStatement]:
     """Global memory -> rings, by all warps."""
     found = []
-    for ring, cell, bounds in (
-        ("a", "[w,p]", "k = 0"), ("b", "[k,w,p]", shape.keys), ("c", "[k,w,p]", shape.keys),
-    ):  # fmt: skip
+    once = ((one, "[w,p]", ONCE) for one in _once(shape))
+    each = ((one, "[k,w,p]", shape.keys) for one in "bc")
+    for ring, cell, bounds in (*once, *each):
         found.append(
             shape.consumer.runs(
                 f"copy_{ring}", ("k", "p"), f"{bounds} and 0 <= p < {_PARTS}", (),
@@ -133,37 +173,53 @@ def _copies(shape: ChainShape, *, asynchronous: bool) -> list[TileStatement]:
     return found
 
 
+def _steps_of_rows(shape: ChainShape) -> int:
+    """Instructions along what the product of the rows from memory sums over."""
+    return shape.layers[0].steps if shape.layers else shape.score_steps
+
+
 def _products(shape: ChainShape) -> list[TileStatement]:
-    """Fragment loads, the first product's sums, and both products."""
+    """Fragment loads, sums that are cleared, and products: of layers, and the chain's two."""
     warps, keys = shape.consumer, shape.keys
     count = shape.consumers
 
-    def load(ring: str, version: tuple[str, ...], number: int) -> TileStatement:
+    def load(ring: str, version: tuple[str, ...], number: int, of: str = keys) -> TileStatement:
         cell = f"ring_{ring}[{','.join((*version, 'v', 'p'))}]"
         whole = f"{cell} : 0 <= v < {count} and 0 <= p < {_PARTS}"
         return warps.runs(
-            f"load_{ring}", ("k", "s"), f"{keys} and 0 <= s < {number}", (whole,),
+            f"load_{ring}", ("k", "s"), f"{of} and 0 <= s < {number}", (whole,),
             (f"fragment_{ring}[k,s,w]",), "move",
         )  # fmt: skip
 
     def product(
-        name: str, number: int, columns: int, operands: tuple[str, ...], total: str
+        name: str, number: int, columns: int, operands: tuple[str, ...], total: str, of: str = keys
     ) -> TileStatement:
-        bounds = f"{keys} and 0 <= s < {number} and {shape.every(columns)}"
+        bounds = f"{of} and 0 <= s < {number} and {shape.every(columns)}"
         return warps.runs(
             name, ("k", "s", "m", "n"), bounds, (*operands, total), (total,), "product", "mma.sync"
         )
 
     scores = shape.of_keys("scores", "m", "n")
     keys_each = shape.tiles.cta[2]
+    rows, found = "fragment_a[k,s,w]", []
+    found.append(load("a", (), _steps_of_rows(shape), ONCE if shape.layers else keys))
+    for one in shape.layers:
+        total, every = f"{one.called('scores')}[w,m,n]", shape.every(one.columns)
+        found += [
+            load(one.name, (), one.steps, ONCE),
+            warps.runs(one.called("clear"), ("k",), ONCE, (), (f"{total} : {every}",)),
+            product(
+                one.called("score"), one.steps, one.columns,
+                (rows, f"fragment_{one.name}[k,s,w]"), total, ONCE,
+            ),
+            *between_layers(one, warps, every),
+        ]  # fmt: skip
+        rows = f"{one.called('weights')}[w]"
     return [
-        load("a", (), shape.score_steps),
+        *found,
         load("b", ("k",), shape.score_steps),
         warps.runs("clear", ("k",), keys, (), (f"{scores} : {shape.every(keys_each)}",)),
-        product(
-            "score", shape.score_steps, keys_each,
-            ("fragment_a[k,s,w]", "fragment_b[k,s,w]"), scores,
-        ),
+        product("score", shape.score_steps, keys_each, (rows, "fragment_b[k,s,w]"), scores),
         load("c", ("k",), shape.tiles.k_steps),
         product(
             shape.second, shape.tiles.k_steps, shape.tiles.cta[1],

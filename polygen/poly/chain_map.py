@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from polygen import isl
@@ -127,13 +127,15 @@ def _elements(matched: ChainMatch, shape: ChainShape) -> tuple[_Element, ...]:
     def time(phase: int, *rest: str) -> str:
         return ",".join((row, str(phase), *(*rest, "0", "0", "0", "0")[:4]))
 
+    made = (f"h_{shape.layers[-1].name}[{row},d]",) if shape.layers else ()
     found = [
+        *_layers(matched, shape, row, outer, (atom, *who), time),
         _Element(
             f"Z[{row},e]", f"{outer} and {column}", (), (total,), time(0, "e"),
-            tile("multiply", "0", "0", atom) if shape.roles else tile("zero"),
+            tile("multiply", "0", "0", atom) if shape.roles else tile("zero", *shape.begins),
         ),
         _Element(
-            f"score[{row},j,d]", f"{key} and 0 <= d < {depth}", (f"{score}",), (score,),
+            f"score[{row},j,d]", f"{key} and 0 <= d < {depth}", (score, *made), (score,),
             time(1, block, "0", "j", "d"),
             tile("score", block, f"floor(d/{step})", *parts(f"(j mod {keys})")),
         ),
@@ -172,6 +174,42 @@ def _elements(matched: ChainMatch, shape: ChainShape) -> tuple[_Element, ...]:
         ),
     ]  # fmt: skip
     return tuple(found)
+
+
+def _layers(
+    matched: ChainMatch,
+    shape: ChainShape,
+    row: str,
+    outer: str,
+    place: tuple[str, ...],
+    time: Callable[..., str],
+) -> Iterator[_Element]:
+    """Products of layers, and what is made of their sums, in front of everything else of a row.
+
+    Args:
+        matched: the chain.
+        shape: of its tiles.
+        row: of an element.
+        outer: its bounds.
+        place: the instruction along m of an element's row, and the warp that has it.
+        time: of a phase, and of what is inside of it.
+    """
+    (atom, *who), (_, wide, step) = place, shape.tiles.atom
+    made: tuple[str, ...] = ()
+    for at, (one, of) in enumerate(zip(matched.layers, shape.layers, strict=True)):
+        column, depth = f"{outer} and 0 <= j < {one.columns}", f"0 <= d < {one.depth}"
+        total, value = f"v_{of.name}[{row},j]", f"h_{of.name}[{row},j]"
+        phase = at - len(shape.layers)
+        tile = ",".join((*who, "0", f"floor(d/{step})", atom, f"floor(j/{wide})"))
+        yield _Element(
+            f"{of.called('score')}[{row},j,d]", f"{column} and {depth}", (total, *made), (total,),
+            time(phase, "0", "j", "d"), f"{of.called('score')}[{tile}]",
+        )  # fmt: skip
+        yield _Element(
+            f"{of.called('weigh')}[{row},j]", column, (total,), (value,), time(phase, "1", "j"),
+            f"{of.called('weigh')}[{','.join((*who, '0'))}]",
+        )  # fmt: skip
+        made = (f"h_{of.name}[{row},d]",)
 
 
 def _part_of_end(shape: ChainShape, atom: str) -> str:
@@ -307,6 +345,7 @@ def _sums(matched: ChainMatch, shape: ChainShape, instruction: str) -> Sums:
     orders = []
     step, keys = shape.tiles.atom[2], shape.tiles.cta[2]
     for found, groups in (
+        *((one.match, str(of.steps)) for one, of in zip(matched.layers, shape.layers, strict=True)),
         (matched.scores, str(shape.score_steps)),
         (matched.values, f"{keys // step} * ceil({matched.values.depths[0]} / {keys})"),
     ):

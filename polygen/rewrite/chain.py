@@ -25,7 +25,7 @@ stores.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.closure import needed
@@ -42,6 +42,7 @@ from polygen.frontend.program import (
 from polygen.rewrite.bounded_reference import without_bounded_reference
 from polygen.rewrite.factors import factors_out
 from polygen.rewrite.key_range import KeyRange, key_range
+from polygen.rewrite.layers import Layer, layers_in_front
 from polygen.rewrite.positive_factors import factors_behind_folds
 from polygen.rewrite.separation import Factor, correction, separated
 from polygen.rewrite.simplify import (
@@ -89,6 +90,7 @@ class Chain:
         rows: outputs of one element a row: these names are matrices in `values`, alike in a row.
         steps: how it was derived, in sentences.
         range: the keys of a row, where a mask says so.
+        layers: that make the rows of the first product; none where they are an argument.
     """
 
     scores: Program
@@ -100,10 +102,12 @@ class Chain:
     rows: tuple[Tensor, ...]
     steps: tuple[str, ...]
     range: KeyRange | None = None
+    layers: tuple[Layer, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"{at}. {step}" for at, step in enumerate(self.steps, 1)]
-        return "\n".join([*lines, "", str(self.scores), "", str(self.values)])
+        each = [line for one in self.layers for line in (str(one), "")]
+        return "\n".join([*lines, "", *each, str(self.scores), "", str(self.values)])
 
 
 def products_in_chain(program: Program) -> tuple[Contraction, Contraction, Access] | None:
@@ -130,10 +134,11 @@ def chain(program: Program) -> Chain | None:
     Raises:
         UnsupportedProgram: they are one that no loop runs; with the dependence, or what it is not.
     """
+    layers, program = layers_in_front(program)
     found = products_in_chain(program)
     if found is None:
         return None
-    return _Rewriting(program, *found).chain()
+    return replace(_Rewriting(program, *found).chain(), layers=layers)
 
 
 class _Rewriting(TwoPrograms):

@@ -82,11 +82,11 @@ def _vector(read: Read, row: int, column: str, edge: bool) -> list[str]:
     ]
 
 
-def arguments(atom: Atom, terms: Terms, element: int) -> list[str]:
+def arguments(atom: Atom, scores: str, terms: Terms, element: int) -> list[str]:
     """What the function of a score is called with for an element of group `n`."""
     row, offset = atom.c.of_thread[element]
     column = plus(f"n * {atom.n}", offset)
-    held = {"score": f"scores[m][n][{element}]", "reference": f"reference[{row}]"}
+    held = {"score": f"{scores}[m][n][{element}]", "reference": f"reference[{row}]"}
     found = [held[name] for _, name in terms.given]
     for read in terms.reads:
         if read.kind == "row":

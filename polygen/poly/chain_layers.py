@@ -1,0 +1,68 @@
+"""Layers in front of a chain whose warps do everything: statements, cells, and their place in time.
+
+    copy_l0[k,p]                    the layer's right operand -> ring, by all warps, once
+    load_l0[k,s]                    ring -> fragments
+    clear_l0[k] score_l0[k,s,m,n]   the sums: the rows of a warp by all of the layer's columns
+    weigh_l0[k] convert_l0[k]       what is made of them -> the left operand of the next product
+
+The first layer multiplies rows that come from memory, each other one what the layer before has
+left, in registers; so does the first product of the chain. All of that runs in front of the first
+tile of keys: k is 0. Each statement is that of a chain's product (`polygen.poly.chain_by_warps`),
+with the layer's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from polygen.poly.tile_program import Buffer, Place, TileStatement
+
+ONCE = "k = 0"
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """What a layer is made of.
+
+    Attributes:
+        name: of its right operand, and of its registers.
+        steps: instructions along what it sums over.
+        columns: of its sums, as registers hold them.
+    """
+
+    name: str
+    steps: int
+    columns: int
+
+    def called(self, what: str) -> str:
+        """A statement, or a cell, of the layer."""
+        return f"{what}_{self.name}"
+
+
+def layer_cells(layers: tuple[LayerShape, ...], warps: Place) -> Iterator[Buffer]:
+    """The registers of layers: sums, and what is made of them."""
+    for one in layers:
+        yield warps.keeps(one.called("scores"))
+        yield warps.keeps(one.called("weights"))
+
+
+def between_layers(one: LayerShape, warps: Place, bounds: str) -> tuple[TileStatement, ...]:
+    """What runs from a layer's sums to the next product's operand.
+
+    Args:
+        one: the layer.
+        warps: who runs it.
+        bounds: of all instructions of its sums, as isl text.
+    """
+    scores = f"{one.called('scores')}[w,m,n] : {bounds}"
+    weights = f"{one.called('weights')}[w]"
+    return (
+        warps.runs(one.called("weigh"), ("k",), ONCE, (scores,), (scores,)),
+        warps.runs(one.called("convert"), ("k",), ONCE, (scores,), (weights,)),
+    )
+
+
+def middle_of(one: LayerShape) -> tuple[str, str]:
+    """The statements between a layer's sums and the next product, in order."""
+    return one.called("weigh"), one.called("convert")
