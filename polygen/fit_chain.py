@@ -124,7 +124,7 @@ def with_roles(program: Program, device: Device) -> bool:
         device: the target.
     """
     found = matched(program)
-    return all(map(device.has, _WITH_ROLES)) and not (found.layers or in_rows_alone(found))
+    return all(map(device.has, _WITH_ROLES)) and not (found.by_warps or in_rows_alone(found))
 
 
 def map_and_lower(
@@ -370,7 +370,8 @@ def _problem(found: ChainMatch, sizes: Mapping[str, int]) -> ChainProblem | None
     item = values.operand(VALUES).tensor.dtype.bytes
     return ChainProblem(
         int(rows), int(keys), int(matrices), found.depth, found.columns, item, int(shared),
-        lower, upper,
+        lower, upper, tuple((one.depth, one.columns * len(one.sums)) for one in found.layers),
+        len(found.sums),
     )  # fmt: skip
 
 

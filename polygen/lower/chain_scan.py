@@ -13,9 +13,10 @@ from polygen.lower.epilogue import epilogue
 from polygen.lower.given import Given
 from polygen.lower.lanes import closed_form
 from polygen.lower.result_work import Epilogue, Read
-from polygen.lower.scan_work import Scan, ScanState, Terms
+from polygen.lower.scan_work import Scan, ScanState, Terms, score_names
 from polygen.poly.by_chain import ChainShape
 from polygen.poly.chain_match import ChainMatch
+from polygen.poly.kernel_parts import main_loop
 from polygen.poly.key_tiles import FIRST, KeyTiles
 from polygen.poly.layer_match import LayerMatch
 from polygen.poly.match import Match
@@ -65,7 +66,7 @@ class KeyScan:
         reads = _reads(self.given, one.match, one.work, self.matched.chain.layers[one.at].program)
         return Scan(
             advance=None,
-            weigh=_part(one.work, reads, (one.made,), {one.sums: "score"}),
+            weigh=_part(one.work, reads, (one.made,), score_names(one.sums)),
             states=(),
             factors=(),
             first_row=f"{self.out.row_base} + m * {atom.m} + {closed_form(table[:, 0, 0])}",
@@ -75,6 +76,7 @@ class KeyScan:
             columns=columns,
             short=self._fast and self.given.schedule.functions == SHORT,
             layer=one.name,
+            products=len(one.sums),
         )
 
     def bounds(self) -> tuple[tuple[RowBound, Read], ...]:
@@ -108,6 +110,7 @@ class KeyScan:
             columns=self.shape.tiles.cta[2],
             short=self._fast and self.given.schedule.functions == SHORT,
             inside=self._inside(),
+            products=len(matched.sums),
         )
 
     @property
@@ -127,7 +130,7 @@ class KeyScan:
     def _terms(self) -> tuple[Terms | None, Terms]:
         """What is computed of a score, split at the reference."""
         matched, chain = self.matched, self.matched.chain
-        score = matched.scores.products[0].contraction.write.name
+        scores = score_names(matched.sums)
         used = {arg for s in matched.before.statements for arg in s.args}
         own = [name for name, value in matched.states if value == chain.reference]
         given = {name: "reference" for name in own if name in used}
@@ -135,14 +138,16 @@ class KeyScan:
             if any(s.term == chain.weight for s in chain.states):
                 raise self._both(chain.weight)
             wanted = (chain.weight, *dict.fromkeys(s.term for s in chain.states))
-            return None, self._part(wanted, {score: "score"})
+            return None, self._part(wanted, scores)
         (x,) = (s.term for s in chain.states if s.value == chain.reference)
         rest = dict.fromkeys(s.term for s in chain.states if s.value != chain.reference)
         if chain.weight in rest:
             raise self._both(chain.weight)
-        advance = self._part((x,), {score: "score"})
+        advance = self._part((x,), scores)
         weigh = self._part((chain.weight, *rest), {x: "score", **given})
-        if any(score == arg for s in weigh.statements for arg in s.args):
+        read = {arg for s in weigh.statements for arg in s.args}
+        score = next((one for one in scores if one in read), "")
+        if score:
             raise UnsupportedProgram(
                 f"{chain.weight} is made of {score} and of {x}",
                 where=chain.scores.name,
@@ -192,7 +197,7 @@ class KeyScan:
 
 def _reads(given: Given, match: Match, work: Pointwork, program: Program) -> tuple[Read, ...]:
     """What is read at every element of a product's sums, with its strides."""
-    tree = replace(given.tree, match=match)
+    tree = replace(given.tree, match=match, main=main_loop(match))
     return epilogue(replace(given, program=program, tree=tree, work=replace(work, writes=()))).reads
 
 

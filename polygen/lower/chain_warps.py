@@ -19,6 +19,7 @@ from polygen.lower.sync_work import Groups
 from polygen.lower.warps import shared
 from polygen.lower.work import Clear, Copy, Product
 from polygen.poly.by_chain import ChainShape
+from polygen.poly.chain_layers import nth
 from polygen.poly.chain_match import VALUES, WEIGHTS, ChainMatch
 from polygen.poly.layer_match import ROWS
 from polygen.poly.operand import Operand
@@ -36,7 +37,7 @@ def starts(matched: ChainMatch, name: str, shape: ChainShape, key: str) -> tuple
         key: where the tile of keys begins.
     """
     rows, columns, _ = shape.tiles.cta
-    if name in (one.name for one in matched.layers):
+    if any(name in dict(one.rights) for one in matched.layers):
         return "0", "0"
     if name == VALUES:
         return f"b_n * {columns}", key
@@ -80,18 +81,24 @@ def warp_leaves(
     for of, layer in zip(shape.layers, matched.layers, strict=True):
         work = scan.of_layer(layer, of.columns)
         layers += [
-            Leaf(of.called("clear"), "zero", "threads", ("k",), Clear((work.scores,), of.columns)),
+            Leaf(of.called("clear"), "zero", "threads", ("k",), Clear(work.all_scores, of.columns)),
             *(Leaf(of.called(op), op, "threads", ("k",), work) for op in ("weigh", "convert")),
-            _product(of.called("score"), left, of.name, work.scores, of.columns),
+            *(
+                _product(nth(of.called("score"), n), left, right, total, of.columns)
+                for n, (right, total) in enumerate(zip(of.rights, work.all_scores, strict=True))
+            ),
         ]
         left = work.weights
     return [
         *found,
         *layers,
         Leaf("zero", "zero", "threads", (), Clear(("sum",))),
-        Leaf("clear", "zero", "threads", ("k",), Clear(("scores",), shape.tiles.cta[2])),
+        Leaf("clear", "zero", "threads", ("k",), Clear(shape.all_scores, shape.tiles.cta[2])),
         *between,
-        _product("score", left, "b", "scores", shape.tiles.cta[2]),
+        *(
+            _product(nth("score", n), left, right, total, shape.tiles.cta[2])
+            for n, (right, total) in enumerate(zip(shape.key_rings, shape.all_scores, strict=True))
+        ),
         _product("mma", WEIGHTS, VALUES, "sum"),
     ]
 

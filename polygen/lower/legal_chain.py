@@ -113,10 +113,11 @@ def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule, device: Devic
                 f'"{LONGEST}": a block has one tile of rows',
             ),
         }
-    if found.layers:
+    if found.by_warps:
         wanted["roles.form beside layers"] = (
             not roles,
-            'roles.form = "none": rows that layers make stay with the warps that make them',
+            'roles.form = "none": rows that layers make, and sums of several products of the same '
+            "rows, stay with the warps that make them",
         )
     for field in idle(schedule, chain=True):
         wanted[field] = False, "the default: it decides nothing there"
@@ -139,12 +140,13 @@ def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule, device: Devic
         tuple(found.paged), varying, None if roles else schedule.pipeline,
         in_background(found, device), panels(schedule, found.in_panels, REGISTERS) or NO_PANELS,
         schedule.epilogue.slots, tuple(_layer(one, atom) for one in found.layers),
+        len(found.sums),
     )  # fmt: skip
 
 
 def _layer(one: LayerMatch, atom: Atom) -> LayerShape:
     depth, columns = padded(one.depth, atom), padded(one.columns, atom)
-    return LayerShape(one.name, depth // atom.k, columns)
+    return LayerShape(one.name, depth // atom.k, columns, len(one.sums))
 
 
 def padded(count: int, atom: Atom) -> int:

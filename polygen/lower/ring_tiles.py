@@ -39,7 +39,7 @@ def ring_extents(found: ChainMatch, name: str, tiles: Tiling) -> tuple[int, int]
     if name == VALUES:
         return columns, keys
     for one in found.layers:
-        if name == one.name:
+        if name in dict(one.rights):
             return whole(one.columns), whole(one.depth)
     if name == ROWS:
         return rows, whole(found.layers[0].depth if found.layers else found.depth)
@@ -86,7 +86,7 @@ def starts_of(plan: KernelPlan, name: str, at: dict[str, int]) -> tuple[int, int
     if plan.chained is None:
         return None
     (rows, columns, keys) = plan.tiles.cta
-    if name in (one.name for one in plan.chained.layers):
+    if any(name in dict(one.rights) for one in plan.chained.layers):
         return 0, 0
     first = at[FIRST] if plan.key_tiles is not None else 0
     key = (first + at["k"]) * keys

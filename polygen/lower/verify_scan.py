@@ -18,7 +18,7 @@ from polygen.frontend.dtypes import F32
 from polygen.lower.plan import KernelPlan
 from polygen.lower.result_work import Finish
 from polygen.lower.ring_tiles import extents_of
-from polygen.lower.scan_work import PartStore, RowStore, Scan, ScanState, Terms
+from polygen.lower.scan_work import PartStore, RowStore, Scan, ScanState, Terms, score_names
 from polygen.poly.chain_match import ChainMatch
 from polygen.poly.pointwise import Compute, Pointwork
 
@@ -37,7 +37,7 @@ def check_scan(plan: KernelPlan, scan: Scan) -> None:
         _check_layer(plan, scan, found)
         return
     keys, tile = plan.match.depths[0], plan.tiles.cta[2]
-    if (scan.keys, scan.columns) != (keys, tile):
+    if (scan.keys, scan.columns, scan.products) != (keys, tile, len(found.sums)):
         raise VerifyError(f"tiles have {scan.columns} of {scan.keys} keys", where=plan.entry)
     chain = found.chain
     states = tuple(
@@ -82,10 +82,10 @@ def _check_layer(plan: KernelPlan, scan: Scan, found: ChainMatch) -> None:
     if one is None or scan.advance is not None or scan.states or scan.factors or scan.inside:
         raise VerifyError(f"{scan.layer} is no layer of the program", where=plan.entry)
     extents = (one.columns, extents_of(plan, one.name)[0])
-    if (scan.keys, scan.columns) != extents:
+    if (scan.keys, scan.columns, scan.products) != (*extents, len(one.sums)):
         raise VerifyError(f"{scan.layer} has {scan.keys} of {scan.columns} columns",
                           where=plan.entry)  # fmt: skip
-    _check_part(plan, scan.weigh, {one.sums: "score"}, (one.made,), one.work)
+    _check_part(plan, scan.weigh, score_names(one.sums), (one.made,), one.work)
     if scan.short and not (scan.fast and plan.schedule.functions == _SHORT):
         raise VerifyError("functions take forms that nobody asked for", where=plan.entry)
 
@@ -111,17 +111,17 @@ def check_stores(plan: KernelPlan) -> None:
 
 
 def _check_terms(plan: KernelPlan, scan: Scan, found: ChainMatch) -> None:
-    chain, score = found.chain, found.scores.products[0].contraction.write.name
+    chain, scores = found.chain, score_names(found.sums)
     scored = scored_by(plan, scan)
     reference = {name: "reference" for name, value in found.states if value == chain.reference}
     terms = list(dict.fromkeys(s.term for s in chain.states if s.value != chain.reference))
     if (scan.advance is None) == bool(chain.reference):
         raise VerifyError("terms have no reference, or one too many", where=plan.entry)
     if scan.advance is None:
-        _check_part(plan, scan.weigh, {score: "score"}, (chain.weight, *terms), scored)
+        _check_part(plan, scan.weigh, scores, (chain.weight, *terms), scored)
         return
     (own,) = (s.term for s in chain.states if s.value == chain.reference)
-    _check_part(plan, scan.advance, {score: "score"}, (own,), scored)
+    _check_part(plan, scan.advance, scores, (own,), scored)
     _check_part(plan, scan.weigh, {own: "score"} | reference, (chain.weight, *terms), scored)
 
 

@@ -24,6 +24,7 @@ from polygen.poly.chain_layers import (
     between_layers,
     layer_cells,
     middle_of,
+    nth,
 )
 from polygen.poly.kernel_parts import ALWAYS, flat
 from polygen.poly.tile_program import Buffer, TileProgram, TileStatement
@@ -75,26 +76,29 @@ def chain_by_warps(shape: ChainShape, pipeline: Pipeline) -> TileProgram:
 
 def _rings(shape: ChainShape) -> tuple[str, ...]:
     """The operands that come from memory."""
-    return (*_once(shape), "b", "c")
+    return (*_once(shape), *shape.key_rings, "c")
 
 
 def _once(shape: ChainShape) -> tuple[str, ...]:
     """Those that are copied once: rows, and right operands of layers."""
-    return ("a", *(one.name for one in shape.layers))
+    return ("a", *(right for one in shape.layers for right in one.rights))
 
 
-def _both(shape: ChainShape) -> tuple[tuple[tuple[str, ...], str], ...]:
-    """Loads and product of each of the chain's two."""
+def _both(shape: ChainShape) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+    """Loads and products of each of the chain's two."""
     rows = () if shape.layers else ("load_a",)
-    return ((*rows, "load_b"), "score"), (("load_c",), "mma")
+    keys = (f"load_{ring}" for ring in shape.key_rings)
+    scores = tuple(nth("score", number) for number in range(shape.products))
+    return ((*rows, *keys), scores), (("load_c",), ("mma",))
 
 
 def _in_front(shape: ChainShape, ahead: int) -> tuple[Node | str, ...]:
     """The layers, one behind the other."""
     found: list[Node | str] = []
     for at, one in enumerate(shape.layers):
-        loads = (*(() if at else ("load_a",)), one.called("load"))
-        products = _steps(shape, ahead, loads, one.called("score"))
+        loads = (*(() if at else ("load_a",)), *(f"load_{right}" for right in one.rights))
+        scores = tuple(nth(one.called("score"), number) for number in range(one.products))
+        products = _steps(shape, ahead, loads, scores)
         found += [one.called("clear"), products, *middle_of(one)]
     return (*found, *(("zero",) if found else ()))
 
@@ -103,11 +107,13 @@ def _sums(shape: ChainShape) -> str:
     return f"{shape.of_rows('sum', 'm', 'n')} : {shape.every(shape.tiles.cta[1])}"
 
 
-def _steps(shape: ChainShape, ahead: int, loads: tuple[str, ...], product: str) -> Loop:
-    """The instructions of a tile's product along what it sums over."""
-    inner = loop("m", loop("n", product))
-    times = {product: f"s + {ahead}"} if ahead else {}
-    return loop("s", steps(*loads, inner), "unroll[x]" if ahead else "", **times)
+def _steps(
+    shape: ChainShape, ahead: int, loads: tuple[str, ...], products: tuple[str, ...]
+) -> Loop:
+    """The instructions of a tile's products along what they sum over."""
+    inner = (loop("m", loop("n", product)) for product in products)
+    times = dict.fromkeys(products, f"s + {ahead}") if ahead else {}
+    return loop("s", steps(*loads, *inner), "unroll[x]" if ahead else "", **times)
 
 
 def _pipelined(
@@ -122,7 +128,7 @@ def _pipelined(
         "mma": (front, "clear", score, *middle, multiply),
     }
     body = flat(steps(*(part for name in pipeline.order for part in groups[name])))
-    both = (name for loads, product in _both(shape) for name in (*loads, product))
+    both = (name for loads, products in _both(shape) for name in (*loads, *products))
     names = (*leaves(front), "clear", *both, *middle)
     times = dict.fromkeys(names, f"k + {pipeline.distance}")
     times |= {f"copy_{ring}": "k" for ring in _rings(shape)}
@@ -133,21 +139,24 @@ def _buffers(shape: ChainShape, pipeline: Pipeline) -> tuple[Buffer, ...]:
     warps, keys = shape.consumer, (("k",), f"k mod {pipeline.stages}")
     whole = (("k",), "0")
     once = [Buffer(f"ring_{one}", "shared", 0, 0, 1) for one in _once(shape)]
-    each = [Buffer(f"ring_{one}", "shared", 1, 0, pipeline.stages, slot=keys) for one in "bc"]
+    each = [
+        Buffer(f"ring_{one}", "shared", 1, 0, pipeline.stages, slot=keys)
+        for one in (*shape.key_rings, "c")
+    ]
     # Barriers are placed for the first dependence first. Layers are run once: one for all tiles of
     # keys, in front of everything of a tile, is theirs as well.
     found = [*each, *once] if shape.layers else [*once, *each]
     for one, count in (
         ("a", _steps_of_rows(shape)),
-        *((layer.name, layer.steps) for layer in shape.layers),
-        ("b", shape.score_steps),
+        *((right, layer.steps) for layer in shape.layers for right in layer.rights),
+        *((ring, shape.score_steps) for ring in shape.key_rings),
         ("c", shape.tiles.k_steps),
     ):
         held = min(pipeline.fragments, count)
         slot = (("k", "s"), f"s mod {held}")
         found.append(warps.keeps(f"fragment_{one}", 2, slots=held, slot=slot))
     found += layer_cells(shape.layers, warps)
-    found += [warps.keeps(name, 1, slot=whole) for name in ("scores", "weights")]
+    found += [warps.keeps(name, 1, slot=whole) for name in (*shape.all_scores, "weights")]
     found.append(warps.keeps("sum"))
     if shape.states:
         found.append(warps.keeps("states"))
@@ -160,7 +169,7 @@ def _copies(shape: ChainShape, *, asynchronous: bool) -> list[TileStatement]:
     """Global memory -> rings, by all warps."""
     found = []
     once = ((one, "[w,p]", ONCE) for one in _once(shape))
-    each = ((one, "[k,w,p]", shape.keys) for one in "bc")
+    each = ((one, "[k,w,p]", shape.keys) for one in (*shape.key_rings, "c"))
     for ring, cell, bounds in (*once, *each):
         found.append(
             shape.consumer.runs(
@@ -199,27 +208,40 @@ def _products(shape: ChainShape) -> list[TileStatement]:
             name, ("k", "s", "m", "n"), bounds, (*operands, total), (total,), "product", "mma.sync"
         )
 
-    scores = shape.of_keys("scores", "m", "n")
+    scores = tuple(shape.of_keys(name, "m", "n") for name in shape.all_scores)
     keys_each = shape.tiles.cta[2]
     rows, found = "fragment_a[k,s,w]", []
     found.append(load("a", (), _steps_of_rows(shape), ONCE if shape.layers else keys))
     for one in shape.layers:
-        total, every = f"{one.called('scores')}[w,m,n]", shape.every(one.columns)
+        every = shape.every(one.columns)
+        cells = [f"{nth(one.called('scores'), n)}[w,m,n]" for n in range(one.products)]
+        cleared = tuple(f"{cell} : {every}" for cell in cells)
         found += [
-            load(one.name, (), one.steps, ONCE),
-            warps.runs(one.called("clear"), ("k",), ONCE, (), (f"{total} : {every}",)),
-            product(
-                one.called("score"), one.steps, one.columns,
-                (rows, f"fragment_{one.name}[k,s,w]"), total, ONCE,
+            *(load(right, (), one.steps, ONCE) for right in one.rights),
+            warps.runs(one.called("clear"), ("k",), ONCE, (), cleared),
+            *(
+                product(
+                    nth(one.called("score"), n), one.steps, one.columns,
+                    (rows, f"fragment_{right}[k,s,w]"), cells[n], ONCE,
+                )
+                for n, right in enumerate(one.rights)
             ),
             *between_layers(one, warps, every),
         ]  # fmt: skip
         rows = f"{one.called('weights')}[w]"
     return [
         *found,
-        load("b", ("k",), shape.score_steps),
-        warps.runs("clear", ("k",), keys, (), (f"{scores} : {shape.every(keys_each)}",)),
-        product("score", shape.score_steps, keys_each, (rows, "fragment_b[k,s,w]"), scores),
+        *(load(ring, ("k",), shape.score_steps) for ring in shape.key_rings),
+        warps.runs(
+            "clear", ("k",), keys, (), tuple(f"{one} : {shape.every(keys_each)}" for one in scores)
+        ),
+        *(
+            product(
+                nth("score", n), shape.score_steps, keys_each,
+                (rows, f"fragment_{ring}[k,s,w]"), scores[n],
+            )
+            for n, ring in enumerate(shape.key_rings)
+        ),
         load("c", ("k",), shape.tiles.k_steps),
         product(
             shape.second, shape.tiles.k_steps, shape.tiles.cta[1],

@@ -8,7 +8,8 @@
 The first layer multiplies rows that come from memory, each other one what the layer before has
 left, in registers; so does the first product of the chain. All of that runs in front of the first
 tile of keys: k is 0. Each statement is that of a chain's product (`polygen.poly.chain_by_warps`),
-with the layer's name.
+with the layer's name. Of several products of the same rows each has a right operand and sums of its
+own, `l0_2` beside `l0`; what is made of all sums takes the place of the first one's.
 """
 
 from __future__ import annotations
@@ -29,21 +30,34 @@ class LayerShape:
         name: of its right operand, and of its registers.
         steps: instructions along what it sums over.
         columns: of its sums, as registers hold them.
+        products: of the same rows, each with a right operand and sums of its own.
     """
 
     name: str
     steps: int
     columns: int
+    products: int = 1
 
     def called(self, what: str) -> str:
         """A statement, or a cell, of the layer."""
         return f"{what}_{self.name}"
 
+    @property
+    def rights(self) -> tuple[str, ...]:
+        """The rings of its right operands."""
+        return tuple(nth(self.name, n) for n in range(self.products))
+
+
+def nth(name: str, number: int) -> str:
+    """A statement, or a cell, of one of several products of the same rows."""
+    return f"{name}_{number + 1}" if number else name
+
 
 def layer_cells(layers: tuple[LayerShape, ...], warps: Place) -> Iterator[Buffer]:
     """The registers of layers: sums, and what is made of them."""
     for one in layers:
-        yield warps.keeps(one.called("scores"))
+        for number in range(one.products):
+            yield warps.keeps(nth(one.called("scores"), number))
         yield warps.keeps(one.called("weights"))
 
 
@@ -55,11 +69,12 @@ def between_layers(one: LayerShape, warps: Place, bounds: str) -> tuple[TileStat
         warps: who runs it.
         bounds: of all instructions of its sums, as isl text.
     """
-    scores = f"{one.called('scores')}[w,m,n] : {bounds}"
+    names = (nth(one.called("scores"), number) for number in range(one.products))
+    scores = tuple(f"{name}[w,m,n] : {bounds}" for name in names)
     weights = f"{one.called('weights')}[w]"
     return (
-        warps.runs(one.called("weigh"), ("k",), ONCE, (scores,), (scores,)),
-        warps.runs(one.called("convert"), ("k",), ONCE, (scores,), (weights,)),
+        warps.runs(one.called("weigh"), ("k",), ONCE, scores, scores[:1]),
+        warps.runs(one.called("convert"), ("k",), ONCE, scores[:1], (weights,)),
     )
 
 

@@ -17,6 +17,7 @@ from polygen import isl
 from polygen.errors import VerifyError
 from polygen.frontend.indices import named_in
 from polygen.poly.by_chain import ChainShape, frames
+from polygen.poly.chain_layers import nth
 from polygen.poly.chain_match import VALUES, WEIGHTS, ChainMatch
 from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.emitted import emitted_of
@@ -121,7 +122,8 @@ def _elements(matched: ChainMatch, shape: ChainShape) -> tuple[_Element, ...]:
         return (atom,) if shape.roles else (atom, f"floor({column}/{wide})")
 
     state, before = f"state[{row},{block}]", f"state[{row},{block} - 1]"
-    score, x, weight = f"v[{row},j]", f"x[{row},j]", f"p[{row},j]"
+    scores = tuple(f"{nth('v', n)}[{row},j]" for n in range(shape.products))
+    x, weight = f"x[{row},j]", f"p[{row},j]"
     total, result = f"o[{row},e]", f"y[{row},e]"
 
     def time(phase: int, *rest: str) -> str:
@@ -134,23 +136,27 @@ def _elements(matched: ChainMatch, shape: ChainShape) -> tuple[_Element, ...]:
             f"Z[{row},e]", f"{outer} and {column}", (), (total,), time(0, "e"),
             tile("multiply", "0", "0", atom) if shape.roles else tile("zero", *shape.begins),
         ),
-        _Element(
-            f"score[{row},j,d]", f"{key} and 0 <= d < {depth}", (score, *made), (score,),
-            time(1, block, "0", "j", "d"),
-            tile("score", block, f"floor(d/{step})", *parts(f"(j mod {keys})")),
+        *(
+            _Element(
+                f"{nth('score', n)}[{row},j,d]", f"{key} and 0 <= d < {depth}", (one, *made),
+                (one,), time(1, block, "0", "j", "d"),
+                tile(nth("score", n), block, f"floor(d/{step})", *parts(f"(j mod {keys})")),
+            )
+            for n, one in enumerate(scores)
         ),
     ]  # fmt: skip
     own = (state,) if shape.states else ()
     if shape.referenced:
         found.append(
             _Element(
-                f"advance[{row},j]", key, (score, before, state), (x, state),
+                f"advance[{row},j]", key, (*scores, before, state), (x, state),
                 time(1, block, "1", "j"), tile("advance", block),
             )
         )  # fmt: skip
     found.append(
         _Element(
-            f"weigh[{row},j]", key, (x if shape.referenced else score, *own), (weight, *own),
+            f"weigh[{row},j]", key, (*((x,) if shape.referenced else scores), *own),
+            (weight, *own),
             time(1, block, "2", "j"), tile("weigh", block),
         )
     )  # fmt: skip
@@ -198,15 +204,18 @@ def _layers(
     made: tuple[str, ...] = ()
     for at, (one, of) in enumerate(zip(matched.layers, shape.layers, strict=True)):
         column, depth = f"{outer} and 0 <= j < {one.columns}", f"0 <= d < {one.depth}"
-        total, value = f"v_{of.name}[{row},j]", f"h_{of.name}[{row},j]"
+        totals = tuple(f"{nth(f'v_{of.name}', n)}[{row},j]" for n in range(of.products))
+        value = f"h_{of.name}[{row},j]"
         phase = at - len(shape.layers)
         tile = ",".join((*who, "0", f"floor(d/{step})", atom, f"floor(j/{wide})"))
+        for n, total in enumerate(totals):
+            name = nth(of.called("score"), n)
+            yield _Element(
+                f"{name}[{row},j,d]", f"{column} and {depth}", (total, *made), (total,),
+                time(phase, "0", "j", "d", str(n)), f"{name}[{tile}]",
+            )  # fmt: skip
         yield _Element(
-            f"{of.called('score')}[{row},j,d]", f"{column} and {depth}", (total, *made), (total,),
-            time(phase, "0", "j", "d"), f"{of.called('score')}[{tile}]",
-        )  # fmt: skip
-        yield _Element(
-            f"{of.called('weigh')}[{row},j]", column, (total,), (value,), time(phase, "1", "j"),
+            f"{of.called('weigh')}[{row},j]", column, totals, (value,), time(phase, "1", "j"),
             f"{of.called('weigh')}[{','.join((*who, '0'))}]",
         )  # fmt: skip
         made = (f"h_{of.name}[{row},d]",)
@@ -349,11 +358,11 @@ def _sums(matched: ChainMatch, shape: ChainShape, instruction: str) -> Sums:
         (matched.scores, str(shape.score_steps)),
         (matched.values, f"{keys // step} * ceil({matched.values.depths[0]} / {keys})"),
     ):
-        product = found.products[0].contraction
-        orders.append(
+        orders += [
             sum_order(
-                product.name, instruction, product.dtype, step, ASCENDING, count=groups,
-                begins=FROM_FIRST if shape.roles else FROM_ZERO,
+                one.contraction.name, instruction, one.contraction.dtype, step, ASCENDING,
+                count=groups, begins=FROM_FIRST if shape.roles else FROM_ZERO,
             )
-        )  # fmt: skip
+            for one in found.products
+        ]  # fmt: skip
     return Sums(tuple(orders))

@@ -14,7 +14,14 @@ from polygen.hardware.device import Device, common_facts
 from polygen.poly.elements import ROLES
 from polygen.poly.fusion import Fusion, fuse
 from polygen.poly.key_pages import PagedOperand, paged_operand
-from polygen.poly.layer_match import ROWS, LayerMatch, match_layers, require_rows_of, sized
+from polygen.poly.layer_match import (
+    ROWS,
+    LayerMatch,
+    match_layers,
+    require_one_left,
+    require_rows_of,
+    sized,
+)
 from polygen.poly.match import Along, Match, match
 from polygen.poly.operand import Operand
 from polygen.poly.pointwise import Element, Pointwork, pointwork
@@ -31,7 +38,8 @@ class ChainMatch:
 
     Attributes:
         chain: what is run.
-        scores: the first product; m: rows, n: keys, k: what it sums over.
+        scores: the first product, or several of the same rows; m: rows, n: keys, k: what it sums
+            over.
         values: the second; m: rows, n: columns, k: keys.
         fusion: of the second program.
         before: what is computed at every (row, key), m and n of the first product.
@@ -84,8 +92,18 @@ class ChainMatch:
         if not self.layers:
             return (*self.scores.operands, values)
         keys = (one for one in self.scores.operands if one[0] != self.scores.products[0].left)
-        rights = ((one.name, one.right) for one in self.layers)
+        rights = (right for one in self.layers for right in one.rights)
         return ((ROWS, self.layers[0].left), *rights, *keys, values)
+
+    @property
+    def sums(self) -> tuple[str, ...]:
+        """What the program calls the sums of the first product, or of several of the same rows."""
+        return tuple(one.contraction.write.name for one in self.scores.products)
+
+    @property
+    def by_warps(self) -> bool:
+        """Whether it is for warps that do everything: with layers, or several first products."""
+        return bool(self.layers) or len(self.scores.products) > 1
 
 
 def match_chain(chain: Chain) -> ChainMatch:
@@ -100,6 +118,7 @@ def match_chain(chain: Chain) -> ChainMatch:
     chain = replace(chain, range=_readable(chain.range, before))
     after = pointwork(chain.values, fusion, values)
     _require_same_rows(chain, scores, values, before)
+    require_one_left(chain.scores, scores)
     layers = match_layers(chain.layers)
     if layers:
         require_rows_of(chain.scores, layers[-1], scores)
@@ -243,12 +262,10 @@ def require_boxes(found: ChainMatch) -> None:
 
 
 def in_rows_alone(found: ChainMatch) -> bool:
-    """Whether threads copy what the copy engine cannot bring: rows that begin anywhere; or all
-    operands, for the layers in front of a chain.
-    """
+    """Whether threads copy all operands: rows that begin anywhere, or what warps alone run."""
     row = common_facts()["tensor_map_row_bytes"]
     operands = [operand for _, operand in found.operands]
-    boxes = all(one.in_boxes and one.alignment >= row for one in operands) and not found.layers
+    boxes = all(one.in_boxes and one.alignment >= row for one in operands) and not found.by_warps
     paged = any(index.places for one in operands for index in one.index)
     return not boxes and not paged and all(one.in_rows for one in operands)
 

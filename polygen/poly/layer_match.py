@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.program import Dim, Program
+from polygen.poly.chain_layers import nth
 from polygen.poly.fusion import fuse
 from polygen.poly.match import Match, match
 from polygen.poly.operand import Operand
@@ -28,7 +29,7 @@ class LayerMatch:
     Attributes:
         at: how many layers are in front of it.
         made: what it makes, the left operand of the next product.
-        match: its product.
+        match: its product, or several of the same rows.
         work: what is computed at every (row, column).
     """
 
@@ -39,13 +40,16 @@ class LayerMatch:
 
     @property
     def name(self) -> str:
-        """What its right operand and its registers are called."""
+        """What its first right operand and its registers are called."""
         return f"l{self.at}"
 
     @property
-    def right(self) -> Operand:
-        """What rows are multiplied by."""
-        return self.match.operand(self.match.products[0].right)
+    def rights(self) -> tuple[tuple[str, Operand], ...]:
+        """What rows are multiplied by, by the name of its ring, in the order of the products."""
+        return tuple(
+            (nth(self.name, n), self.match.operand(one.right))
+            for n, one in enumerate(self.match.products)
+        )
 
     @property
     def left(self) -> Operand:
@@ -66,9 +70,9 @@ class LayerMatch:
         return found
 
     @property
-    def sums(self) -> str:
-        """What the program calls the sums."""
-        return self.match.products[0].contraction.write.name
+    def sums(self) -> tuple[str, ...]:
+        """What the program calls the sums, in the order of the products."""
+        return tuple(one.contraction.write.name for one in self.match.products)
 
 
 def match_layers(layers: Sequence[Layer]) -> tuple[LayerMatch, ...]:
@@ -83,10 +87,30 @@ def match_layers(layers: Sequence[Layer]) -> tuple[LayerMatch, ...]:
         fusion = fuse(program, scop(program))
         own = match(program, fusion)
         one = LayerMatch(at, layer.made, own, pointwork(program, fusion, own))
+        require_one_left(program, own)
         if found:
             require_rows_of(program, found[-1], one.match)
         found.append(one)
     return tuple(found)
+
+
+def require_one_left(program: Program, found: Match) -> None:
+    """Refuse products of one stage that do not multiply the same rows, each by an array of its own.
+
+    Raises:
+        UnsupportedProgram: with the products.
+    """
+    rights = {one.right for one in found.products}
+    lefts = {one.left for one in found.products}
+    if len(lefts) == 1 and len(rights) == len(found.products):
+        return
+    raise UnsupportedProgram(
+        "; ".join(str(one.contraction) for one in found.products),
+        where=program.name,
+        why="products that one thread adds up side by side are of the same rows, of one array, and "
+        "of arrays of their own",
+        nearest="Write f(x @ a) * (x @ b), or make a function of each product",
+    )
 
 
 def require_rows_of(program: Program, layer: LayerMatch, following: Match) -> None:

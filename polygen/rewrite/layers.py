@@ -8,12 +8,15 @@
    row's sums alone. So all layers of a row run one after another where the row is, and nothing of
    them is stored: an element of a layer is read by the next product, and by nothing else.
 2. Between layers the program rounds to what the next product multiplies, and so does the kernel.
-3. The last two products are a chain, over rows that are an array nobody stores
-   (`polygen.rewrite.chain`); what was in front of them are programs of one product each.
+3. Several products of the same rows are one stage, as in f(x @ a) * (x @ b): what is made of all of
+   their sums is what the next product multiplies.
+4. The last two stages are a chain, over rows that are an array nobody stores
+   (`polygen.rewrite.chain`); what was in front of them are programs of one stage each.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -29,12 +32,12 @@ from polygen.frontend.program import (
 )
 from polygen.rewrite.values import Values
 
-_CHAIN = 2  # products that one loop over keys runs
+_CHAIN = 2  # stages that one loop over keys runs
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One product, and what is made of its sums: the left operand of the next one.
+    """Products of the same rows, and what is made of their sums: the next one's left operand.
 
     Attributes:
         program: its output is no array, and neither is its input that the layer before has made.
@@ -46,6 +49,19 @@ class Layer:
 
     def __str__(self) -> str:
         return str(self.program)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Products of the same rows.
+
+    Attributes:
+        products: one, or several whose sums are all behind what the next stage multiplies.
+        rows: what they multiply, by name: an argument, or what is made of the stage before.
+    """
+
+    products: tuple[Contraction, ...]
+    rows: str
 
 
 def layers_in_front(program: Program) -> tuple[tuple[Layer, ...], Program]:
@@ -60,42 +76,56 @@ def layers_in_front(program: Program) -> tuple[tuple[Layer, ...], Program]:
     Raises:
         UnsupportedProgram: they are, and more than the next product reads of a layer.
     """
-    path = _one_behind_the_other(program)
-    if len(path) <= _CHAIN:
+    found = stages(program)
+    if len(found) <= _CHAIN or program.ends:
         return (), program
     layers, rows, rest = [], "", list(program.statements)
-    for at, (product, operand) in enumerate(path[1:-1]):
-        own = _between(program, path[at][0], product, operand)
-        inside = [path[at][0], *own]
-        layers.append(Layer(_program(program, inside, rows, operand), operand))
+    for stage, behind in itertools.pairwise(found[:-1]):
+        own = _between(program, stage, behind)
+        inside = [*stage.products, *own]
+        layers.append(Layer(_program(program, inside, stage, rows, behind.rows), behind.rows))
         names = {one.name for one in inside}
         rest = [one for one in rest if one.name not in names]
-        rows = operand
+        rows = behind.rows
     _require_unread(program, layers)
     made = _stored(program, rows)
     inputs = tuple(t for t in program.inputs if any(t.name in _read(one) for one in rest))
     return tuple(layers), replace(program, inputs=(made, *inputs), statements=tuple(rest))
 
 
-def _one_behind_the_other(program: Program) -> list[tuple[Contraction, str]]:
-    """All products, each with its operand that is made of the one before; none where they differ.
+def stages(program: Program) -> list[Stage]:
+    """All products, those of the same rows together, each stage made of the sums before.
 
-    The first one's is "".
+    Returns:
+        None of them where products are not one behind the other, or the last are several.
     """
-    values, found = Values(program.statements), []
-    sums = [one.write.name for one in program.contractions]
-    for at, product in enumerate(program.contractions):
+    values, before = Values(program.statements), set[str]()
+    found: list[Stage] = []
+    for product in program.contractions:
+        sums = {one.write.name for stage in found for one in stage.products}
         behind = {
-            access.name: {name for name in sums if name in values.behind(access.name)}
+            access.name: sums & values.behind(access.name)
             for access in product.reads
+            if sums & values.behind(access.name)
         }
-        made = [name for name, products in behind.items() if products]
-        if (at == 0 and made) or (at > 0 and len(made) != 1):
+        last = found[-1] if found else None
+        if len(behind) > 1 or (not behind and len(found) > 1):
             return []
-        if at > 0 and behind[made[0]] != set(sums[:at]):
+        if not behind and (last is None or last.rows == product.lhs.name):
+            rows = product.lhs.name
+        elif not behind:
             return []
-        found.append((product, made[0] if made else ""))
-    return found
+        else:
+            ((rows, of),) = behind.items()
+            if last is not None and rows != last.rows:
+                before = sums
+            if of != before:
+                return []
+        if last is not None and rows == last.rows:
+            found[-1] = replace(last, products=(*last.products, product))
+        else:
+            found.append(Stage((product,), rows))
+    return found if found and len(found[-1].products) == 1 else []
 
 
 def _read(one: Statement) -> set[str]:
@@ -104,20 +134,20 @@ def _read(one: Statement) -> set[str]:
     return names | {table.name for access in one.reads for table in access.indexed_by}
 
 
-def _between(
-    program: Program, first: Contraction, product: Contraction, operand: str
-) -> list[Statement]:
+def _between(program: Program, stage: Stage, behind: Stage) -> list[Statement]:
     """The statements from a layer's sums to what the next product multiplies.
 
     Raises:
         UnsupportedProgram: they are none that run element by element of these sums alone.
     """
+    (first, *_), operand = stage.products, behind.rows
+    product = behind.products[0]
     writers = Values(program.statements).writers
     wanted, found = [operand], set()
     while wanted:
         name = wanted.pop()
         writer = writers.get(name)
-        if writer is None or writer is first or name in found:
+        if writer is None or writer in stage.products or name in found:
             continue
         if isinstance(writer, Contraction):
             raise _refusal(
@@ -133,7 +163,7 @@ def _between(
                 f"{writer.name}: {writer} lies between the layers {first.name} and {product.name}",
                 "layers are fused element by element; folds of a row run between the last two "
                 "products alone",
-                f"Return {writer.args[0]} from one function, and go on with it in a second",
+                f"Return {operand} from one function, and go on with it in a second",
             )
         found.add(name)
         wanted += [access.name for access in writer.reads]
@@ -162,47 +192,51 @@ def _require_unread(program: Program, layers: Sequence[Layer]) -> None:
     outputs = {tensor.name for tensor in program.outputs}
     for layer in layers:
         own = {one.write.name for one in layer.program.statements}
-        if own & outputs:
-            raise _refusal(
-                program,
-                f"{min(own & outputs)} is returned, of a layer",
-                "what is between products stays on chip",
-                "Return it from a function of its own",
-            )
         for one in program.statements:
-            read = {access.name for access in one.reads} & own
+            inside, read = one.write.name in own, {access.name for access in one.reads} & own
             if isinstance(one, Contraction):
                 read -= {layer.made}
-            if read and one.write.name not in own:
+            if one.write.name in outputs and (inside or read):
+                raise _refusal(
+                    program,
+                    f"{one.write.name} is returned, of a layer",
+                    "what is between products stays on chip",
+                    "Return it from a function of its own",
+                )
+            if read and not inside:
                 raise _refusal(
                     program,
                     f"{one.name}: {one} reads {min(read)}, of a layer before",
                     "what a layer makes stays in the registers that the next product reads",
-                    f"Return {layer.made} from one function, and go on with it in a second",
+                    f"Return what is made of {layer.program.contractions[0].write.name} from one "
+                    "function, and go on with it in a second",
                 )
 
 
-def _program(program: Program, inside: Sequence[Statement], rows: str, made: str) -> Program:
-    """A layer by itself."""
-    product = inside[0]
-    assert isinstance(product, Contraction)
+def _program(
+    program: Program, inside: Sequence[Statement], stage: Stage, rows: str, made: str
+) -> Program:
+    """A layer by itself; `rows`: what the layer before has made, "" in front of the first."""
     known = program.tensors
-    for access in product.reads:
-        if access.name not in known and access.name != rows:
+    for product in stage.products:
+        for access in product.reads:
+            if access.name not in known and access.name != rows:
+                raise _refusal(
+                    program,
+                    f"{product.name} multiplies {access.name}, which is computed",
+                    "operands of layers are arguments, but for what the layer before has made",
+                    f"Compute {access.name} before, and pass it",
+                )
+        if product.dtype != F32:
             raise _refusal(
                 program,
-                f"{product.name} multiplies {access.name}, which is computed",
-                "operands of layers are arguments, but for what the layer before has made",
-                f"Compute {access.name} before, and pass it",
+                f"{product.name} sums in {product.dtype}",
+                "layers sum in f32",
+                "Leave acc_dtype out"
+                if product.dtype == F16
+                else "Make a function of each product",
             )
-    if product.dtype != F32:
-        raise _refusal(
-            program,
-            f"{product.name} sums in {product.dtype}",
-            "layers sum in f32",
-            "Leave acc_dtype out" if product.dtype == F16 else "Make a function of each product",
-        )
-    _require_rows(program, product, rows)
+        _require_rows(program, product, rows)
     read = set().union(*map(_read, inside))
     inputs = [tensor for tensor in program.inputs if tensor.name in read]
     if rows:

@@ -97,7 +97,7 @@ def _elements(
                     "  {",
                     *(f"    {line}" for line in pair_reads(atom, terms, element, edge)),
                 ]
-            given = ", ".join([*arguments(atom, scan.scores, terms, element), *results])
+            given = ", ".join([*arguments(atom, scan.all_scores, terms, element), *results])
             own = unmasked(function) if terms.unmasked and not edge else function
             own = within(own) if small else own
             lines += ["    {", f"      float {', '.join(results)};", f"      {own}({given});"]

@@ -35,6 +35,7 @@ def _(plan: KernelPlan, leaf: Leaf, scan: Scan, texts: tuple[str, ...]) -> None:
     scores = tiles.scores(scan, terms)
     made, lets_through = tiles.terms(scan, terms, scores, {})
     names = tiles.names | {"scores": tiles.register(scores), f"{state.register}[]": before}
+    names |= tiles.beside(scan)
     left = run(read(texts[0]), names, tiles.threads, tiles.handlers(scan, terms)).names
     tiles.check_scores(left["scores"], [made[:, 0], lets_through[:, 0]], tiles.inside)
     before = np.where(tiles.names["k"] == 0, nothing, before)
@@ -63,6 +64,7 @@ def _(plan: KernelPlan, leaf: Leaf, scan: Scan, texts: tuple[str, ...]) -> None:
     before = {s.value: tiles.by_thread(s.register) for s in scan.summed}
     names |= {f"{s.register}[]": before[s.value].reshape(-1, tiles.threads) for s in scan.summed}
     names[scan.scores] = tiles.register(scores)
+    names |= tiles.beside(scan)
     left = run(read(texts[0]), names, tiles.threads, tiles.handlers(scan, terms)).names
     products = [np.where(tiles.inside, one[:, 0], as_float(0)) for one in (made, lets_through)]
     tiles.check_scores(left[scan.scores], products, np.ones((), bool))

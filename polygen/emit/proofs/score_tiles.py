@@ -36,6 +36,7 @@ from polygen.errors import VerifyError
 from polygen.lower.plan import KernelPlan
 from polygen.lower.scan_work import Scan, ScanState, Terms
 from polygen.lower.verify_scan import scored_by
+from polygen.poly.chain_layers import nth
 from polygen.poly.key_tiles import FIRST
 
 HALVES = 2  # rows of an instruction that a thread has elements of
@@ -187,9 +188,20 @@ class Tiles:
             found[:, -1, -1] = most - found.sum(axis=(1, 2))
         return found
 
+    def others(self, number: int) -> Any:
+        """The scores of another product of the same rows."""
+        return mixed(nth("score", number), self.row_of_each, self.key_of_each)
+
+    def beside(self, scan: Scan) -> dict[str, Register]:
+        """The registers of these, by name."""
+        names = scan.all_scores
+        return {names[n]: self.register(self.others(n)) for n in range(1, scan.products)}
+
     # --- what is computed of a score -------------------------------------------------------------
     def terms(self, scan: Scan, terms: Terms, scores: Any, given: Mapping[str, Any]) -> Any:
         """What the program makes of scores: results by instruction, group and element.
+
+        Of several products of the same rows `scores` are the first one's.
 
         Returns:
             The same twice: as it is written with the mask, and, where nothing is masked, without.
@@ -202,6 +214,7 @@ class Tiles:
         }
         elements = {one.name: one for one in scored.reads}
         known: dict[str, Any] = {"score": scores, **given}
+        known |= {nth("score", n): self.others(n) for n in range(1, scan.products)}
         for one in terms.reads:
             name = c_name(one.tensor.name) if one.kind == "scalar" else one.name
             known[name] = self.arrays.number(self.names, elements[one.name], at)
