@@ -65,11 +65,14 @@ def scored_by(plan: KernelPlan, scan: Scan) -> Pointwork:
 
 
 def check_layers(plan: KernelPlan) -> None:
-    """Every layer of a chain has its registers between the products once, in order.
+    """Every layer of a chain has its registers between the products, and leaves work on their own.
 
     Raises:
-        VerifyError: with those that there are.
+        VerifyError: with those that there are, or with the leaf.
     """
+    for leaf in plan.leaves:
+        if isinstance(leaf.work, Scan) and leaf.statement != leaf.work.called(leaf.op):
+            raise VerifyError(f"{leaf.statement} works on {leaf.work.scores}", where=plan.entry)
     layers = plan.chained.layers if plan.chained is not None else ()
     made = [scan.layer for scan in plan.of(Scan) if scan.layer]
     if list(dict.fromkeys(made)) != [one.name for one in layers]:
@@ -79,12 +82,15 @@ def check_layers(plan: KernelPlan) -> None:
 def _check_layer(plan: KernelPlan, scan: Scan, found: ChainMatch) -> None:
     """What is between a layer's sums and the next product is what the program says of each sum."""
     one = next((one for one in found.layers if one.name == scan.layer), None)
-    if one is None or scan.advance is not None or scan.states or scan.factors or scan.inside:
+    alone = not (scan.states or scan.factors or scan.inside)
+    if one is None or scan.advance is not None or not alone:
         raise VerifyError(f"{scan.layer} is no layer of the program", where=plan.entry)
     extents = (one.columns, extents_of(plan, one.name)[0])
     if (scan.keys, scan.columns, scan.products) != (*extents, len(one.sums)):
         raise VerifyError(f"{scan.layer} has {scan.keys} of {scan.columns} columns",
                           where=plan.entry)  # fmt: skip
+    if not scan.first_key.startswith("0 + "):  # it has one tile, of all its columns
+        raise VerifyError(f"{scan.layer} begins at {scan.first_key}", where=plan.entry)
     _check_part(plan, scan.weigh, score_names(one.sums), (one.made,), one.work)
     if scan.short and not (scan.fast and plan.schedule.functions == _SHORT):
         raise VerifyError("functions take forms that nobody asked for", where=plan.entry)

@@ -246,15 +246,16 @@ def _program(
 
 
 def _require_rows(program: Program, product: Contraction, rows: str) -> None:
-    """A product keeps the rows of what it multiplies, and sums over all that a row has.
+    """A product keeps the rows of what it multiplies, and sums over all that a row has, one axis.
 
     Raises:
         UnsupportedProgram: with the product.
     """
     own = product.write.iterators
     summed = [it for it, _ in product.domain if it not in own]
-    left: tuple[Access, ...] = tuple(one for one in product.reads if not rows or one.name == rows)
-    if len(summed) == 1 and any(one.iterators == (*own[:-1], summed[0]) for one in left):
+    left = (one for one in product.reads if one.name == rows)
+    same = not rows or any(one.iterators == (*own[:-1], *summed) for one in left)
+    if len(summed) == 1 and same:
         return
     raise _refusal(
         program,

@@ -68,13 +68,13 @@ def plan(name: str) -> KernelPlan:
 
 SAMPLES = (
     "chain", "masked chain", "padded chain", "paged chain", "chain in parts", "chain in pairs",
-    "chain by warps", "chain in panels", "rows", "held rows", "followed", "covered rows", "staged",
-    "copied", "made", "by words",
+    "chain by warps", "layers", "chain in panels", "rows", "held rows", "followed", "covered rows",
+    "staged", "copied", "made", "by words",
 )  # fmt: skip
 QUICK = ("small warps", "lanes", "by words")
 # Of these one in so many is tried in the fast tests.
 FEW = (
-    "masked chain", "paged chain", "chain in parts", "chain in pairs", "chain by warps",
+    "masked chain", "paged chain", "chain in parts", "chain in pairs", "chain by warps", "layers",
     "chain in panels", "held rows", "followed", "covered rows", "staged", "copied", "made",
     "small roles",
 )  # fmt: skip
