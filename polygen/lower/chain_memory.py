@@ -85,8 +85,12 @@ def chain_memory(
     """
     found = []
     unit = pattern_bytes() if shape.roles else chunk_bytes()
+    others = {one.right: one for one in shape.layer_tiles if one.number >= 0}
     for name, operand in matched.operands:
+        if name in others and others[name].number > 0:
+            continue  # in the ring of the first one
         slots = shape.stages if name in (*shape.key_rings, VALUES) else shape.row_slots
+        slots = shape.layer_slots if name in others else slots
         each = -(-made[name].bytes // unit) * unit
         found.append(
             Buffer(

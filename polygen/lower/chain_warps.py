@@ -8,6 +8,7 @@ them, is as with roles (`polygen.lower.chain_leaves`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from polygen.lower.buffers import Buffer
 from polygen.lower.chain_scan import KeyScan
@@ -19,7 +20,7 @@ from polygen.lower.sync_work import Groups
 from polygen.lower.warps import shared
 from polygen.lower.work import Clear, Copy, Product
 from polygen.poly.by_chain import ChainShape
-from polygen.poly.chain_layers import nth
+from polygen.poly.chain_layers import next_tiles, nth
 from polygen.poly.chain_match import VALUES, WEIGHTS, ChainMatch
 from polygen.poly.layer_match import ROWS
 from polygen.poly.operand import Operand
@@ -66,29 +67,20 @@ def warp_leaves(
         ScheduleError: stored rows are no whole chunks.
     """
     found = []
+    rings = {one.right: one.ring for one in shape.layer_tiles}
     for name, operand in matched.operands:
-        one = _copy(given, matched, shape, name, operand, scan.key)
+        ring = f"ring_{rings.get(name, name)}"
+        one = replace(_copy(given, matched, shape, name, operand, scan.key), buffer=ring)
         one = shared(given, one, buffers[one.buffer])
         unit = "cp.async" if one.asynchronous else "threads"
         found.append(Leaf(f"copy_{name}", "move", unit, _COPY, one))
         own = shape.tiles.warp[0] if name == "a" else one.tile
-        loaded = load(given, name, operand, own)
+        loaded = replace(load(given, name, operand, own), buffer=ring)
         found.append(Leaf(f"load_{name}", "load", "threads", _STEP, loaded))
     if shape.asynchronous:
         note = "commit[t]: the copies of step t become one group"
         found.append(Leaf("commit", "commit", "cp.async", ("t",), Groups(note=note)))
-    layers, left = [], ROWS
-    for of, layer in zip(shape.layers, matched.layers, strict=True):
-        work = scan.of_layer(layer, of.columns)
-        layers += [
-            Leaf(of.called("clear"), "zero", "threads", ("k",), Clear(work.all_scores, of.columns)),
-            *(Leaf(of.called(op), op, "threads", ("k",), work) for op in ("weigh", "convert")),
-            *(
-                _product(nth(of.called("score"), n), left, right, total, of.columns)
-                for n, (right, total) in enumerate(zip(of.rights, work.all_scores, strict=True))
-            ),
-        ]
-        left = work.weights
+    layers, left = _layers(matched, shape, scan)
     return [
         *found,
         *layers,
@@ -101,6 +93,27 @@ def warp_leaves(
         ),
         _product("mma", WEIGHTS, VALUES, "sum"),
     ]
+
+
+def _layers(matched: ChainMatch, shape: ChainShape, scan: KeyScan) -> tuple[list[Leaf], str]:
+    """The leaves of layers, and the registers in which the last one leaves its rows."""
+    found, left = [], ROWS
+    for of, one in zip(shape.layers, matched.layers, strict=True):
+        work = scan.of_layer(one, of.columns)
+        found += [
+            Leaf(of.called("clear"), "zero", "threads", ("k",), Clear(work.all_scores, of.columns)),
+            *(Leaf(of.called(op), op, "threads", ("k",), work) for op in ("weigh", "convert")),
+            *(
+                _product(nth(of.called("score"), n), left, right, total, of.columns)
+                for n, (right, total) in enumerate(zip(of.rights, work.all_scores, strict=True))
+            ),
+        ]
+        if shape.asynchronous and next_tiles(shape.layer_tiles, of, shape.layer_slots):
+            name = of.called("commit")
+            group = Groups(note=f"{name}[k]: tiles that take the places of this layer's")
+            found.append(Leaf(name, "commit", "cp.async", ("k",), group))
+        left = work.weights
+    return found, left
 
 
 def _product(name: str, left: str, right: str, total: str, columns: int = 0) -> Leaf:

@@ -6,12 +6,15 @@ panels, where a tensor map describes every matrix of them.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from polygen.errors import ScheduleError
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.lower.chain_memory import chain_memory, chain_resources, layouts
 from polygen.lower.legal_pages import keys_beside_pages
 from polygen.lower.memory import needed
+from polygen.lower.ring_tiles import ring_extents
 from polygen.poly.by_chain import NO_PANELS, ChainShape
 from polygen.poly.chain_layers import LayerShape
 from polygen.poly.chain_match import ChainMatch, in_background
@@ -22,6 +25,7 @@ from polygen.schedule.idle import idle
 from polygen.schedule.model import LONGEST, MATRIX, PAIRS, Loops, Schedule
 
 REGISTERS, PANELS = "registers", "tma"  # how results leave
+_LAYER_SLOTS = 2  # of a ring that layers share: one is multiplied while the next one comes
 _MOST = 256  # columns, or keys of a tile, where no instruction bounds them
 
 
@@ -142,6 +146,32 @@ def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule, device: Devic
         schedule.epilogue.slots, tuple(_layer(one, atom) for one in found.layers),
         len(found.sums),
     )  # fmt: skip
+
+
+def streamed(found: ChainMatch, shape: ChainShape) -> ChainShape:
+    """The shape with right operands of layers that share rings, where there are several of a form.
+
+    Args:
+        found: the chain.
+        shape: with a ring for each.
+    """
+    forms: dict[tuple[object, ...], list[str]] = {}
+    every = dict(right for one in found.layers for right in one.rights)
+    for name, operand in every.items():
+        size, where = ring_extents(found, name, shape.tiles), operand.alignment
+        forms.setdefault((size, operand.k_contiguous, where), []).append(name)
+    slots = max(_LAYER_SLOTS, *(one.products for one in shape.layers))
+    rings = {
+        name: (names[0], number)
+        for names in forms.values()
+        for number, name in enumerate(names)
+        if len(names) > slots
+    }
+    layers = tuple(
+        replace(one, shared=tuple(rings.get(right, (right, -1)) for right in one.rights))
+        for one in shape.layers
+    )
+    return replace(shape, layers=layers, layer_slots=slots) if rings else shape
 
 
 def _layer(one: LayerMatch, atom: Atom) -> LayerShape:

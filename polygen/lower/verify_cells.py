@@ -60,6 +60,8 @@ def check_records(plan: KernelPlan) -> None:
         for part in named:
             if part.operand not in known or part.role not in ("m", "n"):
                 raise VerifyError(f"{part.operand} along {part.role} is no operand", where=where)
+        if isinstance(work, Copy | Load) and work.operand != leaf.statement.partition("_")[2]:
+            raise VerifyError(f"it moves {work.operand}", where=where)  # rings may have several
         if isinstance(work, Product) and not {n for n, _ in work.overwrites or ()} <= {*leaf.loops}:
             raise VerifyError(f"sums are overwritten by {work.overwrites}", where=where)
         if isinstance(work, Finish):

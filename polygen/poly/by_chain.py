@@ -29,7 +29,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polygen.hardware.device import common_facts
-from polygen.poly.chain_layers import LayerShape, nth
+from polygen.poly.chain_layers import LayerShape, Tile, nth
 from polygen.poly.frames import Frames, Held
 from polygen.poly.kernel_parts import flat
 from polygen.poly.panels_out import panel_buffer, panels_out
@@ -64,6 +64,7 @@ class ChainShape:
         slots: panels of a result that may be on their way out.
         layers: that make the rows of the first product, in front of the first tile of keys.
         products: of the first rows: one, or several, each with keys and scores of its own.
+        layer_slots: tiles of a ring that layers share which it holds at once.
     """
 
     tiles: Tiling
@@ -81,6 +82,7 @@ class ChainShape:
     slots: int = 2
     layers: tuple[LayerShape, ...] = ()
     products: int = 1
+    layer_slots: int = 1
 
     @property
     def roles(self) -> bool:
@@ -135,6 +137,15 @@ class ChainShape:
     def second(self) -> str:
         """What the second product is called."""
         return "multiply" if self.roles else "mma"
+
+    @property
+    def layer_tiles(self) -> tuple[Tile, ...]:
+        """The right operands of all layers, in the order in which they are used."""
+        return tuple(tile for one in self.layers for tile in one.tiles)
+
+    def late(self, tile: Tile) -> bool:
+        """Whether a tile is copied where another one was, once that is used."""
+        return tile.number >= self.layer_slots
 
     @property
     def key_rings(self) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from polygen.poly.chain_layers import (
     between_layers,
     layer_cells,
     middle_of,
+    next_tiles,
     nth,
 )
 from polygen.poly.kernel_parts import ALWAYS, flat
@@ -57,8 +58,9 @@ def chain_by_warps(shape: ChainShape, pipeline: Pipeline) -> TileProgram:
     begin = () if shape.layers else ("zero",)
     copies = [loop("p", f"copy_{ring}") for ring in _rings(shape)]
     score, multiply = (_steps(shape, 0, *of) for of in _both(shape))
-    front = _in_front(shape, 0)
-    every = loop("k", flat(steps(*copies, *front, "clear", score, *middle, multiply)))
+    front = _in_front(shape, 0, asynchronous=asynchronous)
+    inside = flat(steps(*copies, *front, "clear", score, *middle, multiply))
+    every = loop("k", inside, **_of_tiles(shape, 0))
     runs = _pipelined(shape, pipeline, middle, asynchronous=asynchronous)
     return TileProgram(
         ("k_tiles",),
@@ -80,8 +82,8 @@ def _rings(shape: ChainShape) -> tuple[str, ...]:
 
 
 def _once(shape: ChainShape) -> tuple[str, ...]:
-    """Those that are copied once: rows, and right operands of layers."""
-    return ("a", *(right for one in shape.layers for right in one.rights))
+    """Those that are copied once, in front of everything: rows, and right operands of layers."""
+    return ("a", *(one.right for one in shape.layer_tiles if not shape.late(one)))
 
 
 def _both(shape: ChainShape) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
@@ -92,14 +94,21 @@ def _both(shape: ChainShape) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], .
     return ((*rows, *keys), scores), (("load_c",), ("mma",))
 
 
-def _in_front(shape: ChainShape, ahead: int) -> tuple[Node | str, ...]:
-    """The layers, one behind the other."""
+def _in_front(shape: ChainShape, ahead: int, *, asynchronous: bool) -> tuple[Node | str, ...]:
+    """The layers, one behind the other.
+
+    Where a ring has fewer slots than tiles, a tile is copied once the one before it in its slot has
+    been multiplied, while layers between them are.
+    """
     found: list[Node | str] = []
     for at, one in enumerate(shape.layers):
         loads = (*(() if at else ("load_a",)), *(f"load_{right}" for right in one.rights))
         scores = tuple(nth(one.called("score"), number) for number in range(one.products))
         products = _steps(shape, ahead, loads, scores)
-        found += [one.called("clear"), products, *middle_of(one)]
+        late = next_tiles(shape.layer_tiles, one, shape.layer_slots)
+        found += [one.called("clear"), products, *(loop("p", f"copy_{right}") for right in late)]
+        found += [one.called("commit")] if late and asynchronous else []
+        found += middle_of(one)
     return (*found, *(("zero",) if found else ()))
 
 
@@ -122,7 +131,7 @@ def _pipelined(
     """The loop over tiles of keys: copies at t = k, all else at t = k + distance."""
     score, multiply = (_steps(shape, pipeline.lookahead, *of) for of in _both(shape))
     copies = [loop("p", f"copy_{ring}") for ring in _rings(shape)]
-    front = flat(steps(*_in_front(shape, pipeline.lookahead)))
+    front = flat(steps(*_in_front(shape, pipeline.lookahead, asynchronous=asynchronous)))
     groups: dict[str, tuple[Node | str, ...]] = {
         "copy": (*copies, *(("commit",) if asynchronous else ())),
         "mma": (front, "clear", score, *middle, multiply),
@@ -132,13 +141,29 @@ def _pipelined(
     names = (*leaves(front), "clear", *both, *middle)
     times = dict.fromkeys(names, f"k + {pipeline.distance}")
     times |= {f"copy_{ring}": "k" for ring in _rings(shape)}
+    times |= _of_tiles(shape, pipeline.distance)
     return loop("t", body, **times)
+
+
+def _of_tiles(shape: ChainShape, distance: int) -> dict[str, str]:
+    """When a layer's right operands are copied, loaded and multiplied, by statement."""
+    found: dict[str, str] = {}
+    for layer in shape.layers:
+        for n, tile in enumerate(layer.tiles):
+            names = (f"load_{tile.right}", nth(layer.called("score"), n))
+            found |= dict.fromkeys(names, tile.time(distance))
+            found[f"copy_{tile.right}"] = tile.time(distance if shape.late(tile) else 0)
+    return found
 
 
 def _buffers(shape: ChainShape, pipeline: Pipeline) -> tuple[Buffer, ...]:
     warps, keys = shape.consumer, (("k",), f"k mod {pipeline.stages}")
     whole = (("k",), "0")
-    once = [Buffer(f"ring_{one}", "shared", 0, 0, 1) for one in _once(shape)]
+    alone = ("a", *(one.ring for one in shape.layer_tiles if one.number < 0))
+    once = [Buffer(f"ring_{one}", "shared", 0, 0, 1) for one in alone]
+    rings = dict.fromkeys(one.ring for one in shape.layer_tiles if one.number >= 0)
+    turns = (("k",), f"k mod {shape.layer_slots}")
+    once += [Buffer(f"ring_{one}", "shared", 1, 0, shape.layer_slots, slot=turns) for one in rings]
     each = [
         Buffer(f"ring_{one}", "shared", 1, 0, pipeline.stages, slot=keys)
         for one in (*shape.key_rings, "c")
@@ -168,15 +193,23 @@ def _buffers(shape: ChainShape, pipeline: Pipeline) -> tuple[Buffer, ...]:
 def _copies(shape: ChainShape, *, asynchronous: bool) -> list[TileStatement]:
     """Global memory -> rings, by all warps."""
     found = []
-    once = ((one, "[w,p]", ONCE) for one in _once(shape))
-    each = ((one, "[k,w,p]", shape.keys) for one in (*shape.key_rings, "c"))
-    for ring, cell, bounds in (*once, *each):
+    once = [("a", "ring_a[w,p]", ONCE, "commit")]
+    for layer in shape.layers:
+        tiles = shape.layer_tiles
+        late = [one for one in tiles if one.right in next_tiles(tiles, layer, shape.layer_slots)]
+        own = (one for one in layer.tiles if not shape.late(one))
+        once += [(one.right, one.cell("w", "p"), one.bounds, "commit") for one in own]
+        group = layer.called("commit")
+        once += [(one.right, one.cell("w", "p"), one.bounds, group) for one in late]
+        if late and asynchronous:
+            found.append(shape.consumer.runs(group, ("k",), ONCE, op="commit"))
+    each = ((one, f"ring_{one}[k,w,p]", shape.keys, "commit") for one in (*shape.key_rings, "c"))
+    for ring, cell, bounds, group in (*once, *each):
         found.append(
             shape.consumer.runs(
-                f"copy_{ring}", ("k", "p"), f"{bounds} and 0 <= p < {_PARTS}", (),
-                (f"ring_{ring}{cell}",),
+                f"copy_{ring}", ("k", "p"), f"{bounds} and 0 <= p < {_PARTS}", (), (cell,),
                 "move", "cp.async" if asynchronous else "threads",
-                group="commit" if asynchronous else "",
+                group=group if asynchronous else "",
             )
         )  # fmt: skip
     return found
@@ -192,8 +225,7 @@ def _products(shape: ChainShape) -> list[TileStatement]:
     warps, keys = shape.consumer, shape.keys
     count = shape.consumers
 
-    def load(ring: str, version: tuple[str, ...], number: int, of: str = keys) -> TileStatement:
-        cell = f"ring_{ring}[{','.join((*version, 'v', 'p'))}]"
+    def load(ring: str, cell: str, number: int, of: str = keys) -> TileStatement:
         whole = f"{cell} : 0 <= v < {count} and 0 <= p < {_PARTS}"
         return warps.runs(
             f"load_{ring}", ("k", "s"), f"{of} and 0 <= s < {number}", (whole,),
@@ -210,28 +242,29 @@ def _products(shape: ChainShape) -> list[TileStatement]:
 
     scores = tuple(shape.of_keys(name, "m", "n") for name in shape.all_scores)
     keys_each = shape.tiles.cta[2]
-    rows, found = "fragment_a[k,s,w]", []
-    found.append(load("a", (), _steps_of_rows(shape), ONCE if shape.layers else keys))
+    rows, found = f"fragment_a[{'0' if shape.layers else 'k'},s,w]", []
+    once = ONCE if shape.layers else keys
+    found.append(load("a", "ring_a[v,p]", _steps_of_rows(shape), once))
     for one in shape.layers:
         every = shape.every(one.columns)
         cells = [f"{nth(one.called('scores'), n)}[w,m,n]" for n in range(one.products)]
         cleared = tuple(f"{cell} : {every}" for cell in cells)
         found += [
-            *(load(right, (), one.steps, ONCE) for right in one.rights),
+            *(load(of.right, of.cell("v", "p"), one.steps, of.bounds) for of in one.tiles),
             warps.runs(one.called("clear"), ("k",), ONCE, (), cleared),
             *(
                 product(
                     nth(one.called("score"), n), one.steps, one.columns,
-                    (rows, f"fragment_{right}[k,s,w]"), cells[n], ONCE,
+                    (rows, f"fragment_{of.right}[k,s,w]"), cells[n], of.bounds,
                 )
-                for n, right in enumerate(one.rights)
+                for n, of in enumerate(one.tiles)
             ),
             *between_layers(one, warps, every),
         ]  # fmt: skip
         rows = f"{one.called('weights')}[w]"
     return [
         *found,
-        *(load(ring, ("k",), shape.score_steps) for ring in shape.key_rings),
+        *(load(ring, f"ring_{ring}[k,v,p]", shape.score_steps) for ring in shape.key_rings),
         warps.runs(
             "clear", ("k",), keys, (), tuple(f"{one} : {shape.every(keys_each)}" for one in scores)
         ),
@@ -242,7 +275,7 @@ def _products(shape: ChainShape) -> list[TileStatement]:
             )
             for n, ring in enumerate(shape.key_rings)
         ),
-        load("c", ("k",), shape.tiles.k_steps),
+        load("c", "ring_c[k,v,p]", shape.tiles.k_steps),
         product(
             shape.second, shape.tiles.k_steps, shape.tiles.cta[1],
             (shape.of_keys("weights"), "fragment_c[k,s,w]"), shape.of_rows("sum", "m", "n"),

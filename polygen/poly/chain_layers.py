@@ -10,6 +10,9 @@ left, in registers; so does the first product of the chain. All of that runs in 
 tile of keys: k is 0. Each statement is that of a chain's product (`polygen.poly.chain_by_warps`),
 with the layer's name. Of several products of the same rows each has a right operand and sums of its
 own, `l0_2` beside `l0`; what is made of all sums takes the place of the first one's.
+
+Right operands lie in shared memory all at once; or those of one form share a ring. Then k tells its
+tiles apart, and a tile is copied once the one before it in its slot has been multiplied.
 """
 
 from __future__ import annotations
@@ -23,6 +26,40 @@ ONCE = "k = 0"
 
 
 @dataclass(frozen=True, slots=True)
+class Tile:
+    """A right operand of a layer in shared memory.
+
+    Attributes:
+        right: its name.
+        ring: that it comes to.
+        number: which of the ring's tiles it is; -1: its only one.
+    """
+
+    right: str
+    ring: str
+    number: int
+
+    @property
+    def at(self) -> int:
+        """What k is for the statements that copy, load and multiply it."""
+        return max(self.number, 0)
+
+    @property
+    def bounds(self) -> str:
+        """The same, as isl text."""
+        return f"k = {self.at}"
+
+    def cell(self, *inside: str) -> str:
+        """Its cell, or that of a part of it."""
+        version = ("k",) if self.number >= 0 else ()
+        return f"ring_{self.ring}[{','.join((*version, *inside))}]"
+
+    def time(self, then: int) -> str:
+        """When its statements run, where others of the layers do at k = 0."""
+        return f"k + {then - self.at}"
+
+
+@dataclass(frozen=True, slots=True)
 class LayerShape:
     """What a layer is made of.
 
@@ -31,12 +68,15 @@ class LayerShape:
         steps: instructions along what it sums over.
         columns: of its sums, as registers hold them.
         products: of the same rows, each with a right operand and sums of its own.
+        shared: of each product the ring that its right operand shares with other layers', and which
+            of that ring's tiles it is; (): each has a ring of its own.
     """
 
     name: str
     steps: int
     columns: int
     products: int = 1
+    shared: tuple[tuple[str, int], ...] = ()
 
     def called(self, what: str) -> str:
         """A statement, or a cell, of the layer."""
@@ -44,8 +84,23 @@ class LayerShape:
 
     @property
     def rights(self) -> tuple[str, ...]:
-        """The rings of its right operands."""
+        """Its right operands."""
         return tuple(nth(self.name, n) for n in range(self.products))
+
+    @property
+    def tiles(self) -> tuple[Tile, ...]:
+        """Where its right operands come to."""
+        each = self.shared or tuple((right, -1) for right in self.rights)
+        return tuple(
+            Tile(right, ring, number)
+            for right, (ring, number) in zip(self.rights, each, strict=True)
+        )
+
+
+def next_tiles(every: tuple[Tile, ...], layer: LayerShape, slots: int) -> tuple[str, ...]:
+    """The right operands that take the places of a layer's in rings with so many slots."""
+    free = {(one.ring, one.number + slots) for one in layer.tiles if one.number >= 0}
+    return tuple(one.right for one in every if (one.ring, one.number) in free)
 
 
 def nth(name: str, number: int) -> str:
@@ -76,6 +131,12 @@ def between_layers(one: LayerShape, warps: Place, bounds: str) -> tuple[TileStat
         warps.runs(one.called("weigh"), ("k",), ONCE, scores, scores[:1]),
         warps.runs(one.called("convert"), ("k",), ONCE, scores[:1], (weights,)),
     )
+
+
+def of_layer(one: LayerShape) -> tuple[str, ...]:
+    """The statements that compute a layer's elements."""
+    scores = (nth(one.called("score"), number) for number in range(one.products))
+    return (*scores, one.called("weigh"))
 
 
 def middle_of(one: LayerShape) -> tuple[str, str]:

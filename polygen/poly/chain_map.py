@@ -10,14 +10,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from polygen import isl
 from polygen.errors import VerifyError
 from polygen.frontend.indices import named_in
 from polygen.poly.by_chain import ChainShape, frames
-from polygen.poly.chain_layers import nth
+from polygen.poly.chain_layers import nth, of_layer
 from polygen.poly.chain_match import VALUES, WEIGHTS, ChainMatch
 from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.emitted import emitted_of
@@ -78,10 +78,11 @@ def map_chain(
     count = isl.Set(_tile_count(matched, model, shape))
     whole = _check_whole(model, program, relation, count)
     carried = _carried(model, relation, count)
+    layered = {name for one in shape.layers for name in of_layer(one)}
     synchronised = derived(program)
     emitted = emitted_of(synchronised, carried)
     proofs = (
-        _one_loop(matched, model, program, carried), apart, whole, *refine(emitted),
+        _one_loop(matched, model, program, carried, layered), apart, whole, *refine(emitted),
         *check_frames(program, frames(shape)),
     )  # fmt: skip
     tree = ScheduleTree(
@@ -207,9 +208,9 @@ def _layers(
         totals = tuple(f"{nth(f'v_{of.name}', n)}[{row},j]" for n in range(of.products))
         value = f"h_{of.name}[{row},j]"
         phase = at - len(shape.layers)
-        tile = ",".join((*who, "0", f"floor(d/{step})", atom, f"floor(j/{wide})"))
         for n, total in enumerate(totals):
-            name = nth(of.called("score"), n)
+            name, k = nth(of.called("score"), n), str(of.tiles[n].at)
+            tile = ",".join((*who, k, f"floor(d/{step})", atom, f"floor(j/{wide})"))
             yield _Element(
                 f"{name}[{row},j,d]", f"{column} and {depth}", (total, *made), (total,),
                 time(phase, "0", "j", "d", str(n)), f"{name}[{tile}]",
@@ -256,8 +257,16 @@ def _scop(matched: ChainMatch, elements: tuple[_Element, ...]) -> Scop:
     return Scop(parameters, (), domain, read, write, order, flow, reuse)
 
 
-def _one_loop(matched: ChainMatch, model: Scop, program: TileProgram, carried: str) -> Proof:
+def _one_loop(
+    matched: ChainMatch,
+    model: Scop,
+    program: TileProgram,
+    carried: str,
+    layered: Collection[str],
+) -> Proof:
     """One loop over blocks of keys keeps all dependences of the scans; folds would break one.
+
+    `layered`: the statements of layers.
 
     Raises:
         VerifyError: it does not; with the pair.
@@ -265,11 +274,13 @@ def _one_loop(matched: ChainMatch, model: Scop, program: TileProgram, carried: s
     image = isl.UnionMap(f"{program.prefix}{{ {carried} }}").get_map_list()
     for at in range(image.n_map()):
         one = image.get_at(at)
-        loops = [
-            program.statement(str(one.get_tuple_name(side))).loops
+        ends = [
+            program.statement(str(one.get_tuple_name(side)))
             for side in (isl.dim_type.in_, isl.dim_type.out)
         ]
-        if any("k" not in names for names in loops):
+        loops = [end.loops for end in ends]
+        # Layers are in front of all keys: their k tells right operands apart.
+        if any("k" not in end.loops or end.name in layered for end in ends):
             continue
         first, then = (1 + names.index("k") for names in loops)
         backwards = isl.Map.universe(one.get_space())

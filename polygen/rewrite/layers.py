@@ -23,7 +23,6 @@ from dataclasses import dataclass, replace
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import F16, F32
 from polygen.frontend.program import (
-    Access,
     Contraction,
     Pointwise,
     Program,

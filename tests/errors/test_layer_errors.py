@@ -55,15 +55,15 @@ def test_a_layer_that_registers_do_not_hold() -> None:
 
 
 def test_layers_that_shared_memory_does_not_hold() -> None:
-    def eight(x, a, b, c, d, e, f, g, h):
-        for one in (a, b, c, d, e, f, g):
-            x = pg.relu(x @ one)
-        return x @ h
+    """Layers of one form share a ring; those of different forms lie there all at once."""
 
-    text = _refused(eight, *widths(*[128] * 9), error=ResourceError)
-    assert "what 6 layers multiply" in text and "Make two functions" in text
-    half = pg.fuse(lambda x, a, b, c, d: pg.relu(three(x, a, b, c)) @ d)
-    half.compile(*widths(*[128] * 5), arch="sm_80")
+    def six(x, a, b, c, d, e, f):
+        return pg.relu(pg.relu(pg.relu(three(x, a, b, c)) @ d) @ e) @ f
+
+    text = _refused(six, *widths(64, 208, 192, 176, 64, 64, 8), error=ResourceError)
+    assert "what 4 layers multiply" in text and "Make two functions" in text
+    pg.fuse(three).compile(*widths(64, 208, 192, 176), arch="sm_80")
+    pg.fuse(three).compile(*widths(176, 64, 64, 8), arch="sm_80")
 
 
 def test_schedules_with_roles() -> None:

@@ -101,6 +101,19 @@ def test_wide_and_many_layers(given: tuple[int, ...], share: float) -> None:
     exact(layers(len(given) - 1), widths("bf16", *given), share=share, M=140)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arch", "given", "share"),
+    [("sm_80", (128,) * 9, 0.06), ("sm_86", (128, 128, 128, 96, 128, 128, 128, 128), 0.06)],
+)
+def test_layers_that_share_a_ring(arch: str, given: tuple[int, ...], share: float) -> None:
+    """Shared memory does not hold all of them at once: a tile comes where another one was."""
+    function, signature = layers(len(given) - 1), widths("bf16", *given)
+    plan = pg.fuse(function).compile(*signature, arch=arch).passes.plan
+    assert plan.buffer("ring_l0").slots == 2
+    exact(function, signature, arch=arch, share=share, M=70)
+
+
 def test_rows_of_odd_widths_are_copied_by_elements() -> None:
     exact(layers(3), widths("bf16", 27, 21, 33, 5), M=70)
 

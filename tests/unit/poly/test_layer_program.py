@@ -24,6 +24,9 @@ from polygen.schedule.model import Pipeline
 TILES = Tiling((64, 64, 32), (32, 64), (16, 8, 16))
 TWO = (LayerShape("l0", 2, 48), LayerShape("l1", 3, 64))
 GATED = (LayerShape("l0", 2, 48, 2), LayerShape("l1", 3, 64))
+# Five of one form, which share a ring of two slots; and two with a gate, which do.
+SHARED = tuple(LayerShape(f"l{n}", 4, 64, shared=(("l0", n),)) for n in range(5))
+GATES = tuple(LayerShape(f"l{n}", 4, 64, 2, (("l0", 2 * n), ("l0", 2 * n + 1))) for n in range(2))
 USUAL = {"stages": 2, "distance": 1, "order": ("copy", "mma"), "fragments": 2, "lookahead": 1}
 
 
@@ -34,12 +37,13 @@ def shape(
     states: bool = False,
     background: bool = True,
     products: int = 1,
+    slots: int = 1,
     **more,
 ) -> ChainShape:
     pipeline = Pipeline(**(USUAL | more))
     return ChainShape(
         TILES, 64, pipeline.stages, referenced, states, pipeline=pipeline,
-        asynchronous=background, layers=layers, products=products,
+        asynchronous=background, layers=layers, products=products, layer_slots=slots,
     )  # fmt: skip
 
 
@@ -60,10 +64,17 @@ def emitted(program: TileProgram) -> Emitted:
         {"layers": (), "products": 2},
         {"layers": TWO[:1], "referenced": True, "states": True},
         {"layers": TWO[:1], "referenced": True, "states": True, "products": 2},
+        {"layers": SHARED, "slots": 2},
+        {"layers": SHARED, "slots": 2, "background": False},
+        {"layers": SHARED, "slots": 2, "distance": 2, "order": ("mma", "copy")},
+        {"layers": GATES, "slots": 2},
+        {"layers": SHARED[:3], "slots": 1},
     ],
     ids=[
         "usual", "through registers", "no lookahead", "three stages", "mma first", "one stage",
         "two products of a row", "these alone", "softmax behind", "softmax of two products",
+        "a ring of layers", "one through registers", "one with products first", "one of gates",
+        "one slot",
     ],
 )  # fmt: skip
 def test_every_form_is_proved(more: dict) -> None:
@@ -79,8 +90,10 @@ def test_warps_meet_as_often_as_without_layers() -> None:
         assert [(s.kind, s.pending) for s in made.syncs] == [("bar", 0), ("retire", 0)]
 
 
-def test_no_rendezvous_can_be_left_out() -> None:
-    of = emitted(chain_program(shape(stages=2, distance=2, order=("mma", "copy"))))
+@pytest.mark.parametrize("layers", [TWO, SHARED[:3]], ids=["a ring each", "one ring"])
+def test_no_rendezvous_can_be_left_out(layers: tuple[LayerShape, ...]) -> None:
+    pipeline = {"stages": 2, "distance": 2, "order": ("mma", "copy")}
+    of = emitted(chain_program(shape(layers, slots=2, **pipeline)))
     for sync in of.syncs:
         tree = without(of.certificate, sync.wait)
         kept = tuple(leaf for leaf in of.leaves if leaf.name != sync.wait)
@@ -103,6 +116,16 @@ def test_sums_that_nothing_clears_are_refused(name: str) -> None:
         derive(gone)
 
 
+def test_a_wait_that_leaves_a_group_more_is_refused() -> None:
+    of = emitted(chain_program(shape(SHARED[:3], slots=2)))
+    waits = [one for one in of.syncs if one.kind == "retire"]
+    assert len(waits) == 2
+    for wait in waits:
+        syncs = tuple(replace(s, pending=s.pending + 1) if s is wait else s for s in of.syncs)
+        with pytest.raises(VerifyError):
+            refine(replace(of, syncs=syncs))
+
+
 # Changes that are no mistakes, and why.
 EQUIVALENT = {
     "bar_copy_a after copy_a": "what is copied once has nothing before it to wait for",
@@ -113,16 +136,40 @@ EQUIVALENT = {
     "load_l0 after score_l0": "with a lookahead the products between are of an earlier step",
     "load_b after score": "likewise",
     "load_c after mma": "likewise",
-    "convert_l0 after zero": "the one is of the layer's sums, the other of the last product's",
-    "zero before convert_l0": "the same",
     "zero after clear": "each is of its own sums",
     "clear before zero": "the same",
 }
+ONE = {
+    "convert_l0 after zero": "the one is of the layer's sums, the other of the last product's",
+    "zero before convert_l0": "the same",
+}
+IN_ONE_RING = {
+    "convert_l0 after clear_l1": "each is of its own layer's sums",
+    "clear_l1 before convert_l0": "the same",
+    "convert_l1 after clear_l2": "likewise",
+    "clear_l2 before convert_l1": "the same",
+    "convert_l2 after zero": "likewise",
+    "zero before convert_l2": "the same",
+    "load_l1 after score_l1": "with a lookahead, as above",
+    "load_l2 after score_l2": "the same",
+    "commit_l0 after weigh_l0": "what closes a group is only wanted in front of the wait",
+    "weigh_l0 before commit_l0": "the same",
+    "clear_l2 after wait_load_l2": "the wait is for copies, of which sums are none",
+    "wait_load_l2 before clear_l2": "the same",
+}
 
 
-def test_mistakes_are_refused_by_proofs_alone() -> None:
+@pytest.mark.parametrize(
+    ("layers", "own"),
+    [(TWO[:1], ONE), (SHARED[:3], IN_ONE_RING)],
+    ids=["a layer", "three in one ring"],
+)
+def test_mistakes_are_refused_by_proofs_alone(
+    layers: tuple[LayerShape, ...], own: dict[str, str]
+) -> None:
     accepted, tried = set(), 0
-    of = replace(shape(TWO[:1]), tiles=Tiling((64, 64, 64), (32, 64), (16, 8, 16)))
+    tiles = Tiling((64, 64, 64), (32, 64), (16, 8, 16))
+    of = replace(shape(layers, slots=2), tiles=tiles)
     for what, changed in mutants(derive(chain_program(of))):
         tried += 1
         try:
@@ -131,4 +178,4 @@ def test_mistakes_are_refused_by_proofs_alone() -> None:
             continue
         accepted.add(what)
     assert tried > 80
-    assert accepted == {*EQUIVALENT}
+    assert accepted == {*EQUIVALENT, *own}
