@@ -163,9 +163,9 @@ def biased(q, k, v, b):
     return pg.softmax(np.tanh((q @ k.mT) * 0.125) * 30 + b) @ v
 
 
-def layered(x, a, g, u, c, d, e):
+def layered(x, a, g, u, c, d, e, r):
     h = pg.relu(x @ a + e)
-    return pg.relu((pg.silu(h @ g) * (h @ u)) @ c) @ d
+    return pg.relu((pg.silu(h @ g) * (h @ u) + r) @ c) @ d
 
 
 def beside_odd(x, w, r):
@@ -188,6 +188,10 @@ def across(x, w):
     return x @ w
 
 
+LAYERS = (
+    "f16[M,64]", "f16[64,56]", "f16[56,40]", "f16[56,40]", "f16[40,N]", "f16[N,16]", "f16[M,56]",
+    "f16[M,40]",
+)  # fmt: skip
 PAIR, GATED = ("bf16[M,K]", "bf16[N,K]"), ("f16[M,K]", "f16[N,K]", "f32[M]", "bf16[N]", "f16[M,N]")
 KERNELS = {
     "distances": (distances, PAIR, "sm_90a"),
@@ -205,19 +209,7 @@ KERNELS = {
     "causal": (causal, tuple(f"bf16[B,H,{rows},128]" for rows in "STT"), "sm_90a"),
     "biased": (biased, (*(f"bf16[B,H,{rows},64]" for rows in "STT"), "bf16[S,T]"), "sm_80"),
     "keys in parts": (attended, tuple(f"bf16[B,H,{rows},64]" for rows in "STT"), "sm_90a"),
-    "layers": (
-        layered,
-        (
-            "f16[M,24]",
-            "f16[24,40]",
-            "f16[40,24]",
-            "f16[40,24]",
-            "f16[24,N]",
-            "f16[N,16]",
-            "f16[M,40]",
-        ),
-        "sm_80",
-    ),
+    "layers": (layered, LAYERS, "sm_80"),
     "realigned": (product, ("bf16[M,K]@2", "bf16[N,K]@2"), "sm_90a"),
     "by lanes": (product, PAIR, "sm_90a"),
     "odd rows": (beside_odd, ("bf16[M,K]@2", "bf16[N,K]@2", "bf16[M,N]@2"), "sm_90a"),
