@@ -104,13 +104,13 @@ def test_wide_and_many_layers(given: tuple[int, ...], share: float) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arch", "given", "share"),
-    [("sm_80", (128,) * 9, 0.06), ("sm_86", (128, 128, 128, 96, 128, 128, 128, 128), 0.06)],
+    [("sm_80", (64, 128, 128, 128, 128, 128, 128, 128), 0.06), ("sm_86", (128,) * 8, 0.06)],
 )
 def test_layers_that_share_a_ring(arch: str, given: tuple[int, ...], share: float) -> None:
     """Shared memory does not hold all of them at once: a tile comes where another one was."""
     function, signature = layers(len(given) - 1), widths("bf16", *given)
     plan = pg.fuse(function).compile(*signature, arch=arch).passes.plan
-    assert plan.buffer("ring_l0").slots == 2
+    assert 2 in {one.slots for one in plan.buffers if one.name.startswith("ring_l")}
     exact(function, signature, arch=arch, share=share, M=70)
 
 
