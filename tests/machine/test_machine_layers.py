@@ -155,6 +155,12 @@ def test_two_products_of_the_same_rows(arch: str) -> None:
     exact(gated, signature, arch=arch, share=0.2, M=75)
 
 
+def test_the_last_inner_width_in_parts() -> None:
+    """Of few rows every part goes through the layers again; parts are added up behind."""
+    function, signature = layers(3), widths("f16", 24, 40, 200, 24)
+    exact(function, signature, schedule=by_warps(2, 16, 32, columns=32, part=64), M=40)
+
+
 def test_gates_in_front_and_at_the_end() -> None:
     def function(x, g, u, d, p, q, e, b):
         h = pg.relu((pg.relu(x @ g + b) * (x @ u)) @ d)
