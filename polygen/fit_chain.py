@@ -26,8 +26,8 @@ from polygen.hardware.atom import Atom, atoms_for
 from polygen.hardware.data_file import read, take
 from polygen.hardware.device import Device
 from polygen.lower.chain import lower_chain
-from polygen.lower.legal_chain import PANELS, chain_shape, check_chain, leaves_in_panels
-from polygen.lower.legal_pages import keys_beside_pages, registers_beside_pages
+from polygen.lower.chain_entries import PARTS, for_roles, for_warps, from_registers, tile_of
+from polygen.lower.legal_chain import chain_shape, check_chain, leaves_in_panels, streamed
 from polygen.lower.plan import KernelPlan
 from polygen.poly.by_chain import ChainShape
 from polygen.poly.chain_map import map_chain
@@ -44,30 +44,14 @@ from polygen.poly.mapping import ScheduleTree
 from polygen.poly.scop import Scop
 from polygen.poly.tile_program import TileProgram
 from polygen.schedule.load import load_schedule
-from polygen.schedule.model import (
-    LONGEST,
-    MATRIX,
-    PAIRS,
-    CtaTile,
-    Epilogue,
-    Pipeline,
-    Raster,
-    Roles,
-    Schedule,
-    Tile,
-    WarpTile,
-)
+from polygen.schedule.model import MATRIX, Schedule
 from polygen.tune.cost.chains import ChainProblem, chain_time, parts_worth_it, timed
 
 _FILE = "chains.toml"
 _WITH_ROLES = ("wgmma", "tma")
 
 
-_STAGES = 2
 _KINDS = {"warpgroup": "tiles", "warp": "warps"}  # tables of the data
-
-
-_PARTS = "_p"  # in a schedule's name, before the keys of a part
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +96,11 @@ def decide_chain(
     atom = _instruction(found, device, roles=given.specialised)
     require_numbers(found)
     shape = chain_shape(found, atom, given, device)
+    if shape.layers:
+        try:
+            check_chain(found, shape, atom, given, device)
+        except ResourceError:
+            shape = streamed(found, shape)
     check_chain(found, shape, atom, given, device)
     return Decided(atom, given, shape, origin)
 
@@ -123,7 +112,8 @@ def with_roles(program: Program, device: Device) -> bool:
         program: a chain.
         device: the target.
     """
-    return all(map(device.has, _WITH_ROLES)) and not in_rows_alone(matched(program))
+    found = matched(program)
+    return all(map(device.has, _WITH_ROLES)) and not (found.by_warps or in_rows_alone(found))
 
 
 def map_and_lower(
@@ -193,7 +183,13 @@ def _fitting(
     """
     problem = _problem(found, sizes)
     fitting = _all_fitting(found, atom, device, skip, sizes)
-    first = next(fitting)
+    try:
+        first = next(fitting)
+    except ResourceError:
+        if not found.layers:
+            raise
+        fitting = _all_fitting(found, atom, device, skip, sizes, streams=True)
+        first = next(fitting)
     entry, schedule, shape = first
     origin = "shipped: the first tile that fits"
     if problem is not None and "step" in entry:
@@ -216,12 +212,14 @@ def _fitting(
     part = 0 if problem is None else parts_worth_it(device, schedule, problem)
     if not part:
         return Decided(atom, schedule, shape, origin)
-    schedule = _from_registers(schedule)
+    schedule = from_registers(schedule)
     tile, raster = replace(schedule.tile, part=part), replace(schedule.raster, order=MATRIX)
-    name = f"{_tile_of(schedule.name)}{_PARTS}{part}"
+    name = f"{tile_of(schedule.name)}{PARTS}{part}"
     schedule = replace(schedule, name=name, tile=tile, raster=raster)
     origin = f"{origin}, keys in parts of {part} by the cost model"
-    return Decided(atom, schedule, chain_shape(found, atom, schedule, device), origin)
+    own = chain_shape(found, atom, schedule, device)
+    own = replace(own, layers=shape.layers, layer_slots=shape.layer_slots)
+    return Decided(atom, schedule, own, origin)
 
 
 def _all_fitting(
@@ -230,9 +228,19 @@ def _all_fitting(
     device: Device,
     skip: frozenset[str],
     sizes: Mapping[str, int],
+    *,
+    streams: bool = False,
 ) -> Iterator[tuple[Mapping[str, Any], Schedule, ChainShape]]:
     """Entries of the data with their schedules, those that fit the chain and the device; one at
     least.
+
+    Args:
+        found: the chain.
+        atom: its instruction.
+        device: the target.
+        skip: names of schedules that spill.
+        sizes: as far as they are known.
+        streams: whether right operands of layers share rings.
 
     Raises:
         PolygenError: none does.
@@ -259,13 +267,14 @@ def _all_fitting(
             continue
         if columns > one["columns_most"] or ranges != (found.chain.range is not None):
             continue
-        make = _for_roles if atom.scope == "warpgroup" else _for_warps
-        schedule, skipped = make(found, atom, device, columns, one), set(map(_tile_of, skip))
-        if not leaves_in_panels(found, schedule) or _tile_of(schedule.name) in skipped:
-            schedule = _from_registers(schedule)
-        if _tile_of(_from_registers(schedule).name) in skipped:
+        make = for_roles if atom.scope == "warpgroup" else for_warps
+        schedule, skipped = make(found, atom, device, columns, one), set(map(tile_of, skip))
+        if not leaves_in_panels(found, schedule) or tile_of(schedule.name) in skipped:
+            schedule = from_registers(schedule)
+        if tile_of(from_registers(schedule).name) in skipped:
             continue
         shape = chain_shape(found, atom, schedule, device)
+        shape = streamed(found, shape) if streams else shape
         try:
             check_chain(found, shape, atom, schedule, device)
         except ResourceError as reason:
@@ -275,76 +284,6 @@ def _all_fitting(
         yield one, schedule, shape
     if not fits:
         raise last
-
-
-def _for_roles(
-    found: ChainMatch, atom: Atom, device: Device, columns: int, one: Mapping[str, Any]
-) -> Schedule:
-    """The schedule of an entry with consumers."""
-    consumers, turns, rows = one["consumers"], one["turns"], atom.m
-    keys = keys_beside_pages(found, atom, one["keys"])
-    registers = registers_beside_pages(found, one["registers"], consumers, device)
-    name = f"chain_{consumers * rows}x{columns}x{keys}_r{one['rows']}{'_t' * turns}"
-    order = _order(found, one.get("order", MATRIX))
-    through, panel = one.get("through", "registers"), one.get("panel", 0)
-    panel = 0 if panel and columns % panel else panel
-    name += f"_{through}" if through == PANELS else ""
-    name += f"_{order}" if order != MATRIX else ""
-    return Schedule(
-        name=name,
-        device=device.name,
-        tile=Tile(CtaTile(consumers * rows, columns, keys), WarpTile(rows, columns)),
-        pipeline=Pipeline(stages=_STAGES, in_flight=1),
-        roles=Roles("pingpong" if turns else "cooperative", *registers),
-        raster=Raster("m", 1, order=order),
-        epilogue=Epilogue(through, prefetch=one["rows"], columns=panel),
-        min_blocks=one.get("blocks", 1),
-    )
-
-
-def _for_warps(
-    found: ChainMatch, atom: Atom, device: Device, columns: int, one: Mapping[str, Any]
-) -> Schedule:
-    """The schedule of an entry whose warps do everything."""
-    warps, rows, keys = one["warps"], one["rows"], one["keys"]
-    order = _order(found, one.get("order", MATRIX))
-    blocks, fragments = one.get("blocks", 1), one["fragments"]
-    name = f"chain_{warps * rows}x{columns}x{keys}_w{warps}x{rows}_f{fragments}_b{blocks}"
-    name += f"_{order}" if order != MATRIX else ""
-    return Schedule(
-        name=name,
-        device=device.name,
-        tile=Tile(CtaTile(warps * rows, columns, keys), WarpTile(rows, columns)),
-        pipeline=Pipeline(
-            stages=_STAGES, distance=1, order=("copy", "mma"),
-            fragments=fragments, lookahead=fragments - 1,
-        ),
-        raster=Raster("m", 1, order=order),
-        epilogue=Epilogue("registers"),
-        min_blocks=blocks,
-    )  # fmt: skip
-
-
-def _from_registers(schedule: Schedule) -> Schedule:
-    """The schedule, with results that leave the registers for memory."""
-    epilogue = replace(schedule.epilogue, through="registers", columns=0)
-    name = schedule.name.replace(f"_{PANELS}", "")
-    return replace(schedule, name=name, epilogue=epilogue)
-
-
-def _tile_of(name: str) -> str:
-    """A schedule's name without the order of rows and the keys of a part."""
-    for ending in (f"_{LONGEST}", f"_{PAIRS}", _PARTS):
-        name = name.split(ending)[0]
-    return name
-
-
-def _order(found: ChainMatch, wanted: str) -> str:
-    """The order of tiles of rows, where they have ranges of keys, as far as these allow."""
-    inside = found.chain.range
-    if inside is None:
-        return MATRIX
-    return LONGEST if wanted == PAIRS and inside.arrays else wanted
 
 
 def extent(dim: Dim, sizes: Mapping[str, int]) -> float:
@@ -369,7 +308,8 @@ def _problem(found: ChainMatch, sizes: Mapping[str, int]) -> ChainProblem | None
     item = values.operand(VALUES).tensor.dtype.bytes
     return ChainProblem(
         int(rows), int(keys), int(matrices), found.depth, found.columns, item, int(shared),
-        lower, upper,
+        lower, upper, tuple((one.depth, one.columns * len(one.sums)) for one in found.layers),
+        len(found.sums),
     )  # fmt: skip
 
 

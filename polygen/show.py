@@ -288,10 +288,15 @@ def _load(load: Load) -> str:
 
 
 def _between(plan: KernelPlan) -> list[str]:
-    """What a chain computes of every score, and its states."""
+    """What layers compute of every sum, a chain of every score, and its states."""
     if plan.scores is None:
         return []
-    scan = plan.of(Scan)[0]
+    *layers, scan = dict.fromkeys(plan.of(Scan))
+    front = [
+        f"layer {one.layer}: {line}"
+        for one in layers
+        for line in _compute_lines(one.weigh.statements)
+    ]
     found = [f"{state.value}: {state.monoid}" for state in scan.states]
     if scan.reference is not None:
         found[0] += f", the reference; c(m, m') = {correction(scan.factors)}"
@@ -300,7 +305,7 @@ def _between(plan: KernelPlan) -> list[str]:
             found += [f"{name}: {line}" for line in _compute_lines(terms.statements)]
     if plan.key_tiles is not None:
         found += str(plan.key_tiles).split("; ")
-    return found
+    return [*front, *found]
 
 
 def _whose(section: KernelPlan, plan: KernelPlan) -> list[str]:

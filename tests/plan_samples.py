@@ -15,7 +15,23 @@ import polygen as pg
 from polygen.lower.plan import KernelPlan
 from polygen.schedule.model import PAIRS, Epilogue, Launches, Schedule
 
+_LAYERS = (
+    "bf16[M,24]", "bf16[24,40]", "bf16[40,24]", "bf16[40,24]", "bf16[24,N]", "bf16[N,16]",
+    "f32[M,40]", "bf16[M,24]", "bf16[M,N]",
+)  # fmt: skip
+_ALIKE = ("bf16[M,128]", *("bf16[128,128]",) * 5, "bf16[M,128]")
 HEADS = ("bf16[B,M,64]", "bf16[B,N,64]", "bf16[B,N,64]")
+
+
+def layered(x, a, g, u, c, d, e, r, s):
+    h = pg.relu(x @ a + e)
+    return pg.relu((pg.silu(h @ g) * (h @ u) + r) @ c * s) @ d
+
+
+def alike(x, a, b, c, d, e, r):
+    for one in (a, b, c, d):
+        x = pg.relu(x @ one + r)
+    return x @ e
 
 
 def attention(q, k, v):
@@ -100,6 +116,8 @@ _SAMPLES: dict[str, tuple[Callable[..., Any], tuple[str, ...], dict[str, Any]]] 
     "chain in parts": (attention, _IN_PARTS, {"schedule": few_rows(256)}),
     "chain in pairs": (causal, HEADS, {"schedule": _in_pairs()}),
     "chain by warps": (causal, HEADS, {"arch": "sm_80"}),
+    "layers": (layered, _LAYERS, {"arch": "sm_80"}),
+    "layers in one ring": (alike, _ALIKE, {"arch": "sm_86"}),
     "chain in panels": (logged, HEADS, {"schedule": _in_panels()}),
     "rows": (rows, ("bf16[M,K]", "bf16[256,K]"), {}),
     "held rows": (rows, _MATRICES, {"arch": "sm_80", "schedule": _HELD}),

@@ -22,6 +22,7 @@ from polygen.hardware.device import Device
 from polygen.rewrite.chain import products_in_chain
 
 _FILE = "chains.toml"
+_PRODUCTS = 2  # of what is priced apart
 
 
 def predicted_chain(
@@ -40,6 +41,8 @@ def predicted_chain(
     """
     chain = products_in_chain(program)
     assert chain is not None
+    if len(program.contractions) > _PRODUCTS:
+        return "layers of products: not predicted"
     rows = extent(dict(chain[0].domain)[chain[0].lhs.iterators[-2]], sizes)
     if not library:
         if rows == 1:  # which libraries and compilers multiply in ways of their own

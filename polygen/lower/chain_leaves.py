@@ -47,7 +47,7 @@ class ChainLeaves:
         else:
             named = {one.name: one for one in self.buffers}
             found = warp_leaves(
-                self.given, self.matched, self.shape, named, self.between.key, self._between()
+                self.given, self.matched, self.shape, named, self.between, self._between()
             )
             found += self._end()
         return [*map(self._placed, found), *sync_leaves(self.given, self.syncs, "")]

@@ -22,8 +22,9 @@ from polygen.lower.memory import barrier_buffers, panel_slots, placed
 from polygen.lower.operands import major
 from polygen.lower.plan import Resources
 from polygen.lower.resources import registers_available
+from polygen.lower.ring_tiles import ring_extents
 from polygen.poly.by_chain import ChainShape
-from polygen.poly.chain_match import ChainMatch, ring_extents
+from polygen.poly.chain_match import VALUES, ChainMatch
 from polygen.poly.operand import Operand
 from polygen.schedule.model import Pipeline, Schedule
 
@@ -41,7 +42,7 @@ def layouts(matched: ChainMatch, shape: ChainShape, atom: Atom, schedule: Schedu
     """
     made = _by_rows if shape.pipeline is not None else _of_descriptors
     return {
-        name: made(name, operand, ring_extents(name, shape.tiles, shape.depth), atom, schedule)
+        name: made(name, operand, ring_extents(matched, name, shape.tiles), atom, schedule)
         for name, operand in matched.operands
     }
 
@@ -84,8 +85,12 @@ def chain_memory(
     """
     found = []
     unit = pattern_bytes() if shape.roles else chunk_bytes()
+    others = {one.right: one for one in shape.layer_tiles if one.number >= 0}
     for name, operand in matched.operands:
-        slots = shape.row_slots if name == "a" else shape.stages
+        if name in others and others[name].number > 0:
+            continue  # in the ring of the first one
+        slots = shape.stages if name in (*shape.key_rings, VALUES) else shape.row_slots
+        slots = shape.layer_slots if name in others else slots
         each = -(-made[name].bytes // unit) * unit
         found.append(
             Buffer(
@@ -154,21 +159,40 @@ def _of_warps(
         )
     high, wide, _ = tiles.atom
     sums, scores = (tiles.warp[0] * n // device.warp_size for n in (tiles.warp[1], tiles.cta[2]))
+    beside = shape.products
     # Of a step: 16-bit elements, two of a register. Scores are no more when values are loaded.
     each = high * wide // device.warp_size * pipeline.fragments
     rows, keys, columns = (n // high * each for n in (tiles.warp[0], tiles.cta[2], tiles.cta[1]))
-    registers = sums + max(scores + rows + keys, scores // 2 + columns) + _BESIDE
+    made, layers = 0, 0
+    for one in shape.layers:  # their sums, and what they multiply: fragments, or what was made
+        own = one.columns * tiles.warp[0] // device.warp_size
+        inside = one.products * (own + one.columns // high * each)
+        layers = max(layers, inside + (made or rows))
+        made = own // 2
+    held = max(beside * (scores + keys) + (made or rows), scores // 2 + columns + made)
+    registers = max(sums + held, layers) + _BESIDE
     available = registers_available(schedule, device, threads)
     if registers > available:
         raise ResourceError(
             f"about {registers} registers per thread, at most {available} are available",
             where=where,
-            why=f"{sums} for sums, {scores} for scores, with {blocks} block(s) of {threads} "
-            "threads per multiprocessor",
-            nearest="Reduce tile.cta.k, the keys of a tile, tile.warp.m or min_blocks",
+            why=f"{sums} for sums, {beside * scores} for scores"
+            + (f", {layers} for a layer with what it multiplies" if layers else "")
+            + f", with {blocks} block(s) of {threads} threads per multiprocessor",
+            nearest=_two_functions("tile.warp.m or min_blocks")
+            if layers
+            else "Reduce tile.cta.k, the keys of a tile, tile.warp.m or min_blocks",
         )
     _check_shared(shape, schedule, device, shared)
     return Resources(threads, shared, device.shared_per_block_optin, registers, blocks)
+
+
+def _two_functions(fields: str) -> str:
+    """What would do where layers do not fit; `fields`: of a schedule, where tiles are large."""
+    return (
+        "Make two functions: return what is made half way from the first, and go on with it in the "
+        f"second; or reduce {fields} of a schedule that has more than 16 rows and keys"
+    )
 
 
 def _check_shared(shape: ChainShape, schedule: Schedule, device: Device, shared: int) -> None:
@@ -182,8 +206,11 @@ def _check_shared(shape: ChainShape, schedule: Schedule, device: Device, shared:
             where=where,
             why=f"{shape.row_slots} tile(s) of {tiles.cta[0]} rows, {shape.stages} of "
             f"{tiles.cta[2]} keys and values"
+            + (f", what {len(shape.layers)} layers multiply" if shape.layers else "")
             + (f", and {shape.slots} panels of results a consumer" if in_panels else ""),
-            nearest="Reduce pipeline.stages, tile.cta.k or epilogue.prefetch, the tiles of rows"
+            nearest=_two_functions("pipeline.stages, tile.cta.m or tile.cta.k")
+            if shape.layers
+            else "Reduce pipeline.stages, tile.cta.k or epilogue.prefetch, the tiles of rows"
             + (", or epilogue.slots" if in_panels else ""),
         )
     whole = blocks * (shared + device.shared_reserved_per_block)

@@ -7,16 +7,20 @@ from dataclasses import dataclass, replace
 
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import F32
+from polygen.frontend.program import Program
 from polygen.hardware.device import common_facts
 from polygen.lower.epilogue import epilogue
 from polygen.lower.given import Given
 from polygen.lower.lanes import closed_form
 from polygen.lower.result_work import Epilogue, Read
-from polygen.lower.scan_work import Scan, ScanState, Terms
+from polygen.lower.scan_work import Scan, ScanState, Terms, score_names
 from polygen.poly.by_chain import ChainShape
 from polygen.poly.chain_match import ChainMatch
+from polygen.poly.kernel_parts import main_loop
 from polygen.poly.key_tiles import FIRST, KeyTiles
-from polygen.poly.pointwise import Compute
+from polygen.poly.layer_match import LayerMatch
+from polygen.poly.match import Match
+from polygen.poly.pointwise import Compute, Pointwork
 from polygen.rewrite.key_range import RowBound
 
 _FAST_BITS = 16
@@ -50,6 +54,31 @@ class KeyScan:
         """Where key tile `k` begins."""
         return f"{self.tile} * {self.shape.tiles.cta[2]}"
 
+    def of_layer(self, one: LayerMatch, columns: int) -> Scan:
+        """What threads do from a layer's sums to the next product's left operand.
+
+        Args:
+            one: the layer.
+            columns: of its sums, as registers hold them.
+        """
+        atom = self.given.atom
+        table = atom.c.table[: common_facts()["warp_size"]]
+        reads = _reads(self.given, one.match, one.work, self.matched.chain.layers[one.at].program)
+        return Scan(
+            advance=None,
+            weigh=_part(one.work, reads, (one.made,), score_names(one.sums)),
+            states=(),
+            factors=(),
+            first_row=f"{self.out.row_base} + m * {atom.m} + {closed_form(table[:, 0, 0])}",
+            first_key=f"0 + {closed_form(table[:, 0, 1])}",
+            fast=self._fast,
+            keys=one.columns,
+            columns=columns,
+            short=self._fast and self.given.schedule.functions == SHORT,
+            layer=one.name,
+            products=len(one.sums),
+        )
+
     def bounds(self) -> tuple[tuple[RowBound, Read], ...]:
         """The bounds of rows' keys that arrays hold, and how these are read."""
         found = self.matched.chain.range
@@ -66,7 +95,7 @@ class KeyScan:
 
     def scan(self) -> Scan:
         """What threads do from a tile's scores to the weights of the second product."""
-        chain, atom = self.matched.chain, self.given.atom
+        matched, chain, atom = self.matched, self.matched.chain, self.given.atom
         table = atom.c.table[: common_facts()["warp_size"]]
         advance, weigh = self._terms()
         return Scan(
@@ -77,8 +106,11 @@ class KeyScan:
             first_row=f"{self.out.row_base} + m * {atom.m} + {closed_form(table[:, 0, 0])}",
             first_key=f"{self.key} + {closed_form(table[:, 0, 1])}",
             fast=self._fast,
+            keys=matched.values.depths[0],
+            columns=self.shape.tiles.cta[2],
             short=self._fast and self.given.schedule.functions == SHORT,
             inside=self._inside(),
+            products=len(matched.sums),
         )
 
     @property
@@ -98,7 +130,7 @@ class KeyScan:
     def _terms(self) -> tuple[Terms | None, Terms]:
         """What is computed of a score, split at the reference."""
         matched, chain = self.matched, self.matched.chain
-        score = matched.scores.products[0].contraction.write.name
+        scores = score_names(matched.sums)
         used = {arg for s in matched.before.statements for arg in s.args}
         own = [name for name, value in matched.states if value == chain.reference]
         given = {name: "reference" for name in own if name in used}
@@ -106,14 +138,16 @@ class KeyScan:
             if any(s.term == chain.weight for s in chain.states):
                 raise self._both(chain.weight)
             wanted = (chain.weight, *dict.fromkeys(s.term for s in chain.states))
-            return None, self._part(wanted, {score: "score"})
+            return None, self._part(wanted, scores)
         (x,) = (s.term for s in chain.states if s.value == chain.reference)
         rest = dict.fromkeys(s.term for s in chain.states if s.value != chain.reference)
         if chain.weight in rest:
             raise self._both(chain.weight)
-        advance = self._part((x,), {score: "score"})
+        advance = self._part((x,), scores)
         weigh = self._part((chain.weight, *rest), {x: "score", **given})
-        if any(score == arg for s in weigh.statements for arg in s.args):
+        read = {arg for s in weigh.statements for arg in s.args}
+        score = next((one for one in scores if one in read), "")
+        if score:
             raise UnsupportedProgram(
                 f"{chain.weight} is made of {score} and of {x}",
                 where=chain.scores.name,
@@ -132,33 +166,8 @@ class KeyScan:
 
     def _part(self, wanted: tuple[str, ...], given: dict[str, str]) -> Terms:
         """The statements behind some values, up to those that are given."""
-        work = self.matched.before
-        needs, statements = set(wanted) - set(given), []
-        for one in reversed(work.statements):
-            if one.result in needs and one.result not in given:
-                statements.append(one)
-                needs |= {arg for arg in one.args if isinstance(arg, str)}
-        statements.reverse()
-        elements = {read.name: read for read in self._reads()}
-        made = {s.result for s in statements}
-        results = []
-        for name in wanted:  # results are what casts write
-            last = next((s for s in statements if s.result == name), None)
-            if last is not None and last.function == "cast":
-                results.append(name)
-                continue
-            kept = f"{name}_kept"
-            statements.append(Compute(kept, "cast", (name,), F32))
-            results.append(kept)
-        used = {arg for s in statements for arg in s.args if isinstance(arg, str)} - made
-        return Terms(
-            tuple(statements),
-            tuple(given.items()),
-            tuple(elements[name] for name in elements if name in used),
-            tuple((name, place) for name, place in work.coordinates if name in used),
-            tuple(results),
-            self._unmasked(statements, results),
-        )
+        found = _part(self.matched.before, self._reads(), wanted, given)
+        return replace(found, unmasked=self._unmasked(found.statements, found.results))
 
     def _unmasked(
         self, statements: Sequence[Compute], results: Sequence[str]
@@ -182,10 +191,42 @@ class KeyScan:
 
     def _reads(self) -> tuple[Read, ...]:
         """The reads at (row, key), with their strides."""
-        given = replace(
-            self.given,
-            program=self.matched.chain.scores,
-            tree=replace(self.given.tree, match=self.matched.scores),
-            work=replace(self.matched.before, writes=()),
-        )
-        return epilogue(given).reads
+        matched = self.matched
+        return _reads(self.given, matched.scores, matched.before, matched.chain.scores)
+
+
+def _reads(given: Given, match: Match, work: Pointwork, program: Program) -> tuple[Read, ...]:
+    """What is read at every element of a product's sums, with its strides."""
+    tree = replace(given.tree, match=match, main=main_loop(match))
+    return epilogue(replace(given, program=program, tree=tree, work=replace(work, writes=()))).reads
+
+
+def _part(
+    work: Pointwork, reads: tuple[Read, ...], wanted: tuple[str, ...], given: dict[str, str]
+) -> Terms:
+    """The statements behind some values, up to those that are given; all of them masked."""
+    needs, statements = set(wanted) - set(given), []
+    for one in reversed(work.statements):
+        if one.result in needs and one.result not in given:
+            statements.append(one)
+            needs |= {arg for arg in one.args if isinstance(arg, str)}
+    statements.reverse()
+    elements = {read.name: read for read in reads}
+    made = {s.result for s in statements}
+    results = []
+    for name in wanted:  # results are what casts write
+        last = next((s for s in statements if s.result == name), None)
+        if last is not None and last.function == "cast":
+            results.append(name)
+            continue
+        kept = f"{name}_kept"
+        statements.append(Compute(kept, "cast", (name,), F32))
+        results.append(kept)
+    used = {arg for s in statements for arg in s.args if isinstance(arg, str)} - made
+    return Terms(
+        tuple(statements),
+        tuple(given.items()),
+        tuple(elements[name] for name in elements if name in used),
+        tuple((name, place) for name, place in work.coordinates if name in used),
+        tuple(results),
+    )

@@ -6,20 +6,26 @@ panels, where a tensor map describes every matrix of them.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from polygen.errors import ScheduleError
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.lower.chain_memory import chain_memory, chain_resources, layouts
 from polygen.lower.legal_pages import keys_beside_pages
 from polygen.lower.memory import needed
+from polygen.lower.ring_tiles import ring_extents
 from polygen.poly.by_chain import NO_PANELS, ChainShape
+from polygen.poly.chain_layers import LayerShape
 from polygen.poly.chain_match import ChainMatch, in_background
+from polygen.poly.layer_match import LayerMatch
 from polygen.poly.results import panels
 from polygen.poly.tiling import tiling
 from polygen.schedule.idle import idle
 from polygen.schedule.model import LONGEST, MATRIX, PAIRS, Loops, Schedule
 
 REGISTERS, PANELS = "registers", "tma"  # how results leave
+_LAYER_SLOTS = 2  # of a ring that layers share: one is multiplied while the next one comes
 _MOST = 256  # columns, or keys of a tile, where no instruction bounds them
 
 
@@ -111,6 +117,12 @@ def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule, device: Devic
                 f'"{LONGEST}": a block has one tile of rows',
             ),
         }
+    if found.by_warps:
+        wanted["roles.form beside layers"] = (
+            not roles,
+            'roles.form = "none": rows that layers make, and sums of several products of the same '
+            "rows, stay with the warps that make them",
+        )
     for field in idle(schedule, chain=True):
         wanted[field] = False, "the default: it decides nothing there"
     for field, (fits, nearest) in wanted.items():
@@ -121,7 +133,7 @@ def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule, device: Devic
                 why="a tile has all columns of its rows, and k counts keys",
                 nearest=f"Use {nearest}",
             )
-    depth = -(-found.depth // atom.k) * atom.k
+    depth = padded(found.depth, atom)
     chain_of = found.chain
     alone = chain_of.range is not None or schedule.tile.part > 0
     varying = schedule.raster.order == PAIRS
@@ -131,8 +143,45 @@ def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule, device: Devic
         1 if (alone and not varying) or not roles else schedule.epilogue.prefetch,
         tuple(found.paged), varying, None if roles else schedule.pipeline,
         in_background(found, device), panels(schedule, found.in_panels, REGISTERS) or NO_PANELS,
-        schedule.epilogue.slots,
+        schedule.epilogue.slots, tuple(_layer(one, atom) for one in found.layers),
+        len(found.sums),
     )  # fmt: skip
+
+
+def streamed(found: ChainMatch, shape: ChainShape) -> ChainShape:
+    """The shape with right operands of layers that share rings, where there are several of a form.
+
+    Args:
+        found: the chain.
+        shape: with a ring for each.
+    """
+    forms: dict[tuple[object, ...], list[str]] = {}
+    every = dict(right for one in found.layers for right in one.rights)
+    for name, operand in every.items():
+        size, where = ring_extents(found, name, shape.tiles), operand.alignment
+        forms.setdefault((size, operand.k_contiguous, where), []).append(name)
+    slots = max(_LAYER_SLOTS, *(one.products for one in shape.layers))
+    rings = {
+        name: (names[0], number)
+        for names in forms.values()
+        for number, name in enumerate(names)
+        if len(names) > slots
+    }
+    layers = tuple(
+        replace(one, shared=tuple(rings.get(right, (right, -1)) for right in one.rights))
+        for one in shape.layers
+    )
+    return replace(shape, layers=layers, layer_slots=slots) if rings else shape
+
+
+def _layer(one: LayerMatch, atom: Atom) -> LayerShape:
+    depth, columns = padded(one.depth, atom), padded(one.columns, atom)
+    return LayerShape(one.name, depth // atom.k, columns, len(one.sums))
+
+
+def padded(count: int, atom: Atom) -> int:
+    """Elements as tiles have them: whole instructions."""
+    return -(-count // atom.k) * atom.k
 
 
 def check_chain(

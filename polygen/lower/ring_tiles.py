@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from polygen.lower.plan import KernelPlan
-from polygen.poly.chain_match import VALUES, ring_extents
+from polygen.poly.chain_match import VALUES, ChainMatch
 from polygen.poly.key_tiles import FIRST
+from polygen.poly.layer_match import ROWS
 from polygen.poly.operand import Operand
 from polygen.poly.register_operands import tile_extents
+from polygen.poly.tiling import Tiling
 
 
 def operands_of(plan: KernelPlan) -> dict[str, Operand]:
@@ -18,8 +20,48 @@ def extents_of(plan: KernelPlan, name: str) -> tuple[int, int]:
     """Elements of an operand's tile: along the dim of its product's result, and along the sum."""
     if plan.chained is None:
         return tile_extents(plan.match.operand(name), plan.tiles)
-    depth = -(-plan.chained.depth // plan.atom.k) * plan.atom.k
-    return ring_extents(name, plan.tiles, depth)
+    return ring_extents(plan.chained, name, plan.tiles)
+
+
+def ring_extents(found: ChainMatch, name: str, tiles: Tiling) -> tuple[int, int]:
+    """Elements of an operand's tile: along the dim of its product's result, and what is summed.
+
+    Args:
+        found: the chain, with the layers in front of it.
+        name: of the ring.
+        tiles: rows, columns of results, and keys.
+    """
+    (rows, columns, keys), step = tiles.cta, tiles.atom[2]
+
+    def whole(count: int) -> int:
+        return -(-count // step) * step
+
+    if name == VALUES:
+        return columns, keys
+    for one in found.layers:
+        if name in dict(one.rights):
+            return whole(one.columns), whole(one.depth)
+    if name == ROWS:
+        return rows, whole(found.layers[0].depth if found.layers else found.depth)
+    return keys, whole(found.depth)
+
+
+def columns_of(plan: KernelPlan, right: str) -> int:
+    """Columns of a product's sums that are not those of a warp's tile, by its right operand; or 0.
+
+    Those of scores are keys, those of a layer its own.
+    """
+    found = plan.chained
+    if found is None or right == VALUES:
+        return 0
+    return extents_of(plan, right)[0]
+
+
+def steps_of(plan: KernelPlan, right: str) -> int:
+    """Instructions along what a product sums over in a tile, by its right operand."""
+    if plan.chained is None:
+        return plan.tiles.k_steps
+    return extents_of(plan, right)[1] // plan.atom.k
 
 
 def own_of(plan: KernelPlan, name: str) -> int:
@@ -44,6 +86,8 @@ def starts_of(plan: KernelPlan, name: str, at: dict[str, int]) -> tuple[int, int
     if plan.chained is None:
         return None
     (rows, columns, keys) = plan.tiles.cta
+    if any(name in dict(one.rights) for one in plan.chained.layers):
+        return 0, 0
     first = at[FIRST] if plan.key_tiles is not None else 0
     key = (first + at["k"]) * keys
     if name == VALUES:

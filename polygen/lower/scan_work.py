@@ -8,11 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from polygen.frontend.program import Dim
 from polygen.lower.launch import Parts
 from polygen.lower.result_work import Epilogue, Read
+from polygen.poly.chain_layers import nth
 from polygen.poly.match import Along
 from polygen.poly.pointwise import Compute
 from polygen.rewrite.separation import Factor
+
+
+def score_names(sums: tuple[str, ...]) -> dict[str, str]:
+    """Sums of products of the same rows, and what parameters are called that have them."""
+    return {name: nth("score", number) for number, name in enumerate(sums)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +77,12 @@ class Scan:
         first_key: of a thread in key tile `k`.
         fast: whether functions take their fast forms.
         short: whether they take those of one instruction, where there are any.
+        keys: how many there are; of a layer its columns.
+        columns: of the scores of a tile.
         inside: beside the end of the keys, when no key of a tile is masked for a consumer's rows of
             instruction `m`: a condition, or "".
+        layer: what is in front of the chain, by its name; "": what is between its two products.
+        products: of the same rows, each with scores of its own.
     """
 
     advance: Terms | None
@@ -81,8 +92,31 @@ class Scan:
     first_row: str
     first_key: str
     fast: bool
+    keys: Dim
+    columns: int
     inside: str = ""
     short: bool = False
+    layer: str = ""
+    products: int = 1
+
+    def called(self, what: str) -> str:
+        """Registers, or a function, of these products."""
+        return f"{what}_{self.layer}" if self.layer else what
+
+    @property
+    def scores(self) -> str:
+        """The sums, and what is made of them in their place."""
+        return self.called("scores")
+
+    @property
+    def all_scores(self) -> tuple[str, ...]:
+        """The sums of each of several products of the same rows."""
+        return tuple(nth(self.scores, number) for number in range(self.products))
+
+    @property
+    def weights(self) -> str:
+        """The next product's operand."""
+        return self.called("weights")
 
     @property
     def reference(self) -> ScanState | None:

@@ -189,7 +189,7 @@ def check_share(
             names[called.piece] = formula.value(of.piece, names)
         own = np.ones(i.shape, bool)
         if of.beyond:
-            own &= ~np.broadcast_to(formula.value(of.beyond, names), i.shape)
+            own &= ~np.broadcast_to(formula.value(of.beyond, names), i.shape).astype(bool)
         if (own[1:] & ~own[:-1]).any():
             raise VerifyError(f"a thread has pieces behind its last: {of.beyond}", where=WHERE)
         row, column = (

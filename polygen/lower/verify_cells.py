@@ -20,6 +20,7 @@ from polygen.lower.result_work import (
     Store,
     Warm,
 )
+from polygen.lower.ring_tiles import operands_of
 from polygen.lower.scan_work import PartStore, RowStore
 from polygen.lower.tally import Leave, Tally
 from polygen.lower.work import (
@@ -44,7 +45,7 @@ def check_records(plan: KernelPlan) -> None:
         VerifyError: with the record.
     """
     operands, columns = dict(plan.match.operands), plan.tiles.columns
-    known = (*operands, *(dict(plan.scores.operands) if plan.scores is not None else ()))
+    known = (*operands, *operands_of(plan))
     for leaf in plan.leaves:
         work, where = leaf.work, f"{plan.entry}, {leaf.statement}"
         copies = (
@@ -59,6 +60,8 @@ def check_records(plan: KernelPlan) -> None:
         for part in named:
             if part.operand not in known or part.role not in ("m", "n"):
                 raise VerifyError(f"{part.operand} along {part.role} is no operand", where=where)
+        if isinstance(work, Copy | Load) and work.operand != leaf.statement.partition("_")[2]:
+            raise VerifyError(f"it moves {work.operand}", where=where)  # rings may have several
         if isinstance(work, Product) and not {n for n, _ in work.overwrites or ()} <= {*leaf.loops}:
             raise VerifyError(f"sums are overwritten by {work.overwrites}", where=where)
         if isinstance(work, Finish):

@@ -14,7 +14,7 @@ from polygen.frontend.program import Tensor
 from polygen.lower.accesses import steps_text
 from polygen.lower.plan import KernelPlan
 from polygen.lower.scan_work import Scan
-from polygen.lower.verify_scan import check_scan, check_stores
+from polygen.lower.verify_scan import check_layers, check_scan, check_stores, scored_by
 from polygen.lower.work import LocateRows
 from polygen.poly.key_tiles import KeyTiles
 from polygen.poly.match import Along
@@ -34,6 +34,7 @@ def check_scans(plan: KernelPlan, check: Check) -> None:
         VerifyError: with what differs.
     """
     check_stores(plan)
+    check_layers(plan)
     for rows in plan.of(LocateRows):
         if plan.key_tiles is None or (rows.first, rows.count) != plan.key_tiles.of_rows():
             raise VerifyError("blocks visit other tiles of keys than was proved", where=plan.entry)
@@ -64,13 +65,13 @@ def _check_bounds(plan: KernelPlan, check: Check) -> None:
 
 
 def _check_reads(plan: KernelPlan, scan: Scan, check: Check) -> None:
-    assert plan.scored is not None
-    elements = {element.name: element for element in plan.scored.reads}
+    scored = scored_by(plan, scan)
+    elements = {element.name: element for element in scored.reads}
     for terms in (scan.advance, scan.weigh):
         if terms is None:
             continue
         named = {read.name for read in terms.reads}
-        wanted = [(e.name, e.tensor, e.kind) for e in plan.scored.reads if e.name in named]
+        wanted = [(e.name, e.tensor, e.kind) for e in scored.reads if e.name in named]
         if [(read.name, read.tensor, read.kind) for read in terms.reads] != wanted:
             raise VerifyError(f"terms read {terms.reads}", where=plan.entry)
         for read in terms.reads:
@@ -87,5 +88,5 @@ def _check_reads(plan: KernelPlan, scan: Scan, check: Check) -> None:
                 index = elements[read.name].index
                 check(plan, read.tensor, index, text, {"m": "row", "n": "column"})
         named = {name for name, _ in terms.coordinates}
-        if terms.coordinates != tuple(c for c in plan.scored.coordinates if c[0] in named):
+        if terms.coordinates != tuple(c for c in scored.coordinates if c[0] in named):
             raise VerifyError(f"coordinates are {terms.coordinates}", where=plan.entry)

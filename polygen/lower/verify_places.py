@@ -24,7 +24,7 @@ from polygen.lower.formulas import units, value
 from polygen.lower.operands import K_INSIDE
 from polygen.lower.plan import KernelPlan
 from polygen.lower.result_work import Epilogue, Finish
-from polygen.lower.ring_tiles import extents_of, operands_of, own_of, starts_of
+from polygen.lower.ring_tiles import columns_of, extents_of, operands_of, own_of, starts_of
 from polygen.lower.shares import LANES, check_share, check_step
 from polygen.lower.work import (
     Boxes,
@@ -53,10 +53,11 @@ def check_places(plan: KernelPlan) -> None:
     for work in plan.of(Product):
         if work.counter:  # from rings, by a warpgroup
             _check_product(plan, work)
-        elif work.columns != _columns(plan, work):
+        elif work.columns != columns_of(plan, work.operands[1]):
             raise VerifyError(f"products with {work.columns} columns", where=plan.entry)
     for clear in plan.of(Clear):
-        made = {_columns(plan, one) for one in plan.of(Product) if one.total in clear.totals}
+        cleared = (one for one in plan.of(Product) if one.total in clear.totals)
+        made = {columns_of(plan, one.operands[1]) for one in cleared}
         if {clear.columns} != (made or {0}):
             raise VerifyError(f"{clear.columns} columns of sums are cleared", where=plan.entry)
     for leaf in plan.leaves:
@@ -94,16 +95,10 @@ def agents(plan: KernelPlan) -> Iterator[tuple[tuple[int, int], dict[str, int]]]
             }  # fmt: skip
 
 
-def _columns(plan: KernelPlan, work: Product) -> int:
-    """Columns of a product's sums that are not those of a warp's tile: of scores the keys; or 0."""
-    scores = dict(plan.scores.operands) if plan.scores is not None else {}
-    return plan.tiles.cta[2] if set(work.operands) <= set(scores) else 0
-
-
 def _check_product(plan: KernelPlan, work: Product) -> None:
     operands = dict(plan.match.operands)
     whole = operands[work.operands[1]].whole if work.operands[1] in operands else 0
-    columns = _columns(plan, work) or whole
+    columns = columns_of(plan, work.operands[1]) or whole
     if work.columns not in (columns, 0) or (whole and not work.columns):
         rest = plan.match.rest
         if rest is None or work.columns != rest.padded:

@@ -1,7 +1,8 @@
 """Checks that what lies between a chain's products is the scan that was derived and proved.
 
 1. Terms are statements of the program, in an order in which each finds what it reads, from the
-   score and the reference to what the scan combines and the second product multiplies.
+   score and the reference to what the scan combines and the second product multiplies; of a layer,
+   from its sum to what the next product multiplies.
 2. States, their monoids and the correction are the scan's.
 3. What rows store is made of the registers of their own states.
 
@@ -16,9 +17,10 @@ from polygen.errors import VerifyError
 from polygen.frontend.dtypes import F32
 from polygen.lower.plan import KernelPlan
 from polygen.lower.result_work import Finish
-from polygen.lower.scan_work import PartStore, RowStore, Scan, ScanState, Terms
+from polygen.lower.ring_tiles import extents_of
+from polygen.lower.scan_work import PartStore, RowStore, Scan, ScanState, Terms, score_names
 from polygen.poly.chain_match import ChainMatch
-from polygen.poly.pointwise import Compute
+from polygen.poly.pointwise import Compute, Pointwork
 
 _FAST_BITS, _SHORT = 16, "short"
 
@@ -31,6 +33,12 @@ def check_scan(plan: KernelPlan, scan: Scan) -> None:
     """
     found = plan.chained
     assert found is not None
+    if scan.layer:
+        _check_layer(plan, scan, found)
+        return
+    keys, tile = plan.match.depths[0], plan.tiles.cta[2]
+    if (scan.keys, scan.columns, scan.products) != (keys, tile, len(found.sums)):
+        raise VerifyError(f"tiles have {scan.columns} of {scan.keys} keys", where=plan.entry)
     chain = found.chain
     states = tuple(
         ScanState(s.value, s.monoid, "" if s.value == chain.reference else s.term, s.rescaled)
@@ -42,6 +50,48 @@ def check_scan(plan: KernelPlan, scan: Scan) -> None:
     rounded = [w.tensor.dtype.bits for w in plan.work.writes if w.kind != "row"]
     if scan.fast and max(rounded, default=0) > _FAST_BITS:
         raise VerifyError("functions take short forms, and results are long", where=plan.entry)
+    if scan.short and not (scan.fast and plan.schedule.functions == _SHORT):
+        raise VerifyError("functions take forms that nobody asked for", where=plan.entry)
+
+
+def scored_by(plan: KernelPlan, scan: Scan) -> Pointwork:
+    """What the program computes at every (row, key), or of a layer at every (row, column)."""
+    found = plan.scored
+    assert found is not None
+    if scan.layer:
+        assert plan.chained is not None
+        found = next(one.work for one in plan.chained.layers if one.name == scan.layer)
+    return found
+
+
+def check_layers(plan: KernelPlan) -> None:
+    """Every layer of a chain has its registers between the products, and leaves work on their own.
+
+    Raises:
+        VerifyError: with those that there are, or with the leaf.
+    """
+    for leaf in plan.leaves:
+        if isinstance(leaf.work, Scan) and leaf.statement != leaf.work.called(leaf.op):
+            raise VerifyError(f"{leaf.statement} works on {leaf.work.scores}", where=plan.entry)
+    layers = plan.chained.layers if plan.chained is not None else ()
+    made = [scan.layer for scan in plan.of(Scan) if scan.layer]
+    if list(dict.fromkeys(made)) != [one.name for one in layers]:
+        raise VerifyError(f"layers are {', '.join(made) or 'none'}", where=plan.entry)
+
+
+def _check_layer(plan: KernelPlan, scan: Scan, found: ChainMatch) -> None:
+    """What is between a layer's sums and the next product is what the program says of each sum."""
+    one = next((one for one in found.layers if one.name == scan.layer), None)
+    alone = not (scan.states or scan.factors or scan.inside)
+    if one is None or scan.advance is not None or not alone:
+        raise VerifyError(f"{scan.layer} is no layer of the program", where=plan.entry)
+    extents = (one.columns, extents_of(plan, one.name)[0])
+    if (scan.keys, scan.columns, scan.products) != (*extents, len(one.sums)):
+        raise VerifyError(f"{scan.layer} has {scan.keys} of {scan.columns} columns",
+                          where=plan.entry)  # fmt: skip
+    if not scan.first_key.startswith("0 + "):  # it has one tile, of all its columns
+        raise VerifyError(f"{scan.layer} begins at {scan.first_key}", where=plan.entry)
+    _check_part(plan, scan.weigh, score_names(one.sums), (one.made,), one.work)
     if scan.short and not (scan.fast and plan.schedule.functions == _SHORT):
         raise VerifyError("functions take forms that nobody asked for", where=plan.entry)
 
@@ -67,25 +117,29 @@ def check_stores(plan: KernelPlan) -> None:
 
 
 def _check_terms(plan: KernelPlan, scan: Scan, found: ChainMatch) -> None:
-    chain, score = found.chain, found.scores.products[0].contraction.write.name
+    chain, scores = found.chain, score_names(found.sums)
+    scored = scored_by(plan, scan)
     reference = {name: "reference" for name, value in found.states if value == chain.reference}
     terms = list(dict.fromkeys(s.term for s in chain.states if s.value != chain.reference))
     if (scan.advance is None) == bool(chain.reference):
         raise VerifyError("terms have no reference, or one too many", where=plan.entry)
     if scan.advance is None:
-        _check_part(plan, scan.weigh, {score: "score"}, (chain.weight, *terms))
+        _check_part(plan, scan.weigh, scores, (chain.weight, *terms), scored)
         return
     (own,) = (s.term for s in chain.states if s.value == chain.reference)
-    _check_part(plan, scan.advance, {score: "score"}, (own,))
-    _check_part(plan, scan.weigh, {own: "score"} | reference, (chain.weight, *terms))
+    _check_part(plan, scan.advance, scores, (own,), scored)
+    _check_part(plan, scan.weigh, {own: "score"} | reference, (chain.weight, *terms), scored)
 
 
 def _check_part(
-    plan: KernelPlan, made: Terms, given: dict[str, str], wanted: tuple[str, ...]
+    plan: KernelPlan,
+    made: Terms,
+    given: dict[str, str],
+    wanted: tuple[str, ...],
+    scored: Pointwork,
 ) -> None:
     """Statements make what is wanted of what is given, each as the program has it."""
-    assert plan.scored is not None
-    program = {one.result: one for one in plan.scored.statements}
+    program = {one.result: one for one in scored.statements}
     passed = dict(made.given)
     if len(passed) != len(made.given) or any(given.get(name) != v for name, v in passed.items()):
         raise VerifyError(f"terms are given {made.given}", where=plan.entry)

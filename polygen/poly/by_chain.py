@@ -29,6 +29,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polygen.hardware.device import common_facts
+from polygen.poly.chain_layers import LayerShape, Tile, nth
 from polygen.poly.frames import Frames, Held
 from polygen.poly.kernel_parts import flat
 from polygen.poly.panels_out import panel_buffer, panels_out
@@ -61,6 +62,9 @@ class ChainShape:
         asynchronous: whether copies by warps run in the background until waited for.
         panels: in which results leave; of no columns where they leave the registers for memory.
         slots: panels of a result that may be on their way out.
+        layers: that make the rows of the first product, in front of the first tile of keys.
+        products: of the first rows: one, or several, each with keys and scores of its own.
+        layer_slots: tiles of a ring that layers share which it holds at once.
     """
 
     tiles: Tiling
@@ -76,6 +80,9 @@ class ChainShape:
     asynchronous: bool = True
     panels: Panels = NO_PANELS
     slots: int = 2
+    layers: tuple[LayerShape, ...] = ()
+    products: int = 1
+    layer_slots: int = 1
 
     @property
     def roles(self) -> bool:
@@ -130,6 +137,32 @@ class ChainShape:
     def second(self) -> str:
         """What the second product is called."""
         return "multiply" if self.roles else "mma"
+
+    @property
+    def layer_tiles(self) -> tuple[Tile, ...]:
+        """The right operands of all layers, in the order in which they are used."""
+        return tuple(tile for one in self.layers for tile in one.tiles)
+
+    def late(self, tile: Tile) -> bool:
+        """Whether a tile is copied where another one was, once that is used."""
+        return tile.number >= self.layer_slots
+
+    @property
+    def key_rings(self) -> tuple[str, ...]:
+        """The rings of keys, of each product of the first rows."""
+        return ("b", *(f"b{number + 1}" for number in range(1, self.products)))
+
+    @property
+    def all_scores(self) -> tuple[str, ...]:
+        """The cells of the scores of each of these products."""
+        return tuple(nth("scores", number) for number in range(self.products))
+
+    @property
+    def begins(self) -> tuple[str, ...]:
+        """The tile of keys in front of which the second product's sums are cleared by warps; none
+        where that is in front of all. Beside layers, whose sums come first, they are not held yet.
+        """
+        return ("0",) if self.layers else ()
 
     @property
     def atoms(self) -> tuple[str, ...]:
@@ -320,18 +353,22 @@ def _products(shape: ChainShape) -> tuple[TileStatement, ...]:
 def between(shape: ChainShape) -> tuple[TileStatement, ...]:
     """What runs from the scores of a tile to the second product's operand."""
     consumer, loops, keys = shape.consumer, (*shape.rows_of_block, "k"), shape.keys
-    scores = f"{shape.of_keys('scores', *shape.atoms)} : {shape.every(shape.tiles.cta[2])}"
+    scores, *beside = (
+        f"{shape.of_keys(name, *shape.atoms)} : {shape.every(shape.tiles.cta[2])}"
+        for name in shape.all_scores
+    )
     sums = f"{shape.of_rows('sum', *shape.atoms)} : {shape.every(shape.tiles.cta[1])}"
     states, seen = shape.of_rows("states"), f"{shape.of_rows('states')} : k > 0"
     correction, weights = shape.of_keys("correction"), shape.of_keys("weights")
     found = []
     if shape.referenced:
-        reads, writes = (*shape.located, scores, seen), (scores, states, correction)
+        reads, writes = (*shape.located, scores, *beside, seen), (scores, states, correction)
+        beside = []
         found.append(consumer.runs("advance", loops, keys, reads, writes))
     own = (states,) if shape.states else ()
     before = ((states,) if shape.referenced else (seen,)) if shape.states else ()
     corrects = (correction,) if shape.referenced else ()
-    reads = (*shape.located, scores, *before, *corrects)
+    reads = (*shape.located, scores, *beside, *before, *corrects)
     found.append(consumer.runs("weigh", loops, keys, reads, (scores, *own)))
     if shape.referenced:
         later = f"{keys} and k > 0"

@@ -10,13 +10,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from polygen import isl
 from polygen.errors import VerifyError
 from polygen.frontend.indices import named_in
 from polygen.poly.by_chain import ChainShape, frames
+from polygen.poly.chain_layers import nth, of_layer
 from polygen.poly.chain_match import VALUES, WEIGHTS, ChainMatch
 from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.emitted import emitted_of
@@ -77,10 +78,11 @@ def map_chain(
     count = isl.Set(_tile_count(matched, model, shape))
     whole = _check_whole(model, program, relation, count)
     carried = _carried(model, relation, count)
+    layered = {name for one in shape.layers for name in of_layer(one)}
     synchronised = derived(program)
     emitted = emitted_of(synchronised, carried)
     proofs = (
-        _one_loop(matched, model, program, carried), apart, whole, *refine(emitted),
+        _one_loop(matched, model, program, carried, layered), apart, whole, *refine(emitted),
         *check_frames(program, frames(shape)),
     )  # fmt: skip
     tree = ScheduleTree(
@@ -121,34 +123,41 @@ def _elements(matched: ChainMatch, shape: ChainShape) -> tuple[_Element, ...]:
         return (atom,) if shape.roles else (atom, f"floor({column}/{wide})")
 
     state, before = f"state[{row},{block}]", f"state[{row},{block} - 1]"
-    score, x, weight = f"v[{row},j]", f"x[{row},j]", f"p[{row},j]"
+    scores = tuple(f"{nth('v', n)}[{row},j]" for n in range(shape.products))
+    x, weight = f"x[{row},j]", f"p[{row},j]"
     total, result = f"o[{row},e]", f"y[{row},e]"
 
     def time(phase: int, *rest: str) -> str:
         return ",".join((row, str(phase), *(*rest, "0", "0", "0", "0")[:4]))
 
+    made = (f"h_{shape.layers[-1].name}[{row},d]",) if shape.layers else ()
     found = [
+        *_layers(matched, shape, row, outer, (atom, *who), time),
         _Element(
             f"Z[{row},e]", f"{outer} and {column}", (), (total,), time(0, "e"),
-            tile("multiply", "0", "0", atom) if shape.roles else tile("zero"),
+            tile("multiply", "0", "0", atom) if shape.roles else tile("zero", *shape.begins),
         ),
-        _Element(
-            f"score[{row},j,d]", f"{key} and 0 <= d < {depth}", (f"{score}",), (score,),
-            time(1, block, "0", "j", "d"),
-            tile("score", block, f"floor(d/{step})", *parts(f"(j mod {keys})")),
+        *(
+            _Element(
+                f"{nth('score', n)}[{row},j,d]", f"{key} and 0 <= d < {depth}", (one, *made),
+                (one,), time(1, block, "0", "j", "d"),
+                tile(nth("score", n), block, f"floor(d/{step})", *parts(f"(j mod {keys})")),
+            )
+            for n, one in enumerate(scores)
         ),
     ]  # fmt: skip
     own = (state,) if shape.states else ()
     if shape.referenced:
         found.append(
             _Element(
-                f"advance[{row},j]", key, (score, before, state), (x, state),
+                f"advance[{row},j]", key, (*scores, before, state), (x, state),
                 time(1, block, "1", "j"), tile("advance", block),
             )
         )  # fmt: skip
     found.append(
         _Element(
-            f"weigh[{row},j]", key, (x if shape.referenced else score, *own), (weight, *own),
+            f"weigh[{row},j]", key, (*((x,) if shape.referenced else scores), *own),
+            (weight, *own),
             time(1, block, "2", "j"), tile("weigh", block),
         )
     )  # fmt: skip
@@ -172,6 +181,45 @@ def _elements(matched: ChainMatch, shape: ChainShape) -> tuple[_Element, ...]:
         ),
     ]  # fmt: skip
     return tuple(found)
+
+
+def _layers(
+    matched: ChainMatch,
+    shape: ChainShape,
+    row: str,
+    outer: str,
+    place: tuple[str, ...],
+    time: Callable[..., str],
+) -> Iterator[_Element]:
+    """Products of layers, and what is made of their sums, in front of everything else of a row.
+
+    Args:
+        matched: the chain.
+        shape: of its tiles.
+        row: of an element.
+        outer: its bounds.
+        place: the instruction along m of an element's row, and the warp that has it.
+        time: of a phase, and of what is inside of it.
+    """
+    (atom, *who), (_, wide, step) = place, shape.tiles.atom
+    made: tuple[str, ...] = ()
+    for at, (one, of) in enumerate(zip(matched.layers, shape.layers, strict=True)):
+        column, depth = f"{outer} and 0 <= j < {one.columns}", f"0 <= d < {one.depth}"
+        totals = tuple(f"{nth(f'v_{of.name}', n)}[{row},j]" for n in range(of.products))
+        value = f"h_{of.name}[{row},j]"
+        phase = at - len(shape.layers)
+        for n, total in enumerate(totals):
+            name, k = nth(of.called("score"), n), str(of.tiles[n].at)
+            tile = ",".join((*who, k, f"floor(d/{step})", atom, f"floor(j/{wide})"))
+            yield _Element(
+                f"{name}[{row},j,d]", f"{column} and {depth}", (total, *made), (total,),
+                time(phase, "0", "j", "d", str(n)), f"{name}[{tile}]",
+            )  # fmt: skip
+        yield _Element(
+            f"{of.called('weigh')}[{row},j]", column, totals, (value,), time(phase, "1", "j"),
+            f"{of.called('weigh')}[{','.join((*who, '0'))}]",
+        )  # fmt: skip
+        made = (f"h_{of.name}[{row},d]",)
 
 
 def _part_of_end(shape: ChainShape, atom: str) -> str:
@@ -209,8 +257,16 @@ def _scop(matched: ChainMatch, elements: tuple[_Element, ...]) -> Scop:
     return Scop(parameters, (), domain, read, write, order, flow, reuse)
 
 
-def _one_loop(matched: ChainMatch, model: Scop, program: TileProgram, carried: str) -> Proof:
+def _one_loop(
+    matched: ChainMatch,
+    model: Scop,
+    program: TileProgram,
+    carried: str,
+    layered: Collection[str],
+) -> Proof:
     """One loop over blocks of keys keeps all dependences of the scans; folds would break one.
+
+    `layered`: the statements of layers.
 
     Raises:
         VerifyError: it does not; with the pair.
@@ -218,11 +274,13 @@ def _one_loop(matched: ChainMatch, model: Scop, program: TileProgram, carried: s
     image = isl.UnionMap(f"{program.prefix}{{ {carried} }}").get_map_list()
     for at in range(image.n_map()):
         one = image.get_at(at)
-        loops = [
-            program.statement(str(one.get_tuple_name(side))).loops
+        ends = [
+            program.statement(str(one.get_tuple_name(side)))
             for side in (isl.dim_type.in_, isl.dim_type.out)
         ]
-        if any("k" not in names for names in loops):
+        loops = [end.loops for end in ends]
+        # Layers are in front of all keys: their k tells right operands apart.
+        if any("k" not in end.loops or end.name in layered for end in ends):
             continue
         first, then = (1 + names.index("k") for names in loops)
         backwards = isl.Map.universe(one.get_space())
@@ -307,14 +365,15 @@ def _sums(matched: ChainMatch, shape: ChainShape, instruction: str) -> Sums:
     orders = []
     step, keys = shape.tiles.atom[2], shape.tiles.cta[2]
     for found, groups in (
+        *((one.match, str(of.steps)) for one, of in zip(matched.layers, shape.layers, strict=True)),
         (matched.scores, str(shape.score_steps)),
         (matched.values, f"{keys // step} * ceil({matched.values.depths[0]} / {keys})"),
     ):
-        product = found.products[0].contraction
-        orders.append(
+        orders += [
             sum_order(
-                product.name, instruction, product.dtype, step, ASCENDING, count=groups,
-                begins=FROM_FIRST if shape.roles else FROM_ZERO,
+                one.contraction.name, instruction, one.contraction.dtype, step, ASCENDING,
+                count=groups, begins=FROM_FIRST if shape.roles else FROM_ZERO,
             )
-        )  # fmt: skip
+            for one in found.products
+        ]  # fmt: skip
     return Sums(tuple(orders))

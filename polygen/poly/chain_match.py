@@ -14,11 +14,18 @@ from polygen.hardware.device import Device, common_facts
 from polygen.poly.elements import ROLES
 from polygen.poly.fusion import Fusion, fuse
 from polygen.poly.key_pages import PagedOperand, paged_operand
+from polygen.poly.layer_match import (
+    ROWS,
+    LayerMatch,
+    match_layers,
+    require_one_left,
+    require_rows_of,
+    sized,
+)
 from polygen.poly.match import Along, Match, match
 from polygen.poly.operand import Operand
 from polygen.poly.pointwise import Element, Pointwork, pointwork
 from polygen.poly.scop import scop
-from polygen.poly.tiling import Tiling
 from polygen.rewrite.chain import Chain
 from polygen.rewrite.key_range import KeyRange
 
@@ -31,12 +38,14 @@ class ChainMatch:
 
     Attributes:
         chain: what is run.
-        scores: the first product; m: rows, n: keys, k: what it sums over.
+        scores: the first product, or several of the same rows; m: rows, n: keys, k: what it sums
+            over.
         values: the second; m: rows, n: columns, k: keys.
         fusion: of the second program.
         before: what is computed at every (row, key), m and n of the first product.
         after: what is computed at every result; states are none of its reads.
         states: what `before` and `after` call the states that they read: (variable, state).
+        layers: that make the rows of the first product; none where they are an argument.
     """
 
     chain: Chain
@@ -46,6 +55,7 @@ class ChainMatch:
     before: Pointwork
     after: Pointwork
     states: tuple[tuple[str, str], ...]
+    layers: tuple[LayerMatch, ...] = ()
 
     @property
     def depth(self) -> int:
@@ -78,7 +88,22 @@ class ChainMatch:
     @property
     def operands(self) -> tuple[tuple[str, Operand], ...]:
         """The arrays that are multiplied, by the name of their ring."""
-        return (*self.scores.operands, (VALUES, self.values.operand(VALUES)))
+        values = (VALUES, self.values.operand(VALUES))
+        if not self.layers:
+            return (*self.scores.operands, values)
+        keys = (one for one in self.scores.operands if one[0] != self.scores.products[0].left)
+        rights = (right for one in self.layers for right in one.rights)
+        return ((ROWS, self.layers[0].left), *rights, *keys, values)
+
+    @property
+    def sums(self) -> tuple[str, ...]:
+        """What the program calls the sums of the first product, or of several of the same rows."""
+        return tuple(one.contraction.write.name for one in self.scores.products)
+
+    @property
+    def by_warps(self) -> bool:
+        """Whether it is for warps that do everything: with layers, or several first products."""
+        return bool(self.layers) or len(self.scores.products) > 1
 
 
 def match_chain(chain: Chain) -> ChainMatch:
@@ -93,6 +118,10 @@ def match_chain(chain: Chain) -> ChainMatch:
     chain = replace(chain, range=_readable(chain.range, before))
     after = pointwork(chain.values, fusion, values)
     _require_same_rows(chain, scores, values, before)
+    require_one_left(chain.scores, scores)
+    layers = match_layers(chain.layers)
+    if layers:
+        require_rows_of(chain.scores, layers[-1], scores)
     values = _named(values)
     states = {state.value for state in chain.states}
     known = [
@@ -108,6 +137,7 @@ def match_chain(chain: Chain) -> ChainMatch:
         _own(_without(before, states)),
         _with_rows(_without(after, states), chain),
         tuple(dict.fromkeys(known)),
+        layers,
     )
     return found
 
@@ -199,7 +229,8 @@ def require_numbers(found: ChainMatch) -> None:
         UnsupportedProgram: with the dim.
     """
     chain, scores, values = found.chain, found.scores, found.values
-    for what, extent in (("sums over", scores.depths[0]), ("has columns", values.n)):
+    own = (("sums over", scores.depths[0]), ("has columns", values.n))
+    for what, extent in (*sized(found.layers), *own):
         if not isinstance(extent, int):
             raise UnsupportedProgram(
                 f"a product of a chain {what} {extent}",
@@ -231,10 +262,10 @@ def require_boxes(found: ChainMatch) -> None:
 
 
 def in_rows_alone(found: ChainMatch) -> bool:
-    """Whether threads copy what the copy engine cannot bring: rows that begin anywhere."""
+    """Whether threads copy all operands: rows that begin anywhere, or what warps alone run."""
     row = common_facts()["tensor_map_row_bytes"]
     operands = [operand for _, operand in found.operands]
-    boxes = all(one.in_boxes and one.alignment >= row for one in operands)
+    boxes = all(one.in_boxes and one.alignment >= row for one in operands) and not found.by_warps
     paged = any(index.places for one in operands for index in one.index)
     return not boxes and not paged and all(one.in_rows for one in operands)
 
@@ -300,18 +331,6 @@ def _require_pages(found: ChainMatch, operand: Operand, keys: str) -> None:
             why="boxes of pages are rows, one for each key",
             nearest=f"Pass {name} with its keys outside of its head dim, as in [N,P,D]",
         )
-
-
-def ring_extents(name: str, tiles: Tiling, depth: int) -> tuple[int, int]:
-    """Elements of an operand's tile: along the dim of its product's result, and what is summed.
-
-    Args:
-        name: of the ring.
-        tiles: rows, columns of results, and keys.
-        depth: what the first product sums over, as the tile holds it.
-    """
-    rows, columns, keys = tiles.cta
-    return (columns, keys) if name == VALUES else (rows if name == "a" else keys, depth)
 
 
 # Dims of the first product -> those of the kernel.

@@ -239,7 +239,7 @@ class _Order:
     def _goes_up(self, calls: list[_Timed], own: str, inside: set[str]) -> bool:
         """Whether the first component in which iterations differ is the iterator's, for all."""
         for position in range(len(calls[0].time)):
-            forms = {one.time[position] for one in calls}
+            forms = {_of_iterator(one, position, own) for one in calls}
             if len(forms) > 1:
                 return False
             ((_, atoms),) = forms
@@ -301,6 +301,14 @@ def _alike(group: list[_Timed], at: int) -> dict[tuple[Form, Loops, Loops], list
         within = tuple(loop for loop in one.within if loop.name in about)
         found.setdefault((form, tuple(reversed(kept)), within), []).append(one)
     return found
+
+
+def _of_iterator(one: _Timed, position: int, own: str) -> Form:
+    """A component of a call's time; the iterator, where a condition says that it is the same."""
+    form = one.time[position]
+    held = (loop for loop in one.within if loop.name == own)
+    same = any(form in loop.least and form in loop.most for loop in held)
+    return (0, ((own, 1),)) if same else form
 
 
 def _both(first: Loops, then: Loops) -> Loops:

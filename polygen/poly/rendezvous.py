@@ -113,8 +113,14 @@ def _place_barrier(work: Derivation, still: list[Dependence]) -> None:
 
 
 def _can_stand(work: Derivation, gap: tuple[str, ...], target: str, level: int) -> bool:
-    """Whether a gap is in the loops of the target, and before something of the program."""
-    return gap[0] not in work.leaves and work.loops(gap[0])[:level] == work.loops(target)[:level]
+    """Whether a gap is in the loops of the target, and before something of the program.
+
+    Not in front of what closes a group: what the group has copied is complete behind it, at the
+    soonest.
+    """
+    if gap[0] in work.leaves or work.program.statement(gap[0]).op == "commit":
+        return False
+    return work.loops(gap[0])[:level] == work.loops(target)[:level]
 
 
 def _put_barrier(

@@ -25,7 +25,7 @@ stores.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.closure import needed
@@ -42,6 +42,7 @@ from polygen.frontend.program import (
 from polygen.rewrite.bounded_reference import without_bounded_reference
 from polygen.rewrite.factors import factors_out
 from polygen.rewrite.key_range import KeyRange, key_range
+from polygen.rewrite.layers import Layer, layers_in_front, stages
 from polygen.rewrite.positive_factors import factors_behind_folds
 from polygen.rewrite.separation import Factor, correction, separated
 from polygen.rewrite.simplify import (
@@ -89,6 +90,7 @@ class Chain:
         rows: outputs of one element a row: these names are matrices in `values`, alike in a row.
         steps: how it was derived, in sentences.
         range: the keys of a row, where a mask says so.
+        layers: that make the rows of the first product; none where they are an argument.
     """
 
     scores: Program
@@ -100,10 +102,12 @@ class Chain:
     rows: tuple[Tensor, ...]
     steps: tuple[str, ...]
     range: KeyRange | None = None
+    layers: tuple[Layer, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"{at}. {step}" for at, step in enumerate(self.steps, 1)]
-        return "\n".join([*lines, "", str(self.scores), "", str(self.values)])
+        each = [line for one in self.layers for line in (str(one), "")]
+        return "\n".join([*lines, "", *each, str(self.scores), "", str(self.values)])
 
 
 def products_in_chain(program: Program) -> tuple[Contraction, Contraction, Access] | None:
@@ -130,10 +134,11 @@ def chain(program: Program) -> Chain | None:
     Raises:
         UnsupportedProgram: they are one that no loop runs; with the dependence, or what it is not.
     """
+    layers, program = layers_in_front(program)
     found = products_in_chain(program)
     if found is None:
         return None
-    return _Rewriting(program, *found).chain()
+    return replace(_Rewriting(program, *found).chain(), layers=layers)
 
 
 class _Rewriting(TwoPrograms):
@@ -153,19 +158,19 @@ class _Rewriting(TwoPrograms):
 
     # --- what a chain is ------------------------------------------------------------------------
     def _require_form(self) -> None:
-        program, first, second = self.program, self.first, self.second
+        program, second = self.program, self.second
         if program.ends:
             raise self.refusal(
                 "chains of products are not generated yet for rows in groups",
                 "a loop over keys has the same keys for all rows of a tile",
                 "Make two functions",
             )
-        if len(program.contractions) > 2:
+        if len(program.contractions) > 2 and not stages(program):
             raise self.refusal(
                 f"{len(program.contractions)} products, of which one reads another's sums",
                 "one loop runs two products, the second over what the first one gives",
-                f"Make two functions: return what is made of {first.write.name} from the first; "
-                "the second multiplies it, and adds other products in the same kernel",
+                f"Make two functions: return what is made of {self.first.write.name} from the "
+                "first; the second multiplies it, and adds other products in the same kernel",
             )
         for product in program.contractions:
             for access in product.reads:
@@ -191,21 +196,26 @@ class _Rewriting(TwoPrograms):
                 "threads",
                 "Write it as f(q @ k.mT) @ v",
             )
-        depth = [it for it, _ in first.domain if it not in first.write.iterators]
-        if len(depth) != 1:
+        for product in self.firsts():
+            if len(product.summed) != 1:
+                raise self.refusal(
+                    f"{product.name}: {product} sums over {len(product.summed)} axes in a chain",
+                    "the rows of a chain's first product stay in registers over one axis",
+                    "Make two functions, or pass its operands with these axes merged",
+                )
+        kinds = [one.dtype for one in (*self.firsts(), second)]
+        if any(kind != F32 for kind in kinds):
             raise self.refusal(
-                f"{first.name}: {first} sums over {len(depth)} axes in a chain",
-                "the rows of a chain's first product stay in registers over one axis",
-                "Make two functions, or pass its operands with these axes merged",
-            )
-        if first.dtype != F32 or second.dtype != F32:
-            raise self.refusal(
-                f"sums in {first.dtype} and {second.dtype}",
+                f"sums in {' and '.join(map(str, kinds))}",
                 "chains sum in f32",
                 "Leave acc_dtype out"
-                if F16 in (first.dtype, second.dtype)
+                if F16 in kinds
                 else "Return the first product from one function, and multiply it in a second",
             )
+
+    def firsts(self) -> tuple[Contraction, ...]:
+        """The products that the second one's operand is made of: one, or several of one row."""
+        return tuple(one for one in self.program.contractions if one.name != self.second.name)
 
     # --- the rewrite ----------------------------------------------------------------------------
     def chain(self) -> Chain:
@@ -215,7 +225,8 @@ class _Rewriting(TwoPrograms):
             self.steps.append("logsumexp(x) = m + log(sum of exp(x - m)), for any m: m = max of x")
         statements, steps = factors_behind_folds(each_once(statements, self.outputs), self.fresh)
         self.steps += steps
-        statements = sums_as_values(statements, self.first, self.operand.name, self.fresh)
+        for product in self.firsts():
+            statements = sums_as_values(statements, product, self.operand.name, self.fresh)
         self.second = next(
             s for s in statements if isinstance(s, Contraction) and s.name == self.second.name
         )

@@ -90,14 +90,14 @@ def _elements(
     results, atom = [called(name) for name in terms.results], plan.atom
 
     def body(edge: bool, small: bool = False) -> list[str]:
-        lines = [_UNROLL, f"for (int n = 0; n < {plan.tiles.cta[2] // atom.n}; ++n) {{"]
+        lines = [_UNROLL, f"for (int n = 0; n < {scan.columns // atom.n}; ++n) {{"]
         for element, (_, offset) in enumerate(atom.c.of_thread):
             if element % 2 == 0:
                 lines += [
                     "  {",
                     *(f"    {line}" for line in pair_reads(atom, terms, element, edge)),
                 ]
-            given = ", ".join([*arguments(atom, terms, element), *results])
+            given = ", ".join([*arguments(atom, scan.all_scores, terms, element), *results])
             own = unmasked(function) if terms.unmasked and not edge else function
             own = within(own) if small else own
             lines += ["    {", f"      float {', '.join(results)};", f"      {own}({given});"]
@@ -107,7 +107,7 @@ def _elements(
                     f"{name} = {value};" for name, value in zip(results, beyond, strict=True)
                 )
                 lines.append(f"      if ({place} >= keys) {{ {outside} }}")
-            lines += [f"      scores[m][n][{element}] = {results[0]};"]
+            lines += [f"      {scan.scores}[m][n][{element}] = {results[0]};"]
             lines += [f"      {line}" for line in use(element)]
             lines += ["    }", *(["  }"] if element % 2 else [])]
         return [*lines, "}"]
@@ -116,7 +116,7 @@ def _elements(
     limit, lines = near(scan, terms), [f"if (whole{inside}) {{"]
     if limit:
         lines += [
-            *(_in(line) for line in _largest(plan)),
+            *(_in(line) for line in _largest(plan, scan)),
             f"  if (__all_sync(0xffffffffu, largest <= {limit})) {{",
             *(_in(_in(line)) for line in body(False, small=True)),
             "  } else {",
@@ -133,19 +133,20 @@ def _elements(
     ]
 
 
-def _largest(plan: KernelPlan) -> list[str]:
+def _largest(plan: KernelPlan, scan: Scan) -> list[str]:
     """The largest size of a thread's scores: of each element of a group first, so that they wait
     less for each other.
     """
     count = len(plan.atom.c.of_thread)
-    each = (f"  sizes[{n}] = fmaxf(sizes[{n}], fabsf(scores[m][n][{n}]));" for n in range(count))
+    held = (f"{scan.scores}[m][n][{n}]" for n in range(count))
+    each = (f"  sizes[{n}] = fmaxf(sizes[{n}], fabsf({one}));" for n, one in enumerate(held))
     largest = "sizes[0]"
     for n in range(1, count):
         largest = f"fmaxf({largest}, sizes[{n}])"
     return [
         f"float sizes[{count}] = {{}};",
         _UNROLL,
-        f"for (int n = 0; n < {plan.tiles.cta[2] // plan.atom.n}; ++n) {{",
+        f"for (int n = 0; n < {scan.columns // plan.atom.n}; ++n) {{",
         *each,
         "}",
         f"const float largest = {largest};",
@@ -164,9 +165,9 @@ def _in(line: str) -> str:
 def _tile(plan: KernelPlan, scan: Scan) -> list[str]:
     """Where the tile is."""
     return [
-        f"const int keys = {size_name(plan.match.depths[0])}, rows = {extent_names(plan)['m']};",
+        f"const int keys = {size_name(scan.keys)}, rows = {extent_names(plan)['m']};",
         f"const int first_key = {scan.first_key}, half_rows = {plan.atom.c.half_rows};",
-        f"const bool whole = {scan.first_key.rpartition(' + ')[0]} + {plan.tiles.cta[2]} <= keys;",
+        f"const bool whole = {scan.first_key.rpartition(' + ')[0]} + {scan.columns} <= keys;",
     ]
 
 
@@ -210,7 +211,7 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
             plan,
             scan,
             *by_row(terms),
-            *made_sums(plan, "scores[m]"),
+            *made_sums(plan, f"{scan.scores}[m]"),
             f"float now[2][{_TURNS}] = {_nothing(nothing)};",
             *_elements(plan, scan, terms, "term_of_reference", [nothing], use),
             _UNROLL,
@@ -273,7 +274,7 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
             ),
             f"  {s.register}[m][row] = sum_{s.value};",
         ]
-    head = made_sums(plan, "scores[m]") if reference is None else []
+    head = made_sums(plan, f"{scan.scores}[m]") if reference is None else []
     if reference is not None:
         (nothing,) = identities(reference.monoid)
         held = (f"{reference.register}[m][{row}]" for row in range(2))
@@ -287,12 +288,12 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
             *by_row(terms),
             *head,
             *parts,
-            *_elements(plan, scan, terms, "terms_of_score", beyond, use),
+            *_elements(plan, scan, terms, scan.called("terms_of_score"), beyond, use),
             *([_UNROLL, "for (int row = 0; row < 2; ++row) {", *ends, "}"] if ends else []),
         ),
     ]
     declared = [f"float {s.register}[{plan.tiles.atoms[0]}][2];" for s in scan.summed]
-    declared += functions("terms_of_score", scan, terms)
+    declared += functions(scan.called("terms_of_score"), scan, terms)
     under = f" under {reference.value}" if reference is not None else ""
     return _text(
         lines, f"{_instance(one)}: what is multiplied{under}, and states of rows", declared
@@ -322,13 +323,14 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
 
 @leaf("convert", "threads", Scan, needs=("scan", "pack"))
 def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
-    pairs, steps, rows = carried(plan.atom), plan.tiles.k_steps, plan.tiles.atoms[0]
+    pairs, steps = carried(plan.atom), scan.columns // plan.atom.k
+    rows, behind = plan.tiles.atoms[0], "next" if scan.layer else "second"
     kind = plan.match.operand(VALUES).tensor.dtype
     body = []
     for register, (group, element) in enumerate(pairs):
         at = plus(f"s * {plan.atom.k // plan.atom.n if steps > 1 else 0}", group)
-        first, second = (f"scores[m][{at}][{element + e}]" for e in range(2))
-        body.append(f"  weights[m][s][{register}] = pack_{kind}({first}, {second});")
+        first, second = (f"{scan.scores}[m][{at}][{element + e}]" for e in range(2))
+        body.append(f"  {scan.weights}[m][s][{register}] = pack_{kind}({first}, {second});")
     lines = [
         _UNROLL,
         f"for (int m = 0; m < {plan.tiles.atoms[0]}; ++m)",
@@ -338,10 +340,10 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
         "  }",
     ]
     comment = (
-        f"{_instance(one)}: scores -> the second product's operand, proved to be in the "
+        f"{_instance(one)}: {scan.scores} -> the {behind} product's operand, proved to be in the "
         "registers of the same thread"
     )
-    return _text(lines, comment, [f"unsigned weights[{rows}][{steps}][{len(pairs)}];"])
+    return _text(lines, comment, [f"unsigned {scan.weights}[{rows}][{steps}][{len(pairs)}];"])
 
 
 @leaf("complete", "threads", Scan, needs=("scan",))

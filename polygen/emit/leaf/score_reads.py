@@ -12,6 +12,7 @@ from polygen.emit.leaves import coordinate, plus, position
 from polygen.hardware.atom import Atom
 from polygen.lower.result_work import Read
 from polygen.lower.scan_work import Terms
+from polygen.poly.chain_layers import nth
 
 _ROWS = ("first_row", "first_row + half_rows")
 _PAIR = 2
@@ -82,11 +83,12 @@ def _vector(read: Read, row: int, column: str, edge: bool) -> list[str]:
     ]
 
 
-def arguments(atom: Atom, terms: Terms, element: int) -> list[str]:
+def arguments(atom: Atom, scores: tuple[str, ...], terms: Terms, element: int) -> list[str]:
     """What the function of a score is called with for an element of group `n`."""
     row, offset = atom.c.of_thread[element]
     column = plus(f"n * {atom.n}", offset)
-    held = {"score": f"scores[m][n][{element}]", "reference": f"reference[{row}]"}
+    held = {nth("score", n): f"{one}[m][n][{element}]" for n, one in enumerate(scores)}
+    held["reference"] = f"reference[{row}]"
     found = [held[name] for _, name in terms.given]
     for read in terms.reads:
         if read.kind == "row":

@@ -64,7 +64,8 @@ def _(plan: KernelPlan, leaf: Leaf, work: PartStore, texts: tuple[str, ...]) -> 
     own = np.unique(lines[names["m"], :, np.arange(block.threads)])
     own = own[block.inside(own, 0)]
     rows = math.prod(size(names, one) for one in work.total.results[:-1])
-    before = rows * _PART + _MATRIX * size(names, plan.match.m)
+    matrix = _MATRIX if plan.batches else 0  # without batches there is one
+    before = rows * _PART + matrix * size(names, plan.match.m)
     number = [total for _, total in work.epilogue.sums].index(work.sums)
     place = _begins(plan, names, work.total)
     place = place + (before + row) * size(names, plan.match.n) + column

@@ -22,6 +22,7 @@ from polygen.emit.text_values import Register, mixed
 from polygen.errors import VerifyError
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Epilogue
+from polygen.lower.ring_tiles import steps_of
 from polygen.lower.work import Clear, Product, Stream
 
 _WORDS = 4  # of a chunk
@@ -105,20 +106,20 @@ def _check_products(
     Raises:
         VerifyError: with the sums that it does not.
     """
-    tiles, (rows, columns) = plan.tiles, plan.tiles.atoms
-    columns = work.columns // plan.atom.n or columns
+    rows, columns = plan.tiles.atoms
+    columns, steps = work.columns // plan.atom.n or columns, steps_of(plan, work.operands[1])
     held = [
         (f"fragment_{name}", (many, count, _WORDS))
         for name, many, count in zip(work.operands, slots, (rows, columns), strict=True)
     ]
     if work.fragment:  # of scores, by row and step
-        held[0] = (work.fragment.partition("[")[0], (rows, tiles.k_steps, _WORDS))
+        held[0] = (work.fragment.partition("[")[0], (rows, steps, _WORDS))
     names: dict[str, Any] = {
         name: Register(mixed(name, np.arange(np.prod(dims))[:, None]), 0, dims)
         for name, dims in held
     }
     each = plan.atom.c.variables
-    for s, m, n in np.ndindex(tiles.k_steps, rows, columns):
+    for s, m, n in np.ndindex(steps, rows, columns):
         base = mixed("sum", np.arange(rows * columns * each)[:, None])
         sums, wanted = Register(base.copy(), 0, (rows, columns, each)), base.copy()
         words = []

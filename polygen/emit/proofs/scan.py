@@ -28,13 +28,14 @@ _SEED = 5  # rows of which one has no key yet
 
 @proof("advance", "threads", Scan, alone=True)
 def _(plan: KernelPlan, leaf: Leaf, scan: Scan, texts: tuple[str, ...]) -> None:
-    tiles, terms, state = Tiles.of(plan, leaf.place), scan.advance, scan.reference
+    tiles, terms, state = Tiles.of(plan, leaf.place, scan), scan.advance, scan.reference
     assert terms is not None and state is not None
     nothing, before = nothing_of(state), tiles.by_row(state.register)
     before = np.where(tiles.row % _SEED == 0, nothing, before).reshape(-1, tiles.threads)
     scores = tiles.scores(scan, terms)
     made, lets_through = tiles.terms(scan, terms, scores, {})
     names = tiles.names | {"scores": tiles.register(scores), f"{state.register}[]": before}
+    names |= tiles.beside(scan)
     left = run(read(texts[0]), names, tiles.threads, tiles.handlers(scan, terms)).names
     tiles.check_scores(left["scores"], [made[:, 0], lets_through[:, 0]], tiles.inside)
     before = np.where(tiles.names["k"] == 0, nothing, before)
@@ -49,7 +50,7 @@ def _(plan: KernelPlan, leaf: Leaf, scan: Scan, texts: tuple[str, ...]) -> None:
 
 @proof("weigh", "threads", Scan, alone=True)
 def _(plan: KernelPlan, leaf: Leaf, scan: Scan, texts: tuple[str, ...]) -> None:
-    tiles, terms, reference = Tiles.of(plan, leaf.place), scan.weigh, scan.reference
+    tiles, terms, reference = Tiles.of(plan, leaf.place, scan), scan.weigh, scan.reference
     names, given = dict(tiles.names), {}
     correction = tiles.by_row("correction")
     if reference is not None:
@@ -62,10 +63,11 @@ def _(plan: KernelPlan, leaf: Leaf, scan: Scan, texts: tuple[str, ...]) -> None:
     made, lets_through = tiles.terms(scan, terms, scores, given)
     before = {s.value: tiles.by_thread(s.register) for s in scan.summed}
     names |= {f"{s.register}[]": before[s.value].reshape(-1, tiles.threads) for s in scan.summed}
-    names["scores"] = tiles.register(scores)
+    names[scan.scores] = tiles.register(scores)
+    names |= tiles.beside(scan)
     left = run(read(texts[0]), names, tiles.threads, tiles.handlers(scan, terms)).names
     products = [np.where(tiles.inside, one[:, 0], as_float(0)) for one in (made, lets_through)]
-    tiles.check_scores(left["scores"], products, np.ones((), bool))
+    tiles.check_scores(left[scan.scores], products, np.ones((), bool))
     for s in scan.summed:
         at = [name.removesuffix("_kept") for name in terms.results].index(s.term)
         nothing = nothing_of(s)
@@ -110,17 +112,17 @@ def _(plan: KernelPlan, leaf: Leaf, scan: Scan, texts: tuple[str, ...]) -> None:
 
 @proof("convert", "threads", Scan)
 def _(plan: KernelPlan, leaf: Leaf, scan: Scan, texts: tuple[str, ...]) -> None:
-    tiles, atom = Tiles.of(plan, leaf.place), plan.atom
+    tiles, atom = Tiles.of(plan, leaf.place, scan), plan.atom
     carried(atom)
     kind = plan.match.operand(VALUES).tensor.dtype
     scores = mixed("score", tiles.row_of_each, tiles.key_of_each)
-    names = tiles.names | {"scores": tiles.register(scores)}
-    left = run(read(texts[0]), names, tiles.threads).names["weights"].base
+    names = tiles.names | {scan.scores: tiles.register(scores)}
+    left = run(read(texts[0]), names, tiles.threads).names[scan.weights].base
     own = atom.a.table[tiles.names["thread"] % atom.lanes]
     corner = tiles.row[:, 0] - atom.c.table[tiles.names["thread"] % atom.lanes, 0, 0]
     each = atom.a.elements_per_register
     first = tiles.names["first key"]
-    steps, registers = plan.tiles.k_steps, atom.a.registers
+    steps, registers = scan.columns // atom.k, atom.a.registers
     for m, s, register in np.ndindex(plan.tiles.atoms[0], steps, registers):
         at = own[:, register * each : (register + 1) * each]
         values = [
@@ -130,14 +132,14 @@ def _(plan: KernelPlan, leaf: Leaf, scan: Scan, texts: tuple[str, ...]) -> None:
         wanted = mixed(f"pack_{kind}", *values)
         if not np.array_equal(left[(m * steps + s) * registers + register], wanted):
             raise VerifyError(
-                f"weights[{m}][{s}][{register}] is not of the scores that the instruction takes "
-                "it for"
+                f"{scan.weights}[{m}][{s}][{register}] is not of the scores that the instruction "
+                "takes it for"
             )
 
 
 @proof("complete", "threads", Scan)
 def _(plan: KernelPlan, leaf: Leaf, scan: Scan, texts: tuple[str, ...]) -> None:
-    tiles = Tiles.of(plan, leaf.place)
+    tiles = Tiles.of(plan, leaf.place, scan)
     held = {s.register: tiles.by_thread(s.register) for s in scan.summed}
     names = tiles.names | {name: tiles.of_rows(one) for name, one in held.items()}
     run(read(texts[0]), names, tiles.threads, combining(scan))

@@ -35,6 +35,8 @@ from polygen.emit.text_values import Register, as_float, mixed
 from polygen.errors import VerifyError
 from polygen.lower.plan import KernelPlan
 from polygen.lower.scan_work import Scan, ScanState, Terms
+from polygen.lower.verify_scan import scored_by
+from polygen.poly.chain_layers import nth
 from polygen.poly.key_tiles import FIRST
 
 HALVES = 2  # rows of an instruction that a thread has elements of
@@ -119,10 +121,13 @@ class Tiles:
     small: Any
 
     @staticmethod
-    def of(plan: KernelPlan, place: str) -> Tiles:
-        """The first tile of keys, one in the middle and the last, which ends inside."""
-        keys, rows = plan.match.depths[0], plan.match.m
-        (cta_m, _, cta_k), atom = plan.tiles.cta, plan.atom
+    def of(plan: KernelPlan, place: str, scan: Scan) -> Tiles:
+        """The first tile of keys, one in the middle and the last, which ends inside.
+
+        A layer has one tile, which has all of its columns.
+        """
+        keys, rows = scan.keys, plan.match.m
+        cta_m, cta_k, atom = plan.tiles.cta[0], scan.columns, plan.atom
         # The last rows are behind all keys: masks leave them what rows before do not have.
         some = 3 * max(cta_m, cta_k) + 2 * cta_m
         ends = {str(rows): some - min(3, cta_m - 1), str(keys): 3 * cta_k - min(5, cta_k - 1)}
@@ -183,22 +188,33 @@ class Tiles:
             found[:, -1, -1] = most - found.sum(axis=(1, 2))
         return found
 
+    def others(self, number: int) -> Any:
+        """The scores of another product of the same rows."""
+        return mixed(nth("score", number), self.row_of_each, self.key_of_each)
+
+    def beside(self, scan: Scan) -> dict[str, Register]:
+        """The registers of these, by name."""
+        names = scan.all_scores
+        return {names[n]: self.register(self.others(n)) for n in range(1, scan.products)}
+
     # --- what is computed of a score -------------------------------------------------------------
     def terms(self, scan: Scan, terms: Terms, scores: Any, given: Mapping[str, Any]) -> Any:
         """What the program makes of scores: results by instruction, group and element.
 
+        Of several products of the same rows `scores` are the first one's.
+
         Returns:
             The same twice: as it is written with the mask, and, where nothing is masked, without.
         """
-        plan, scored = self.plan, self.plan.scored
-        assert scored is not None
-        rows, keys = size(self.names, plan.match.m), size(self.names, plan.match.depths[0])
+        scored = scored_by(self.plan, scan)
+        rows, keys = size(self.names, self.plan.match.m), size(self.names, scan.keys)
         at = {
             "m": np.minimum(self.row_of_each, rows - 1),
             "n": np.minimum(self.key_of_each, keys - 1),
         }
         elements = {one.name: one for one in scored.reads}
         known: dict[str, Any] = {"score": scores, **given}
+        known |= {nth("score", n): self.others(n) for n in range(1, scan.products)}
         for one in terms.reads:
             name = c_name(one.tensor.name) if one.kind == "scalar" else one.name
             known[name] = self.arrays.number(self.names, elements[one.name], at)
@@ -232,7 +248,7 @@ class Tiles:
         """Of the functions that a text calls."""
         found = self.arrays.handlers() | combining(scan)
         if near(scan, terms):
-            own = "term_of_reference" if terms is scan.advance else "terms_of_score"
+            own = "term_of_reference" if terms is scan.advance else scan.called("terms_of_score")
             own = unmasked(own) if terms.unmasked else own
             found |= {
                 within(own): lambda called: called.state.names[own](called),

@@ -7,7 +7,7 @@
 2. Blocks that run at once share a multiprocessor. Device memory brings every operand once.
 3. Parts are written and read by a launch behind the kernel's, which takes a while by itself.
 4. Without roles a step is joined of products, exponentials, loads from shared memory and copies, as
-   k tiles of one product are.
+   k tiles of one product are. So is a layer in front of the keys, once for a tile of rows.
 5. Where a tile was timed its numbers decide which of them is taken: what a block takes for a tile
    of rows, and for each tile of keys that a mask leaves it.
 
@@ -47,6 +47,8 @@ class ChainProblem:
         shared: matrices of results that have one matrix of keys and values.
         lower: least key of a row less the row, where a mask leaves it a range; None: no bound.
         upper: greatest key of a row less the row; None: no bound.
+        layers: that make the rows: what each sums over, and its columns, of all its products.
+        products: of the rows, each with keys of its own.
     """
 
     rows: int
@@ -58,6 +60,8 @@ class ChainProblem:
     shared: int = 1
     lower: int | None = None
     upper: int | None = None
+    layers: tuple[tuple[int, int], ...] = ()
+    products: int = 1
 
     def visited(self, rows: int, keys: int) -> list[int]:
         """Tiles of keys that each tile of rows of a matrix visits.
@@ -80,10 +84,20 @@ class ChainProblem:
         return self.lower is not None or self.upper is not None
 
     @property
+    def width(self) -> int:
+        """Elements that a key has: of all its products."""
+        return self.depth * self.products + self.columns
+
+    @property
     def bytes(self) -> float:
         """Of the operands, each once."""
         keys = self.keys / self.shared
-        return self.item * self.matrices * (self.rows + keys) * (self.depth + self.columns)
+        found = (self.rows + keys) * (self.depth + self.columns)
+        found += keys * self.depth * (self.products - 1)
+        if self.layers:  # rows come as the first layer reads them, and what it multiplies once
+            found += self.rows * (self.layers[0][0] - self.depth)
+            found += sum(depth * columns for depth, columns in self.layers) / self.shared
+        return self.item * self.matrices * found
 
 
 def chain_time(device: Device, schedule: Schedule, problem: ChainProblem) -> float:
@@ -100,7 +114,7 @@ def chain_time(device: Device, schedule: Schedule, problem: ChainProblem) -> flo
     blocks = problem.matrices * -(-problem.rows // cta.m) * parts
     at_once = device.multiprocessors * schedule.min_blocks
     sharing = min(schedule.min_blocks, -(-blocks // device.multiprocessors))
-    width = problem.depth + problem.columns
+    width = problem.width
     if schedule.specialised:
         products = cta.m * cta.k * width / p.product_rate * sharing
         exponentials = cta.m * cta.k / p.compute_function_rate * sharing
@@ -108,7 +122,8 @@ def chain_time(device: Device, schedule: Schedule, problem: ChainProblem) -> flo
         copies = cta.k * width * problem.item / ring * p.latency * (1 + p.crowding)
         step, begin, start = max(products, exponentials, copies), 0.0, p.start
     else:
-        step, begin, start = _step_of_warps(p, schedule, problem, sharing), p.round, p.warp_start
+        step, start = _step_of_warps(p, schedule, problem, sharing), p.warp_start
+        begin = p.round + _layers_of_warps(p, schedule, problem, sharing)
     steps: float = -(-keys_each // cta.k)
     rounds: float = -(-blocks // at_once)
     if problem.ranges:  # blocks end one by one, and others begin
@@ -135,7 +150,7 @@ def _step_of_warps(
     before is used.
     """
     cta, warps = schedule.tile.cta, schedule.tile.cta.m // schedule.tile.warp.m
-    width, item = problem.depth + problem.columns, problem.item
+    width, item = problem.width, problem.item
     busy = min(1.0, math.sqrt(sharing * warps / p.full_rate_warps))
     products = cta.m * cta.k * width / (p.warp_rate * busy) * sharing
     exponentials = cta.m * cta.k / p.warp_function_rate * sharing
@@ -147,6 +162,23 @@ def _step_of_warps(
     together = sum(one**p.warp_sharpness for one in parts) ** (1 / p.warp_sharpness)
     alone = p.chain_alone if sharing == 1 else 1.0  # while a block waits nobody multiplies
     return float(alone * max(together, waited) + p.barrier)
+
+
+def _layers_of_warps(
+    p: CostParameters, schedule: Schedule, problem: ChainProblem, sharing: int
+) -> float:
+    """Cycles of the layers in front of a block's first tile of keys, estimated as a step's are.
+
+    Nothing of them was timed: a layer is taken for a tile of as many keys as it has columns, whose
+    right operand is copied in front of it; columns of results have no part in it.
+    """
+    found = 0.0
+    for depth, columns in problem.layers:
+        cta = replace(schedule.tile.cta, k=columns)
+        own = replace(schedule, tile=replace(schedule.tile, cta=cta))
+        alone = replace(problem, depth=depth, columns=0, products=1)
+        found += _step_of_warps(p, own, alone, sharing)
+    return found
 
 
 def timed(

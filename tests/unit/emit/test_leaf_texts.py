@@ -163,6 +163,11 @@ def biased(q, k, v, b):
     return pg.softmax(np.tanh((q @ k.mT) * 0.125) * 30 + b) @ v
 
 
+def layered(x, a, g, u, c, d, e, r):
+    h = pg.relu(x @ a + e)
+    return pg.relu((pg.silu(h @ g) * (h @ u) + r) @ c) @ d
+
+
 def beside_odd(x, w, r):
     return pg.gelu(x @ w.T) + r
 
@@ -183,6 +188,10 @@ def across(x, w):
     return x @ w
 
 
+LAYERS = (
+    "f16[M,64]", "f16[64,56]", "f16[56,40]", "f16[56,40]", "f16[40,N]", "f16[N,16]", "f16[M,56]",
+    "f16[M,40]",
+)  # fmt: skip
 PAIR, GATED = ("bf16[M,K]", "bf16[N,K]"), ("f16[M,K]", "f16[N,K]", "f32[M]", "bf16[N]", "f16[M,N]")
 KERNELS = {
     "distances": (distances, PAIR, "sm_90a"),
@@ -200,6 +209,7 @@ KERNELS = {
     "causal": (causal, tuple(f"bf16[B,H,{rows},128]" for rows in "STT"), "sm_90a"),
     "biased": (biased, (*(f"bf16[B,H,{rows},64]" for rows in "STT"), "bf16[S,T]"), "sm_80"),
     "keys in parts": (attended, tuple(f"bf16[B,H,{rows},64]" for rows in "STT"), "sm_90a"),
+    "layers": (layered, LAYERS, "sm_80"),
     "realigned": (product, ("bf16[M,K]@2", "bf16[N,K]@2"), "sm_90a"),
     "by lanes": (product, PAIR, "sm_90a"),
     "odd rows": (beside_odd, ("bf16[M,K]@2", "bf16[N,K]@2", "bf16[M,N]@2"), "sm_90a"),
@@ -238,7 +248,10 @@ CASES = [
     ("keys in parts", "finish_keys"), ("realigned", "shift_chunks"), ("by lanes", "load"),
     ("by lanes", "multiply"), ("by lanes", "store"), ("by lanes", "zero"),
     ("copied by chunks", "multiply"), ("attended by warps", "multiply"),
+    ("layers", "weigh"), ("layers", "weigh of both"), ("layers", "convert"), ("layers", "multiply"),
 ]  # fmt: skip
+# Leaves that are not the first ones of what they do.
+NAMED = {"weigh of both": "weigh_l1"}
 SHORT = ("rescale", "complete", "merge_keys", "finish_keys", "multiply", "zero")  # texts
 EVERY = 12  # of the mutants, one in so many is tried in the fast tests
 
@@ -259,6 +272,8 @@ def plan(name: str) -> KernelPlan:
 
 def leaf_of(name, op):
     of = plan(name)
+    if op in NAMED:
+        return of, of.leaf(NAMED[op])
     every = (one for x in (of, *of.groups, *of.copies) for one in x.leaves)
     return of, next(one for one in every if one.op == op and proved(one))
 
@@ -331,6 +346,11 @@ MISTAKES = [
     ("attended", "rescale", "[2] *= correction[m][1]", "[2] *= correction[m][0]",
      "register 2 of sum in thread 0 is not for its row's reference"),
     ("attended", "convert", "s * 2 + 1", "s * 2", "weights[0][0][2] is not of the scores"),
+    ("layers", "weigh", ">= keys", "> keys", "the score of row"),
+    ("layers", "weigh", "scores_l0[m][n][2]", "scores_l0[m][n][0]", "the score of row"),
+    ("layers", "weigh of both", "scores_l1_2[m][n][1]", "scores_l1[m][n][1]", "the score of row"),
+    ("layers", "convert", "scores_l0[m][s * 2 + 1]", "scores_l0[m][s * 2]",
+     "weights_l0[0][0][2] is not of the scores"),
     ("attended", "complete", "v5[m][row], 2)", "v5[m][row], 8)", "v5 of row"),
     ("biased", "advance", "fmaxf(sizes[1], fabsf(scores[m][n][1]))", "sizes[1]",
      "short polynomials are not taken where all scores are small"),

@@ -36,6 +36,10 @@ def less(left, right):
     return Binary("<", left, right)
 
 
+def equal(left, right):
+    return Binary("==", left, right)
+
+
 def plus(left, number):
     return Binary("+", left, Const(number))
 
@@ -62,6 +66,8 @@ PROLOGUE_AND_STEADY_STATE = Block(
         (TOGETHER, loop(Block((a(I), b(I), a(plus(I, 1)), b(plus(I, 1)))), step=2)),
         # A first iteration that is peeled off, and one that is left out for it.
         (TOGETHER, Block((a(Const(0)), loop(If(less(Const(0), I), a(I), None)), ))),
+        # What one iteration alone has.
+        (TOGETHER, loop(Block((If(equal(I, Const(1)), a(Const(1)), None), b(I))))),
     ],
 )  # fmt: skip
 def test_loops_in_the_order_of_their_tree_are_accepted(of, loops):
@@ -73,6 +79,9 @@ def test_loops_in_the_order_of_their_tree_are_accepted(of, loops):
     [
         (TOGETHER, loop(Block((b(I), a(I)))), "b", "a"),
         (TOGETHER, Block((loop(b(I)), loop(a(Var("c1")), name="c1"))), "b", "a"),
+        # In one iteration, but behind; and an instance that is another iteration's.
+        (TOGETHER, loop(Block((b(I), If(equal(I, Const(1)), a(Const(1)), None)))), "b", "a"),
+        (TOGETHER, loop(Block((If(equal(I, Const(1)), a(Const(2)), None), b(I)))), "a", "b"),
         # All of one before the other, which the tree has in turns.
         (TOGETHER, Block((loop(a(I)), loop(b(Var("c1")), name="c1"))), "a", "b"),
         (LAGGING, loop(Block((a(I), b(I)))), "b", "a"),

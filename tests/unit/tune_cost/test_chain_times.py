@@ -65,3 +65,16 @@ def test_times_of_warps_follow_their_work() -> None:
     assert chain_time(target, _of_warps(4, 32), replace(problem, keys=8192)) > 1.9 * usual
     thin = replace(problem, rows=128, matrices=8)  # 8 blocks of 128 rows, or 16 of 64
     assert chain_time(target, _of_warps(4, 16), thin) < chain_time(target, _of_warps(4, 32), thin)
+
+
+def test_layers_in_front_and_gates_take_longer() -> None:
+    target, plain = device("sm_80"), ChainProblem(65536, 64, 1, 64, 64, 2)
+    schedule = _of_warps(4, 32)
+    layered = replace(plain, layers=((64, 64), (64, 64)))
+    times = [chain_time(target, schedule, one) for one in (plain, layered)]
+    assert times[0] < times[1]
+    gated = replace(plain, keys=1024, products=2)
+    assert chain_time(target, schedule, replace(gated, products=1)) < chain_time(
+        target, schedule, gated
+    )
+    assert gated.bytes > replace(gated, products=1).bytes

@@ -1,0 +1,277 @@
+"""Layers in front of a chain: rows of its first product that products before it have made.
+
+    v0[i,j] += x[i,k] * a[k,j]        h0[i,j] = cast(f(v0[i,j], ...))           a layer
+    v1[i,j] += h0[i,k] * b[k,j]       h1[i,j] = cast(f(v1[i,j], ...))           another
+    v2[i,j] += h1[i,k] * c[k,j]       ...  v3[i,e] += h2[i,j] * d[j,e]          the chain
+
+1. A product whose left operand is made of another's sums, element by element, wants of a row that
+   row's sums alone. So all layers of a row run one after another where the row is, and nothing of
+   them is stored: an element of a layer is read by the next product, and by nothing else.
+2. Between layers the program rounds to what the next product multiplies, and so does the kernel.
+3. Several products of the same rows are one stage, as in f(x @ a) * (x @ b): what is made of all of
+   their sums is what the next product multiplies.
+4. The last two stages are a chain, over rows that are an array nobody stores
+   (`polygen.rewrite.chain`); what was in front of them are programs of one stage each.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from polygen.errors import UnsupportedProgram
+from polygen.frontend.dtypes import F16, F32
+from polygen.frontend.program import (
+    Contraction,
+    Pointwise,
+    Program,
+    Statement,
+    Tensor,
+)
+from polygen.rewrite.values import Values
+
+_CHAIN = 2  # stages that one loop over keys runs
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Products of the same rows, and what is made of their sums: the next one's left operand.
+
+    Attributes:
+        program: its output is no array, and neither is its input that the layer before has made.
+        made: what the output is called.
+    """
+
+    program: Program
+    made: str
+
+    def __str__(self) -> str:
+        return str(self.program)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Products of the same rows.
+
+    Attributes:
+        products: one, or several whose sums are all behind what the next stage multiplies.
+        rows: what they multiply, by name: an argument, or what is made of the stage before.
+    """
+
+    products: tuple[Contraction, ...]
+    rows: str
+
+
+def layers_in_front(program: Program) -> tuple[tuple[Layer, ...], Program]:
+    """The layers in front of a chain, and the program of the chain, which reads what they make.
+
+    Args:
+        program: of any products.
+
+    Returns:
+        No layers, and the program itself, where products are not one behind the other.
+
+    Raises:
+        UnsupportedProgram: they are, and more than the next product reads of a layer.
+    """
+    found = stages(program)
+    if len(found) <= _CHAIN or program.ends:
+        return (), program
+    layers, rows, rest = [], "", list(program.statements)
+    for stage, behind in itertools.pairwise(found[:-1]):
+        own = _between(program, stage, behind)
+        inside = [*stage.products, *own]
+        layers.append(Layer(_program(program, inside, stage, rows, behind.rows), behind.rows))
+        names = {one.name for one in inside}
+        rest = [one for one in rest if one.name not in names]
+        rows = behind.rows
+    _require_unread(program, layers)
+    made = _stored(program, rows)
+    inputs = tuple(t for t in program.inputs if any(t.name in _read(one) for one in rest))
+    return tuple(layers), replace(program, inputs=(made, *inputs), statements=tuple(rest))
+
+
+def stages(program: Program) -> list[Stage]:
+    """All products, those of the same rows together, each stage made of the sums before.
+
+    Returns:
+        None of them where products are not one behind the other, or the last are several.
+    """
+    values, before = Values(program.statements), set[str]()
+    found: list[Stage] = []
+    for product in program.contractions:
+        sums = {one.write.name for stage in found for one in stage.products}
+        behind = {
+            access.name: sums & values.behind(access.name)
+            for access in product.reads
+            if sums & values.behind(access.name)
+        }
+        last = found[-1] if found else None
+        if len(behind) > 1 or (not behind and len(found) > 1):
+            return []
+        if not behind and (last is None or last.rows == product.lhs.name):
+            rows = product.lhs.name
+        elif not behind:
+            return []
+        else:
+            ((rows, of),) = behind.items()
+            if last is not None and rows != last.rows:
+                before = sums
+            if of != before:
+                return []
+        if last is not None and rows == last.rows:
+            found[-1] = replace(last, products=(*last.products, product))
+        else:
+            found.append(Stage((product,), rows))
+    return found if found and len(found[-1].products) == 1 else []
+
+
+def _read(one: Statement) -> set[str]:
+    """The arrays that a statement reads, those that name rows among them."""
+    names = {access.name for access in one.reads}
+    return names | {table.name for access in one.reads for table in access.indexed_by}
+
+
+def _between(program: Program, stage: Stage, behind: Stage) -> list[Statement]:
+    """The statements from a layer's sums to what the next product multiplies.
+
+    Raises:
+        UnsupportedProgram: they are none that run element by element of these sums alone.
+    """
+    (first, *_), operand = stage.products, behind.rows
+    product = behind.products[0]
+    writers = Values(program.statements).writers
+    wanted, found = [operand], set()
+    while wanted:
+        name = wanted.pop()
+        writer = writers.get(name)
+        if writer is None or writer in stage.products or name in found:
+            continue
+        if isinstance(writer, Contraction):
+            raise _refusal(
+                program,
+                f"{operand} is made of {name} as well, which a layer before has summed",
+                f"rows of a layer are made of the sums of {first.name} alone, and stay in the "
+                f"registers that {product.name} reads",
+                f"Return {operand} from one function, and go on with it in a second",
+            )
+        if not isinstance(writer, Pointwise):
+            raise _refusal(
+                program,
+                f"{writer.name}: {writer} lies between the layers {first.name} and {product.name}",
+                "layers are fused element by element; folds of a row run between the last two "
+                "products alone",
+                f"Return {operand} from one function, and go on with it in a second",
+            )
+        found.add(name)
+        wanted += [access.name for access in writer.reads]
+    own = [one for one in program.statements if one.write.name in found]
+    shape = tuple(dict(first.domain)[it] for it in first.write.iterators)
+    for one in own:
+        sizes = dict(one.domain)
+        extents = tuple(sizes[it] for it in one.write.iterators)
+        if extents != shape:
+            raise _refusal(
+                program,
+                f"{one.name} over [{', '.join(map(str, extents))}]",
+                f"between layers everything has a row and a column of {first.write.name}, "
+                f"[{', '.join(map(str, shape))}]",
+                f"Compute {one.write.name} before, and pass it",
+            )
+    return own
+
+
+def _require_unread(program: Program, layers: Sequence[Layer]) -> None:
+    """What layers make is read by the next product, and by nothing else.
+
+    Raises:
+        UnsupportedProgram: with what reads it.
+    """
+    outputs = {tensor.name for tensor in program.outputs}
+    for layer in layers:
+        own = {one.write.name for one in layer.program.statements}
+        for one in program.statements:
+            inside, read = one.write.name in own, {access.name for access in one.reads} & own
+            if isinstance(one, Contraction):
+                read -= {layer.made}
+            if one.write.name in outputs and (inside or read):
+                raise _refusal(
+                    program,
+                    f"{one.write.name} is returned, of a layer",
+                    "what is between products stays on chip",
+                    "Return it from a function of its own",
+                )
+            if read and not inside:
+                raise _refusal(
+                    program,
+                    f"{one.name}: {one} reads {min(read)}, of a layer before",
+                    "what a layer makes stays in the registers that the next product reads",
+                    f"Return what is made of {layer.program.contractions[0].write.name} from one "
+                    "function, and go on with it in a second",
+                )
+
+
+def _program(
+    program: Program, inside: Sequence[Statement], stage: Stage, rows: str, made: str
+) -> Program:
+    """A layer by itself; `rows`: what the layer before has made, "" in front of the first."""
+    known = program.tensors
+    for product in stage.products:
+        for access in product.reads:
+            if access.name not in known and access.name != rows:
+                raise _refusal(
+                    program,
+                    f"{product.name} multiplies {access.name}, which is computed",
+                    "operands of layers are arguments, but for what the layer before has made",
+                    f"Compute {access.name} before, and pass it",
+                )
+        if product.dtype != F32:
+            raise _refusal(
+                program,
+                f"{product.name} sums in {product.dtype}",
+                "layers sum in f32",
+                "Leave acc_dtype out"
+                if product.dtype == F16
+                else "Make a function of each product",
+            )
+        _require_rows(program, product, rows)
+    read = set().union(*map(_read, inside))
+    inputs = [tensor for tensor in program.inputs if tensor.name in read]
+    if rows:
+        inputs.insert(0, _stored(program, rows))
+    output = _stored(program, made)
+    return Program(program.name, program.source, tuple(inputs), (output,), tuple(inside))
+
+
+def _require_rows(program: Program, product: Contraction, rows: str) -> None:
+    """A product keeps the rows of what it multiplies, and sums over all that a row has, one axis.
+
+    Raises:
+        UnsupportedProgram: with the product.
+    """
+    own = product.write.iterators
+    summed = [it for it, _ in product.domain if it not in own]
+    left = (one for one in product.reads if one.name == rows)
+    same = not rows or any(one.iterators == (*own[:-1], *summed) for one in left)
+    if len(summed) == 1 and same:
+        return
+    raise _refusal(
+        program,
+        f"{product.name}: {product} does not multiply the rows of {rows or 'an argument'}",
+        "a layer keeps rows where they are, in the registers of their threads",
+        "Write it as f(x @ a) @ b",
+    )
+
+
+def _stored(program: Program, name: str) -> Tensor:
+    """A value as an array that nobody stores."""
+    one = next(one for one in program.statements if one.write.name == name)
+    assert isinstance(one, Pointwise)
+    sizes = dict(one.domain)
+    dims = tuple(sizes[it] for it in one.write.iterators)
+    return Tensor(name, one.dtype, dims, tuple(range(len(dims))))
+
+
+def _refusal(program: Program, what: str, why: str, nearest: str) -> UnsupportedProgram:
+    return UnsupportedProgram(what, where=program.name, why=why, nearest=nearest)

@@ -1,0 +1,128 @@
+"""Layers that are refused: what, where, why, and what would do."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from chain_samples import by_warps, few_rows
+
+import polygen as pg
+from polygen.errors import (
+    InvarianceError,
+    PolygenError,
+    ResourceError,
+    ScheduleError,
+    UnsupportedProgram,
+)
+
+
+def three(x, a, b, c):
+    return pg.relu(pg.relu(x @ a) @ b) @ c
+
+
+def widths(*given, kind: str = "bf16") -> tuple[str, ...]:
+    pairs = itertools.pairwise(given)
+    return (f"{kind}[M,{given[0]}]", *(f"{kind}[{one},{other}]" for one, other in pairs))
+
+
+def _refused(function, *signature: str, error: type[PolygenError], **more) -> str:
+    with pytest.raises(error) as found:
+        pg.fuse(function).compile(*signature, **({"arch": "sm_80"} | more))
+    return str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "name"), [(("K", 32, 32, 32), "K"), ((32, "A", 32, 32), "A"), ((32, 32, "B", 32), "")]
+)
+def test_widths_that_are_no_numbers(given: tuple, name: str) -> None:
+    if not name:  # that between the last two products may be any
+        pg.fuse(three).compile(*widths(*given), arch="sm_80")
+        return
+    text = _refused(three, *widths(*given), error=UnsupportedProgram)
+    assert f"a product of a chain sums over {name}" in text or f"has columns {name}" in text
+    assert f"Give {name} as a number in the signature" in text
+
+
+def test_a_layer_that_registers_do_not_hold() -> None:
+    text = _refused(three, *widths(64, 512, 64, 64), error=ResourceError)
+    assert "registers per thread" in text and "for a layer with what it multiplies" in text
+    assert "Make two functions" in text
+    first = pg.fuse(lambda x, a: pg.relu(x @ a).astype("bf16"))
+    first.compile("bf16[M,64]", "bf16[64,512]", arch="sm_80")
+    pg.fuse(lambda h, b, c: pg.relu(h @ b) @ c).compile(*widths(512, 64, 64), arch="sm_80")
+
+
+def test_layers_that_shared_memory_does_not_hold() -> None:
+    """Layers of one form share a ring; those of different forms lie there all at once."""
+
+    def six(x, a, b, c, d, e, f):
+        return pg.relu(pg.relu(pg.relu(three(x, a, b, c)) @ d) @ e) @ f
+
+    text = _refused(six, *widths(64, 208, 192, 176, 64, 64, 8), error=ResourceError)
+    assert "what 4 layers multiply" in text and "Make two functions" in text
+    pg.fuse(three).compile(*widths(64, 208, 192, 176), arch="sm_80")
+    pg.fuse(three).compile(*widths(176, 64, 64, 8), arch="sm_80")
+
+
+def test_schedules_with_roles() -> None:
+    text = _refused(three, *widths(*[64] * 4), error=ScheduleError, arch="sm_90a",
+                    schedule=few_rows())  # fmt: skip
+    assert "roles.form beside layers" in text and 'roles.form = "none"' in text
+    kernel = pg.fuse(three).compile(
+        *widths(*[64] * 4), arch="sm_90a", schedule=replace(by_warps(), device="sm_90a")
+    )
+    assert not kernel.schedule.specialised
+
+    def gated(x, g, u, d):
+        return (pg.relu(x @ g) * (x @ u)) @ d
+
+    signature = ("bf16[M,64]", "bf16[64,64]", "bf16[64,64]", "bf16[64,64]")
+    text = _refused(gated, *signature, error=ScheduleError, arch="sm_90a", schedule=few_rows())
+    assert "sums of several products of the same rows" in text
+
+
+@pytest.mark.parametrize("kind", ["tf32", "e4m3", "s8"])
+def test_other_types(kind: str) -> None:
+    with pytest.raises(PolygenError) as found:
+        pg.fuse(three).compile(*widths(32, 32, 32, 32, kind=kind), arch="sm_90a")
+    says = "of f16 and bf16" if kind == "tf32" else "only 16-bit types and tf32 are implied"
+    assert says in str(found.value).replace("e5m2 ", "")
+
+
+def test_targets_without_copies_in_the_background() -> None:
+    text = _refused(three, *widths(*[32] * 4, kind="f16"), error=UnsupportedProgram, arch="sm_75")
+    assert "from sm_80 on" in text
+
+
+def test_invariant_dims() -> None:
+    with pytest.raises(InvarianceError, match="chain of products"):
+        pg.fuse(three, invariant={"M": {"x": 0}}).compile(*widths(*[32] * 4), arch="sm_80")
+
+
+def test_rows_by_index() -> None:
+    def function(x, rows, a, b, c):
+        return three(x[rows], a, b, c)
+
+    text = _refused(
+        function, "bf16[S,32]", "s32[M]", "bf16[32,32]", "bf16[32,32]", "bf16[32,32]",
+        error=PolygenError,
+    )  # fmt: skip
+    assert "index" in text or "computed" in text
+
+
+def test_a_residual_between_layers() -> None:
+    def function(x, a, b, c):
+        h = pg.relu(x @ a)
+        return pg.relu(pg.relu(h @ b) + h) @ c
+
+    text = _refused(function, *widths(*[32] * 4), error=UnsupportedProgram)
+    assert "of a layer before" in text and "in a second" in text
+
+
+def test_products_that_do_not_share_rows() -> None:
+    def function(x, g, u, d):
+        return (pg.relu(x @ g) * (x[::-1] @ u)) @ d
+
+    _refused(function, *widths(32, 32), *widths(32, 32)[1:], "bf16[32,32]", error=PolygenError)
