@@ -291,7 +291,8 @@ class Builder:
         if dtype is None and node.dtype == BOOL:
             dtype = BOOL
         if dtype is None and is_folded(node):
-            wide = F64 if self.first[root].operand == F64 else F32
+            double = any(product.operand == F64 for product in self.first.values())
+            wide = F64 if double else F32
             dtype = S32 if node.dtype == S32 else wide
         if dtype is None:
             operand = self.first[root].operand

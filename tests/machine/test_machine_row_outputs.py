@@ -222,3 +222,18 @@ def test_names_of_arrays_are_none_of_the_kernels():
     kernel = pg.fuse(named).compile(*types, arch="sm_80", schedule=small(epilogue=PAIRS))
     report = kernel.check({"M": 40, "N": 40, "K": 40})
     assert report.ok, str(report)
+
+
+def test_folds_of_doubles_leave_as_doubles():
+    """Sums that f32 cannot hold: a bias's gradient, and a norm's squares of the other operand."""
+
+    def function(x, dy):
+        return x.T @ dy, dy.sum(0), np.sum(x * x, axis=0), np.count_nonzero(dy, axis=0)
+
+    kernel = pg.fuse(function, name="doubles").compile("f64[B,M]", "f64[B,N]", arch="sm_80")
+    random = np.random.default_rng(3)
+    x, dy = (random.integers(-9, 10, (40, n)) * 1.0 for n in (72, 56))
+    dy[0], dy[1] = 2.0**30 + 1, -(2.0**30)
+    wanted = (x.T @ dy, dy.sum(0), (x * x).sum(0), np.count_nonzero(dy, axis=0))
+    for found, exact in zip(kernel.emulate(x, dy), wanted, strict=True):
+        np.testing.assert_array_equal(found, exact)
