@@ -163,9 +163,14 @@ def paged_plan():
 
 
 def beside_plan():
-    """A kernel that folds rows of an operand beside its product."""
-    function = pg.fuse(lambda x, w: (x @ w.T) * (x * x).sum(axis=1, keepdims=True), name="leaf")
-    return function.compile("bf16[M,K]", "bf16[N,K]", arch="sm_80").passes.plan
+    """A kernel that folds rows of an operand beside its product, for elements and as an output."""
+
+    def function(x, w):
+        squares = (x * x).sum(axis=1, keepdims=True)
+        return (x @ w.T) * squares, squares
+
+    fused = pg.fuse(function, name="leaf")
+    return fused.compile("bf16[M,K]", "bf16[N,K]", arch="sm_80").passes.plan
 
 
 def scaled_plan():
