@@ -320,7 +320,7 @@ def test_sizes_below_one(dim):
             {"x": "e4m3[M,K]", "w": "e4m3[K,N]"},
             (
                 "maximum(x, 0) is f32",
-                "only 16-bit types and tf32",
+                "only 16-bit types, tf32 and f64",
                 'Write (maximum(x, 0)).astype("bf16"), and .astype("bf16") behind the other',
             ),
         ),

@@ -76,7 +76,7 @@ NAMES = [
     "x.T.q", "np.e()", "np.pi(x)", "np.linalg.norm(x)", "np.random.rand(2)", "np.tau", "np.nan",
     "np.save('f', x)", "np.load('f')", "os.system('true')", "foo(x @ w.T)", "gelo(x @ w.T)",
     "argmax(x @ w.T)", "max(x @ w.T, 2)", "min(x @ w.T, w)", "einsum(x, w)", "repeat(x, 2)",
-    "sort(x)", "log_softmax(x @ w.T)", "cast(x @ w.T)", "relu()", "relu(x, w)", "clip(x @ w.T)",
+    "sort(x)", "softmin(x @ w.T)", "cast(x @ w.T)", "relu()", "relu(x, w)", "clip(x @ w.T)",
     "clip(x @ w.T, 0)",
     "clip(x @ w.T, 0, 1, 2)", "where(x @ w.T)", "gelu(x @ w.T, approximate='x')",
     "gelu(x @ w.T, approximate=1)", "leaky_relu(x @ w.T, slop=0.1)", "relu(x=x @ w.T, x=w)",

@@ -87,7 +87,7 @@ def test_schedules_with_roles() -> None:
 def test_other_types(kind: str) -> None:
     with pytest.raises(PolygenError) as found:
         pg.fuse(three).compile(*widths(32, 32, 32, 32, kind=kind), arch="sm_90a")
-    says = "of f16 and bf16" if kind == "tf32" else "only 16-bit types and tf32 are implied"
+    says = "of f16 and bf16" if kind == "tf32" else "only 16-bit types, tf32 and f64 are implied"
     assert says in str(found.value).replace("e5m2 ", "")
 
 
