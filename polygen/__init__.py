@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from polygen.frontend.groups import check_ends, grouped_matmul, per_group
     from polygen.frontend.joined import concatenate, split, stack
     from polygen.frontend.norms import matrix_norm, norm, vector_norm
-    from polygen.frontend.packed import unpack
+    from polygen.frontend.packed import pack, unpack
     from polygen.frontend.products import (
         einsum,
         inner,
@@ -182,6 +182,7 @@ __all__ = [
     "nan_to_num",
     "norm",
     "outer",
+    "pack",
     "per_group",
     "pi",
     "power",
@@ -250,6 +251,7 @@ _HOMES = {
     "repeat": "polygen.frontend.coordinates",
     "tril": "polygen.frontend.coordinates",
     "triu": "polygen.frontend.coordinates",
+    "pack": "polygen.frontend.packed",
     "unpack": "polygen.frontend.packed",
     "matmul": "polygen.frontend.products",
     "per_group": "polygen.frontend.groups",

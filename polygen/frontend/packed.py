@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from polygen.errors import DTypeError, ShapeError
+from polygen.errors import ArgumentError, DTypeError, ShapeError, echo
 from polygen.frontend.coordinates import indices, repeat
 from polygen.frontend.describing import describe
 from polygen.frontend.dtypes import U8
@@ -21,6 +21,7 @@ from polygen.frontend.traced import Traced
 
 FOUR_BITS = ("i4", "u4")
 _TWO = 2  # numbers in a byte
+_RANGE = {"i4": (-8, 7), "u4": (0, 15)}
 
 
 def stored(tensor: Tensor) -> Tensor:
@@ -60,6 +61,59 @@ def taken_apart(value: Traced, described: Tensor) -> Any:
     if described.dtype.name not in FOUR_BITS:
         return value
     return unpack(value, described.dtype.name, described.order[-1])
+
+
+def pack(numbers: Any, dtype: str, axis: int = -1) -> Any:
+    """Bytes that hold two numbers of four bits each, as an argument ``i4[N,K]`` takes them.
+
+    ``pg.pack(q, "i4")`` makes ``u8[N, K/2]`` of ``q[N, K]``, once, for weights; `unpack` is the way
+    back. Where the array lies (NumPy, CuPy) the bytes do, too.
+
+    Args:
+        numbers: an array of whole numbers, from -8 to 7 for i4, from 0 to 15 for u4, of which
+            `axis` has an even size.
+        dtype: ``"i4"``, in two's complement, or ``"u4"``.
+        axis: along which two neighbours share a byte, the first in its low half.
+
+    Returns:
+        Half as many elements along the axis, uint8.
+
+    Raises:
+        DTypeError: another type, or numbers that are not whole.
+        ShapeError: no such axis, or one of odd size.
+        ArgumentError: numbers that four bits do not hold.
+    """
+    if dtype not in FOUR_BITS:
+        raise DTypeError(f"pack to {dtype!r}", nearest=f"Use {' or '.join(FOUR_BITS)}")
+    if isinstance(numbers, Traced) or not hasattr(numbers, "astype"):
+        raise DTypeError(
+            f"pack of {echo(numbers)}",
+            why="bytes are made of an array that is there, once, and passed to the function",
+            nearest="Pass a NumPy or CuPy array of integers; inside of functions there is unpack",
+        )
+    if numbers.dtype.kind not in "iu":
+        raise DTypeError(
+            f"pack of an array of {numbers.dtype}",
+            why="what is stored are whole numbers",
+            nearest='Round it first, as in np.rint(w / s).astype("int8")',
+        )
+    if not -numbers.ndim <= axis < numbers.ndim or numbers.shape[axis] % _TWO:
+        raise ShapeError(
+            f"pack of an array of shape {tuple(numbers.shape)} along axis {axis}",
+            why="two neighbours along the axis share a byte",
+            nearest="Name an axis of even size, or append a zero to each row",
+        )
+    least, most = _RANGE[dtype]
+    if numbers.size and not least <= int(numbers.min()) <= int(numbers.max()) <= most:
+        raise ArgumentError(
+            f"pack of numbers from {int(numbers.min())} to {int(numbers.max())}",
+            why=f"{dtype} holds {least} to {most}",
+            nearest=f"Clip them: numbers.clip({least}, {most})",
+        )
+    before = (slice(None),) * (axis % numbers.ndim)
+    wide = numbers.astype("int16")
+    low, high = (wide[(*before, slice(at, None, _TWO))] & 15 for at in range(_TWO))
+    return (low | high << 4).astype("uint8")
 
 
 def unpack(value: Any, dtype: str, axis: int = -1) -> Any:
