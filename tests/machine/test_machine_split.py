@@ -155,7 +155,7 @@ def test_errors_are_no_larger_than_those_of_f32(data: str, depth: int) -> None:
 CHANGES = {
     "the same parts": ("((over0) % 2)", "((over0) / 2)"),
     "a first part that is not rounded": ("= nearest_tf32(w_0)", "= w_0"),
-    "sums that are not added": ("sum[m][j][1] += inner[m][j][1]", "sum[m][j][1] = inner[m][j][1]"),
+    "sums that are not added": ("= sum[m][j][1] + inner[m][j][1]", "= inner[m][j][1]"),
     "two of three products": ("(3 * ((K + 31) / 32 * 32)", "(2 * ((K + 31) / 32 * 32)"),
 }
 
