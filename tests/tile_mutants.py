@@ -930,11 +930,6 @@ EQUIVALENT = (
         "registers of one thread, and memory that no barrier hands over",
     ),
     Equivalent(
-        ("wait_make_a -1 iteration(s)",),
-        ("cooperative, fragments",),
-        "one instruction covers the rows: the wait runs before the loop over them, not in it",
-    ),
-    Equivalent(
         ("multiplied after arrive_empty_ring", "arrive_empty_ring before multiplied"),
         ("cooperative, fragments",),
         "arrivals have a counter of their own, which goes up behind them",
