@@ -128,6 +128,29 @@ def gated_layer(x: Any, g: Any, w: Any, b: Any) -> Any:
     return pg.gelu(pg.rms_norm(x, g) @ w.T + b)
 
 
+def cross_entropy(x: Any, w: Any, target: Any) -> Any:
+    z = x @ w.T
+    return pg.logsumexp(z, axis=1) - np.take_along_axis(z, target[:, None], axis=1)[:, 0]
+
+
+def contrastive(x: Any, y: Any) -> Any:
+    """CLIP's loss of either side: the right partner of a row is the one of its own number."""
+    z = (x @ y.T) * 0.25
+    right = np.diagonal(z)
+    return pg.logsumexp(z, axis=1) - right, pg.logsumexp(z, axis=0) - right
+
+
+def standardised(x: Any, w: Any, g: Any, b: Any) -> Any:
+    """Batch norm of a layer in training, with what is kept of it."""
+    v = x @ w.T
+    normed = (v - np.mean(v, axis=0)) / np.sqrt(np.var(v, axis=0) + 1e-3)
+    return normed * g + b, np.mean(v, axis=0), np.var(v, axis=0, ddof=1)
+
+
+def score(x: Any, w: Any, b: Any, v: Any) -> Any:
+    return pg.gelu(x @ w.T + b) @ v
+
+
 TOKENS = {"M": 72, "N": 136, "K": 208}
 LARGE = {"M": 4096, "N": 4096, "K": 1024}
 HEADS = ("bf16[B,S,H,64]",) * 3
@@ -186,6 +209,18 @@ PROGRAMS: dict[str, Everyday] = {
     ),
     "a layer in f32": Everyday(
         gated_layer, ("f32[M,K]", "f32[K]", "f32[N,K]", "f32[N]"), LARGE, TOKENS
+    ),
+    "cross entropy": Everyday(
+        cross_entropy, ("bf16[M,K]", "bf16[N,K]", "s32[M]"), LARGE | {"N": 50304}, TOKENS
+    ),
+    "CLIP": Everyday(
+        contrastive, ("bf16[M,K]", "bf16[M,K]"), {"M": 4096, "K": 512}, {"M": 72, "K": 64}
+    ),
+    "batch norm": Everyday(
+        standardised, ("bf16[M,K]", "bf16[N,K]", "f32[N]", "f32[N]"), LARGE, TOKENS
+    ),
+    "a number a row": Everyday(
+        score, ("bf16[M,K]", "bf16[N,K]", "f32[N]", "f32[N]"), LARGE, TOKENS
     ),
     "cosine, then norm": Everyday(
         cosine_then_norm, ("bf16[M,K]", "bf16[N,K]"), {"M": 8192, "N": 1024, "K": 512}, TOKENS

@@ -112,8 +112,11 @@ def einsum(trace: Trace, subscripts: object, *values: Any) -> Node:
         given[at] = step.output, _pair(trace, (one, other), step.output, (left, right), named)
     own, node = given.popitem()[1]
     gone = [label for label in own if label not in output]
-    if gone:
+    if gone and not _has_product(node):
         raise only_one(gone[0], describe(node), where)
+    if gone:  # of what a product makes: a fold
+        node = folded(trace, node, "sum", tuple(map(own.index, gone)), False)
+        own = tuple(label for label in own if label in output)
     return trace.view(node, [own.index(label) for label in output])
 
 

@@ -20,6 +20,8 @@ X, W, R = Tensor("x", BF16, ("M", "K")), Tensor("w", BF16, ("N", "K")), Tensor("
 STACK = Tensor("x", BF16, ("B", "M", "K")), Tensor("w", BF16, ("B", "K", "N"))
 SIZES = {"M": 5, "N": 6, "K": 8, "B": 2, "L": 4}
 PLACES = Tensor("t", S32, ("M",))
+# NumPy has them from 2.2 on.
+MATVEC, VECMAT = getattr(np, "matvec", pg.matvec), getattr(np, "vecmat", pg.vecmat)
 
 
 def arrays_for(tensors, seed=5):
@@ -155,9 +157,9 @@ def test_products_of_vectors_are_numpys():
                         np.linalg.tensordot(x, w, axes=(1, 1)),
                         x @ w.T + np.outer(x[:, 0], w[:, 1]),
                         x @ w.T + np.linalg.outer(x[:, 0], w[:, 1])), fixed)  # fmt: skip
-    agree(lambda x, b: np.matvec(x, b), (fixed[0], Tensor("b", BF16, (8,))))
-    agree(lambda x, w: np.matvec(x, w), (STACK[0], Tensor("w", BF16, ("B", "K"))))
-    agree(lambda w, b: np.vecmat(b, w.T), (fixed[1], Tensor("b", BF16, (8,))))
+    agree(lambda x, b: MATVEC(x, b), (fixed[0], Tensor("b", BF16, (8,))))
+    agree(lambda x, w: MATVEC(x, w), (STACK[0], Tensor("w", BF16, ("B", "K"))))
+    agree(lambda w, b: VECMAT(b, w.T), (fixed[1], Tensor("b", BF16, (8,))))
 
 
 def test_a_vector_behind_a_product_is_a_fold():
@@ -166,10 +168,16 @@ def test_a_vector_behind_a_product_is_a_fold():
     for function in (
         lambda x, w, b: pg.relu(x @ w.T) @ b,
         lambda x, w, b: np.einsum("mn,n->m", pg.relu(x @ w.T), b),
-        lambda x, w, b: np.matvec(pg.relu(x @ w.T), b),
+        lambda x, w, b: MATVEC(pg.relu(x @ w.T), b),
     ):
         made = agree(function, (X, W, vector))
         assert len(made.contractions) == len(made.folds) == 1
+
+
+@pytest.mark.parametrize("text", ["ij->i", "ij->", "...j->...", "ji->i"])
+def test_an_einsum_of_what_a_product_makes_is_a_fold(text):
+    made = agree(lambda x, w: np.einsum(text, x @ w.T))
+    assert len(made.folds) == 1
 
 
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 3e38, -2.5], np.float32)
@@ -249,10 +257,12 @@ def test_arrays_are_numpys_own():
     for name, given in {
         "var": (1,), "std": (None,), "ptp": (0,), "count_nonzero": (1,), "average": (1,),
         "trace": (), "diagonal": (1,), "nan_to_num": (), "inner": (v,), "vdot": (v,),
-        "outer": (v,), "vecdot": (v,), "matvec": (v[0],),
+        "outer": (v,), "vecdot": (v,),
     }.items():  # fmt: skip
         np.testing.assert_array_equal(getattr(pg, name)(v, *given), getattr(np, name)(v, *given))
     np.testing.assert_array_equal(pg.norm(v, 1, 0), np.linalg.norm(v, 1, 0))
+    np.testing.assert_array_equal(pg.matvec(v, v[0]), v @ v[0])
+    np.testing.assert_array_equal(pg.vecmat(v[:, 0], v), v[:, 0] @ v)
     assert pg.log_softmax(v).sum() < 0
 
 
