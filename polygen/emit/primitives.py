@@ -239,11 +239,8 @@ COMPOSITES: dict[str, Emitted] = {
     # One form: what a coarse logarithm is off by shows where the sum is next to 0.
     "logaddexp": Emitted(
         "logaddexp({0}, {1})",
-        "logaddexp({0}, {1})",
         helpers=_LOGARITHM_OF_SUM,
-        fast_helpers=_LOGARITHM_OF_SUM,
         error=(2.0**-22, 2.0**-22),
-        fast_error=(2.0**-22, 2.0**-22),
     ),
     "gelu_tanh": Emitted(
         "gelu_tanh({0})",

@@ -83,8 +83,7 @@ def pack(numbers: Any, dtype: str, axis: int = -1) -> Any:
         ShapeError: no such axis, or one of odd size.
         ArgumentError: numbers that four bits do not hold.
     """
-    if dtype not in FOUR_BITS:
-        raise DTypeError(f"pack to {dtype!r}", nearest=f"Use {' or '.join(FOUR_BITS)}")
+    _require_four_bits("pack", dtype)
     if isinstance(numbers, Traced) or not hasattr(numbers, "astype"):
         raise DTypeError(
             f"pack of {echo(numbers)}",
@@ -135,8 +134,7 @@ def unpack(value: Any, dtype: str, axis: int = -1) -> Any:
         DTypeError: another type, or elements that are no bytes.
         ShapeError: no such axis, or one whose size has no number.
     """
-    if dtype not in FOUR_BITS:
-        raise DTypeError(f"unpack to {dtype!r}", nearest=f"Use {' or '.join(FOUR_BITS)}")
+    _require_four_bits("unpack", dtype)
     if isinstance(value, Traced) and value.dtype != U8:
         raise DTypeError(
             f"unpack of {describe(value.node)}, which is {value.dtype}",
@@ -149,3 +147,8 @@ def unpack(value: Any, dtype: str, axis: int = -1) -> Any:
         return both.apply(f"nibble_{dtype}", both, place)
     found = (nibble_i4 if dtype == "i4" else nibble_u4)(both, place)
     return np.asarray(found).view(type(place))
+
+
+def _require_four_bits(what: str, dtype: str) -> None:
+    if dtype not in FOUR_BITS:
+        raise DTypeError(f"{what} to {dtype!r}", nearest=f"Use {' or '.join(FOUR_BITS)}")

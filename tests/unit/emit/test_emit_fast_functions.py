@@ -17,9 +17,7 @@ from polygen.emit.functions import expression
 from polygen.emit.primitives import COMPOSITES, PRIMITIVES
 from polygen.frontend.functions import INTERNAL, TABLE
 
-FAST = sorted(
-    name for name, e in {**PRIMITIVES, **COMPOSITES}.items() if e.fast and e.fast != e.accurate
-)
+FAST = sorted(name for name, e in {**PRIMITIVES, **COMPOSITES}.items() if e.fast)
 STORED = [name for name in FAST if name not in INTERNAL]  # others become exponents alone
 BRANCHES = {"sin", "cos", "tan"}  # large angles are reduced on a path of their own
 LIMITS = np.finfo(np.float32)
