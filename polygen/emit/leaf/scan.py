@@ -172,10 +172,11 @@ def _tile(plan: KernelPlan, scan: Scan) -> list[str]:
 
 
 def _over_rows(plan: KernelPlan, scan: Scan, *lines: str) -> list[str]:
+    by_row = any("first_row" in line for line in lines)
     return [
         _UNROLL,
         f"for (int m = 0; m < {plan.tiles.atoms[0]}; ++m) {{",
-        f"  const int first_row = {scan.first_row};",
+        *([f"  const int first_row = {scan.first_row};"] if by_row else []),
         *(_in(line) for line in lines),
         "}",
     ]

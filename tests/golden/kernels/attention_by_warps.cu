@@ -353,7 +353,6 @@ pg_attention_by_warps(const unsigned short* __restrict__ q_, const unsigned shor
     const bool whole = k * 64 + 64 <= keys;
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
-      const int first_row = b_m * 128 + w_m * 32 + m * 16 + (lane / 4);
       float now[2][2] = {{__int_as_float(0xff800000), __int_as_float(0xff800000)}, {__int_as_float(0xff800000), __int_as_float(0xff800000)}};
       if (whole) {
 #pragma unroll
@@ -460,7 +459,6 @@ pg_attention_by_warps(const unsigned short* __restrict__ q_, const unsigned shor
     const bool whole = k * 64 + 64 <= keys;
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
-      const int first_row = b_m * 128 + w_m * 32 + m * 16 + (lane / 4);
       const float reference[2] = {state_w0[m][0] == __int_as_float(0xff800000) ? 0.0f : state_w0[m][0], state_w0[m][1] == __int_as_float(0xff800000) ? 0.0f : state_w0[m][1]};
       float part_v5[2][2] = {{(-0.0f), (-0.0f)}, {(-0.0f), (-0.0f)}};
       if (whole) {

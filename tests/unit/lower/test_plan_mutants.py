@@ -54,6 +54,7 @@ EQUIVALENT = {
     ("Share", "end"): "likewise",
     ("Share", "step"): "of threads that have one piece each",
     ("Visits", "column"): "the number of a visit, modulo what it is less than",
+    ("WordShift", "bit"): "with a bit more, which no shift by whole elements has",
     ("Epilogue", "fixed_column"): "what is the same in every pass is read again",
 }
 
