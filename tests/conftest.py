@@ -1,7 +1,8 @@
 """Tests marked ``gpu`` are skipped where there is no GPU to run on.
 
 Of those marked ``sample(n)`` one case in n runs, always the same; with POLYGEN_SAMPLE=all, all do.
-Of those marked ``slow`` one in POLYGEN_SLOW_SHARE runs, always the same; all do without it.
+Of those marked ``slow`` one in POLYGEN_SLOW_SHARE runs, whose name decides, so that other tests may
+come and go; all do without it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import gc
 import os
 from collections import Counter
 from collections.abc import Iterator
-from itertools import count
+from zlib import crc32
 
 import progress
 import pytest
@@ -65,8 +66,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if os.environ.get("POLYGEN_SAMPLE") != "all":
         items[:], left_out = _sampled(items)
         config.hook.pytest_deselected(items=left_out)
-    share, slow = int(os.environ.get("POLYGEN_SLOW_SHARE", "1")), count()
-    left_out = [one for one in items if one.get_closest_marker("slow") and next(slow) % share]
+    share = int(os.environ.get("POLYGEN_SLOW_SHARE", "1"))
+    slow = (one for one in items if one.get_closest_marker("slow"))
+    left_out = [one for one in slow if crc32(one.nodeid.encode()) % share]
     if left_out:
         gone = set(left_out)
         items[:] = [one for one in items if one not in gone]
