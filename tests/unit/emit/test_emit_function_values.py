@@ -159,7 +159,7 @@ def test_records_are_those_of_functions():
             absolute, relative = recorded_error(name, None, fast)
             assert 0 <= absolute <= 2.0**-21 and 2.0**-24 <= relative <= 2.0**-15
     for name, entry in COMPOSITES.items():
-        assert recorded_error(name, None, True) == entry.fast_error
+        assert recorded_error(name, None, True) == (entry.fast_error if entry.fast else entry.error)
         assert recorded_error(name, None, False) == entry.error != PRIMITIVES["add"].error
     assert recorded_error("log1p", None, True) == PRIMITIVES["log1p"].error
 
