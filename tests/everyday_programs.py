@@ -51,6 +51,13 @@ def rotary(x: Any, w: Any, cos: Any, sin: Any) -> Any:
     return np.concatenate([a * c - b * s, b * c + a * s], axis=-1)
 
 
+def normed_rotary(x: Any, w: Any, g: Any, cos: Any, sin: Any) -> Any:
+    """Heads with a norm each, whose halves are turned: queries of today's language models."""
+    q = pg.rms_norm((x @ w.T).reshape(-1, 4, 64), g)
+    a, b, cos, sin = q[..., :32], q[..., 32:], cos[:, None], sin[:, None]
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).swapaxes(0, 1)
+
+
 def interleaved_rotary(x: Any, w: Any, cos: Any, sin: Any) -> Any:
     q = (x @ w.T).reshape(-1, 8, 16, 2)
     a, b = q[..., 0], q[..., 1]
@@ -165,6 +172,10 @@ PROGRAMS: dict[str, Everyday] = {
     "SimCLR": Everyday(simclr, ("bf16[M,K]",), LARGE, {"M": 40, "K": 64}),
     "rotary": Everyday(
         rotary, ("bf16[M,K]", "bf16[256,K]", "f32[M,32]", "f32[M,32]"), LARGE, TOKENS
+    ),
+    "rotary of normed heads": Everyday(
+        normed_rotary, ("bf16[M,K]", "bf16[256,K]", "bf16[64]", "f32[M,32]", "f32[M,32]"),
+        LARGE, TOKENS,
     ),
     "interleaved rotary": Everyday(
         interleaved_rotary, ("bf16[M,K]", "bf16[256,K]", "f32[M,16]", "f32[M,16]"), LARGE, TOKENS

@@ -28,9 +28,11 @@ from polygen.frontend.grouping import ends_of, in_groups
 from polygen.frontend.iterators import Iterators
 from polygen.frontend.nodes import Node, ProductNode, walk
 from polygen.frontend.packed import stored, taken_apart
+from polygen.frontend.part_folds import folded_by_parts
 from polygen.frontend.program import Program, Tensor
 from polygen.frontend.scattering import require_returned, require_unread
 from polygen.frontend.shapes import check_tensor
+from polygen.frontend.split_folds import split_where_folded
 from polygen.frontend.statements import Builder
 from polygen.frontend.trace import Trace
 from polygen.frontend.traced import Traced
@@ -85,6 +87,7 @@ def build_program(
     builder = Builder(_prefix("v", given), Iterators(names), acc_dtype)
     stores = {one.target: one for one in trace.assigned}
     values = [stores[root].value if root in stores else root for root in roots]
+    values = folded_by_parts(trace, split_where_folded(trace, values))
     nodes = (node for value in values for node in walk(value, products=False))
     beside = any(isinstance(node, ProductNode) for node in nodes)
     for position, value in enumerate(values):
@@ -92,10 +95,10 @@ def build_program(
     builder.contract(trace.positions())
     output = _prefix("y", given)
     outputs = tuple(
-        builder.assigned(stores[root], dtype)
+        builder.assigned(replace(stores[root], value=value), dtype)
         if root in stores
-        else builder.output(f"{output}{position}", root, dtype)
-        for position, (root, dtype) in enumerate(zip(roots, wanted, strict=True))
+        else builder.output(f"{output}{position}", value, dtype)
+        for position, (root, value, dtype) in enumerate(zip(roots, values, wanted, strict=True))
     )
     statements = tuple(builder.statements)
     require_unread(trace.assigned, statements)

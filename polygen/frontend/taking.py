@@ -27,6 +27,7 @@ from polygen.frontend.nodes import (
     Node,
     ProductNode,
     Reach,
+    ViewNode,
     reach_of,
     walk,
 )
@@ -73,6 +74,23 @@ def takes_part(node: Node, reaches: Sequence[Reach], dims: Sequence[Dim]) -> boo
     return some and len({*met}) == len(met) and _of_products(node)
 
 
+def split_axes(view: ViewNode) -> dict[int, tuple[Digit, ...]]:
+    """The axes of a value of products that a view splits, and the digits that they become.
+
+    None, where another axis of the value is read in a way that its operands could not be.
+    """
+    every = [axis for one in view.reaches for axis in one.met]
+    inside = all(map(_in_steps, view.reaches)) and len({*every}) == len(every)
+    if not inside or not _of_products(view.source):
+        return {}
+    terms = ((axis, _slowest_first(one)) for axis, one in enumerate(view.reaches))
+    return {axis: digits for axis, digits in terms if len(digits) > 1}
+
+
+def _slowest_first(reach: Reach) -> tuple[Digit, ...]:
+    return tuple(sorted(reach.whole.terms, key=lambda term: -abs(term.scale)))
+
+
 def _in_steps(reach: Reach) -> bool:
     """Whether an axis is read at steps of the view's axes, inside of it."""
     if reach.rows is not None or reach.whole.padded:
@@ -108,7 +126,7 @@ def taken(trace: Trace, node: Node, reaches: Sequence[Reach], dims: Sequence[Dim
     own: list[Taken] = []
     back: list[Reach] = []
     for reach in reaches:
-        terms = sorted(reach.whole.terms, key=lambda term: -abs(term.scale))
+        terms = _slowest_first(reach)
         steps = tuple((term.scale, dims[int(term.of)]) for term in terms) or ((1, 1),)
         own.append(Taken(reach.whole.offset, steps))
         back += [Reach(int(term.of)) for term in terms] or [Reach(None)]

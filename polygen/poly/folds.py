@@ -127,6 +127,7 @@ class _Splitting:
         for statement in self.program.statements:
             self.along[statement.name] = self.places.add(statement)
             self._place(statement)
+        self._require_one_launch()
         outputs = {one.write.name for one in self.after}
         rows, keep, stored = self._rows()
         done = outputs | {name for one in rows for name in one.outputs}
@@ -143,6 +144,30 @@ class _Splitting:
             rows,
             keep,
         )
+
+    def _require_one_launch(self) -> None:
+        """Refuse outputs whose parts are stored by different launches, or are results of folds."""
+        program, stored = self.program, dict[str, list[str]]()
+        writes = [("the kernel", one) for one in self.main]
+        writes += [("the launch that follows", one) for one in self.after]
+        for own, statements in self.after_rows.items():
+            rows = ", ".join(str(self.places.axes[at]) for at in own)
+            writes += [(f"the launch that follows, of rows over {rows}", one) for one in statements]
+        for who, one in writes:
+            if one.write.name in {tensor.name for tensor in program.outputs}:
+                stored.setdefault(one.write.name, []).append(who)
+        together = {one.write.name for one in self.after}
+        for name, every in stored.items():
+            if len(set(every)) > 1 or (name in together and len(every) > 1):
+                what = "results of folds" if name in together else "elements that use them"
+                raise UnsupportedProgram(
+                    f"{name} has parts: {what}, behind one another or beside others",
+                    where=f"{program.name}, {name}",
+                    why=f"its parts are stored by {' and '.join(dict.fromkeys(every))}"
+                    if len(set(every)) > 1
+                    else "whoever has a result stores it in an array of its own",
+                    nearest="Return the parts, and put them behind one another outside",
+                )
 
     def _place(self, statement: Statement) -> None:
         """Decide where one statement runs."""

@@ -78,6 +78,9 @@ class _Covering:
     def __init__(self, program: Program, behind: Split) -> None:
         self.program, self.behind = program, behind
         self.writers = {s.write.name: s for s in program.statements}
+        self.pointwise: dict[str, list[Pointwise]] = {}  # per value; of a joined output several
+        for one in program.pointwise:
+            self.pointwise.setdefault(one.write.name, []).append(one)
         self.places = Places(program)
         self.along = {s.name: self.places.add(s) for s in program.statements}
         self.late = {s.name for rows in behind.rows for s in rows.statements}
@@ -201,10 +204,10 @@ class _Covering:
         stack = list(wanted)
         while stack:
             name = stack.pop()
-            writer = self.writers.get(name)
-            if isinstance(writer, Pointwise) and name not in found and name != held:
+            by = self.pointwise.get(name)
+            if by is not None and name not in found and name != held:
                 found.add(name)
-                stack += [a.name for a in writer.reads]
+                stack += [a.name for writer in by for a in writer.reads]
         pointwise = self.program.pointwise
         return [s for s in pointwise if s.write.name in found]
 

@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reshape_samples import PROGRAMS, QUICK, SIZES, SLOW, WAYS
+from reshape_samples import PROGRAMS, QUICK, SIZES, SLOW, WAYS, schedule_of
 
 import polygen as pg
 from polygen.hardware.device import device
 from polygen.runtime.environment import current_arch
-from polygen.schedule.load import load_schedule, schedules_folder
 
 pytestmark = pytest.mark.gpu
 
@@ -25,14 +24,14 @@ def _array(tensor: Any, sizes: dict[str, int], rng: np.random.Generator) -> Any:
 def test_reshapes_are_exact(name: str, way: str) -> None:
     torch = pytest.importorskip("torch")
     function, signature = PROGRAMS[name]
-    arch, schedule = WAYS[way]
+    arch, _ = WAYS[way]
     if arch == "sm_90a" and not device(current_arch() or "sm_80").has("wgmma"):
         pytest.skip("needs warpgroup instructions")
     fused = pg.fuse(function, name="reshaped")
     program = fused.program(*signature)
     sizes = {dim: SIZES[dim] for dim in program.sizes}
-    found = load_schedule(schedules_folder() / arch / f"{schedule}.toml")
-    kernel = fused.compile(*signature, arch=str(current_arch()), sizes=sizes, schedule=found)
+    own = str(current_arch())
+    kernel = fused.compile(*signature, arch=own, sizes=sizes, schedule=schedule_of(way))
     rng = np.random.default_rng(0)
     given = [_array(tensor, sizes, rng) for tensor in program.inputs]
     wanted = fused.reference(*given)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from reshape_samples import PROGRAMS, QUICK, SIZES, SLOW, WAYS, heads
+from reshape_samples import PROGRAMS, QUICK, SIZES, SLOW, WAYS, heads, schedule_of
 
 import polygen as pg
 from polygen.errors import ScheduleError, VerifyError
@@ -17,11 +17,11 @@ from polygen.schedule.load import load_schedule, schedules_folder
 
 def checked(name, way):
     function, signature = PROGRAMS[name]
-    arch, schedule = WAYS[way]
-    schedule = load_schedule(schedules_folder() / arch / f"{schedule}.toml")
+    arch, _ = WAYS[way]
     fused = pg.fuse(function, name="reshaped")
     sizes = {dim: SIZES[dim] for dim in fused.program(*signature).sizes}
-    report = fused.compile(*signature, arch=arch, sizes=sizes, schedule=schedule).check(sizes)
+    kernel = fused.compile(*signature, arch=arch, sizes=sizes, schedule=schedule_of(way))
+    report = kernel.check(sizes)
     assert report.ok, str(report)
     assert report.comparison == "equal to NumPy, bit for bit"
 

@@ -5,7 +5,8 @@ What a walk needs of the kernel's values is computed again, from what the kernel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from dataclasses import replace
 
 from polygen.emit.ctext import PointwiseWriter
 from polygen.emit.doubles import rounding_of
@@ -83,9 +84,10 @@ def walk_lines(plan: KernelPlan, work: Walk) -> tuple[list[str], list[str]]:
     keeps = {one.value: one for one in split_of(plan).kept}
     names = {value: known(value) for value in work.known}
     wanted = [a.name for one in folds for a in one.reads] if folds else list(rows.outputs)
-    own = [one for one in rows.statements if isinstance(one, Pointwise)]
-    statements = needed(own, wanted, set(names))
-    outputs = {} if folds else {name: result_variable(name) for name in rows.outputs}
+    pointwise = [one for one in rows.statements if isinstance(one, Pointwise)]
+    statements = needed(pointwise, wanted, set(names))
+    writes = [] if folds else _writes(statements, rows.outputs)
+    outputs = {own: result_variable(own) for own, _ in writes}
     made = [tensor for tensor in plan.program.inputs if tensor.name in rows.outputs]
     fast = short_beside_folds(plan, statements, bool(folds), made)
     real = real_of(plan)
@@ -111,8 +113,10 @@ def walk_lines(plan: KernelPlan, work: Walk) -> tuple[list[str], list[str]]:
                 stored_there = words.read(tensor, access.index, reads[access], constant=True)
                 value = f"from_{epilogue_type(tensor)}({stored_there})"
                 lines.append(f"const {real} {reads[access]} = {value};")
+    written = {one.name: own for own, one in writes}
     for one in statements:
-        writer.statement(computed(one, writer, reads))
+        made_of = computed(one, writer, reads)
+        writer.statement(replace(made_of, result=written.get(one.name, made_of.result)))
     lines += writer.lines
     ends = []
     for fold in folds:
@@ -120,12 +124,23 @@ def walk_lines(plan: KernelPlan, work: Walk) -> tuple[list[str], list[str]]:
         terms = [f"rounded({one})" for one in _terms(fold, writer, reads)]
         held = Held(fold.write.name, fold.function)
         ends.append(appended(fold.function, held.names, terms))
-    for name, value in outputs.items():
-        index = next(s.write.index for s in statements if s.write.name == name)
-        ends.append(words.write(tensors[name], index, value))
+    for own, one in writes:
+        ends.append(words.write(tensors[one.write.name], one.write.index, outputs[own]))
     helpers = [*writer.helpers, *([rounding_of(real)] if folds else [])]
     helpers = helpers if work.wide == 1 else ["word_of", *helpers]
     return words.around(lines, ends), helpers
+
+
+def _writes(
+    statements: Sequence[Pointwise], outputs: Container[str]
+) -> list[tuple[str, Pointwise]]:
+    """The statements that write outputs, each under a name of its own: parts of one are several."""
+    found: dict[str, Pointwise] = {}
+    for one in statements:
+        name = one.write.name
+        if name in outputs:
+            found[f"{name}_{len(found)}" if name in found else name] = one
+    return list(found.items())
 
 
 class _Words:
