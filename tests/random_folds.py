@@ -87,6 +87,9 @@ def row_program(seed: int, largest: int = 1500, *, roles: bool = False) -> Rando
         outputs.append(f"{name}({of.format(f'({value})')}, axis={rng.choice([axis, '0'])})")
         if "(" in axis:
             outputs[-1] = outputs[-1][:-1] + ", keepdims=True)"
+    if rng.random() < 0.3:  # put together: every part has a statement of its own
+        other = rng.choice(ROWS).format(v=value, a=axis)
+        outputs[0] = f"stack([{used}, {other}], axis={rng.choice([0, -1])})"
     expression = outputs[0] if len(outputs) == 1 else f"({', '.join(outputs)})"
     return replace(case, seed=seed, expression=expression, out_dtype=None, with_roles=roles)
 
