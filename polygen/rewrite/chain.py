@@ -47,6 +47,7 @@ from polygen.rewrite.positive_factors import factors_behind_folds
 from polygen.rewrite.separation import Factor, correction, separated
 from polygen.rewrite.simplify import (
     Fresh,
+    alike_in_rows,
     each_once,
     log_sums_in_parts,
     sums_as_values,
@@ -223,7 +224,10 @@ class _Rewriting(TwoPrograms):
         statements, count = log_sums_in_parts(self.program.statements, self.fresh)
         if count:
             self.steps.append("logsumexp(x) = m + log(sum of exp(x - m)), for any m: m = max of x")
-        statements, steps = factors_behind_folds(each_once(statements, self.outputs), self.fresh)
+        statements = each_once(statements, self.outputs)
+        rank = len(self.operand.index)
+        statements, self.alike = alike_in_rows(statements, self.outputs, rank)
+        statements, steps = factors_behind_folds(statements, self.fresh)
         self.steps += steps
         for product in self.firsts():
             statements = sums_as_values(statements, product, self.operand.name, self.fresh)

@@ -1,10 +1,13 @@
-"""Two small rewrites that make folds comparable: log-sum-exp in parts, equal statements once.
+"""Small rewrites that make folds comparable: log-sum-exp in parts, equal statements once.
 
     logsumexp over j of x[i,j]   ->   m[i] = max over j of x[i,j]
                                       l[i] = sum over j of exp(x[i,j] - m[i])
                                       m[i] + log(l[i])
 
 It holds for whatever stands for m: exp(m) leaves the sum and comes back as a term.
+
+A value that is the same for all keys of a row, as ``1 + l[i]`` in ``x[i,j] / (1 + l[i])``, is one
+of the row.
 """
 
 from __future__ import annotations
@@ -13,7 +16,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from polygen.frontend.dtypes import F32, DType
-from polygen.frontend.program import Access, Argument, Contraction, Fold, Pointwise, Statement
+from polygen.frontend.program import (
+    Access,
+    Argument,
+    Constant,
+    Contraction,
+    Fold,
+    Pointwise,
+    Statement,
+)
 
 
 class Fresh:
@@ -82,6 +93,47 @@ def each_once(statements: Sequence[Statement], outputs: Sequence[str]) -> list[S
                 continue
         found.append(one)
     return found
+
+
+def alike_in_rows(
+    statements: Sequence[Statement], outputs: Sequence[str], rank: int
+) -> tuple[list[Statement], set[str]]:
+    """Values of pointwise work that are the same for all keys of a row, as values of the row.
+
+    Which ones they are is returned beside the statements.
+
+    Args:
+        statements: of a program.
+        outputs: what stays as it is.
+        rank: axes of what has a row and a key, the last one.
+    """
+    others = {a.name for s in statements if not isinstance(s, Pointwise) for a in s.reads}
+    kept = {*others, *outputs}
+    rows: set[str] = set()
+    found: list[Statement] = []
+    for one in statements:
+        if not isinstance(one, Pointwise):
+            found.append(one)
+            continue
+        args = tuple(
+            replace(arg, index=arg.index[:-1])
+            if isinstance(arg, Access) and arg.name in rows
+            else arg
+            for arg in one.args
+        )
+        made, own = replace(one, args=args), one.write.index
+        read = {iterator for arg in args for iterator in _iterators(arg)}
+        if len(own) == rank and one.write.name not in kept and own[-1] not in read and read:
+            rows.add(one.write.name)
+            domain = tuple(item for item in one.domain if item[0] != own[-1])
+            made = replace(made, domain=domain, write=replace(one.write, index=own[:-1]))
+        found.append(made)
+    return found, rows
+
+
+def _iterators(arg: Argument) -> tuple[str, ...]:
+    """The iterators that an argument depends on."""
+    return () if isinstance(arg, Constant) else arg.iterators
 
 
 def _reading(one: Statement, renamed: dict[str, str]) -> Statement:

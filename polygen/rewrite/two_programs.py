@@ -41,6 +41,7 @@ class TwoPrograms:
         extents: of these.
         keys: how many there are.
         outputs: names of the whole program's.
+        alike: values that were written at every key, and are the same for all of a row.
     """
 
     program: Program
@@ -53,6 +54,7 @@ class TwoPrograms:
     extents: tuple[Dim, ...]
     keys: Dim
     outputs: list[str]
+    alike: set[str]
 
     def other(self) -> Access:
         """The operand of the second product that is an argument."""
@@ -185,6 +187,8 @@ class TwoPrograms:
         """Whether a statement has one value a row."""
         if not isinstance(one, Pointwise) or len(set(one.write.iterators)) != len(self.rows):
             return False
+        if one.write.name in self.alike:
+            return True
         return self.values.depends(one.write, [fold.write.name for fold in self.folds])
 
     def _lift(

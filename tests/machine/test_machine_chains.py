@@ -13,6 +13,7 @@ from chain_samples import bf16, few_rows
 from chain_samples import run as _run
 
 import polygen as pg
+from polygen.check import operands_off
 
 
 def softmax(q, k, v):
@@ -192,6 +193,49 @@ def test_no_folds_between() -> None:
     signature = ("bf16[M,64]", "bf16[64,R]", "bf16[R,64]")
     _run(lambda x, a, b: pg.gelu(x @ a) @ b, signature, arrays)
     _run(lambda x, a, b: pg.sigmoid(x @ a) @ b, signature, arrays)
+
+
+def _off_by_one(q, k, v):
+    """Softmax that may attend to nothing: a score of 0 beside all others."""
+    s = q @ k.mT
+    m = np.maximum(np.max(s, axis=-1, keepdims=True), 0)
+    e = np.exp(s - m)
+    return (e / (np.exp(-m) + np.sum(e, axis=-1, keepdims=True))) @ v
+
+
+def _sink_of_a_head(q, k, v, sink):
+    e = np.exp((q @ k.mT) * 0.125)
+    return (e / (np.exp(sink[:, None, None]) + np.sum(e, axis=-1, keepdims=True))) @ v
+
+
+def _gated_by_its_sink(q, k, v, sink):
+    """The same, however large scores are: what the sink leaves is a gate of the row."""
+    s = (q @ k.mT) * 0.125
+    return (pg.softmax(s) @ v) * pg.sigmoid(pg.logsumexp(s, axis=-1) - sink[:, None])[..., None]
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
+@pytest.mark.parametrize("function", [_off_by_one, _sink_of_a_head, _gated_by_its_sink])
+def test_what_is_made_of_a_row_divides_it(function, arch):
+    """Work on states at every key is work of the row, and leaves the second product."""
+    sides = ("bf16[B,H,S,64]", "bf16[B,H,T,64]", "bf16[B,H,T,64]")
+    signature = sides if function is _off_by_one else (*sides, "f32[H]")
+    sizes = {"B": 1, "H": 2, "S": 40, "T": 72}
+    kernel = pg.fuse(function, name="sink").compile(*signature, arch=arch, sizes=sizes)
+    report = kernel.check(sizes)
+    assert report.ok, str(report)
+
+
+def test_results_of_32_bits_are_judged_by_what_is_rounded_between_products():
+    """Weights are rounded before a row's sum divides them: within a share of all terms."""
+
+    def wide(q, k, v):
+        return softmax(q, k, v).astype("f32")
+
+    kernel = pg.fuse(wide).compile("bf16[S,64]", "bf16[T,64]", "bf16[T,64]", arch="sm_80")
+    report = kernel.check({"S": 40, "T": 72})
+    assert report.ok, str(report)
+    assert operands_off(kernel.program) == 2.0**-7
 
 
 def test_sinks_and_gates() -> None:
