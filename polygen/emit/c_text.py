@@ -38,7 +38,7 @@ from polygen.emit.text_parts import (
     scope,
     two,
 )
-from polygen.emit.text_values import WIDTHS, Pointer, as_float, mixed, negated, token
+from polygen.emit.text_values import Pointer, as_float, mixed, negated, token, width_of
 from polygen.errors import UndecidedText, VerifyError
 
 
@@ -121,7 +121,8 @@ class _Reader:
             return self._leave(self.next())
         if self.taken("asm"):
             return self._instruction()
-        found = self._declaration() if self.now in TYPES else self._expressions()
+        declares = self.now in TYPES or self.kind == "words"
+        found = self._declaration() if declares else self._expressions()
         self.need(";")
         return found
 
@@ -254,7 +255,7 @@ class _Reader:
         return function(tuple(parameters), block(tuple(inside)))
 
     def _type(self) -> str:
-        words = []
+        words = [self.next()] if self.kind == "words" else []
         while self.now in TYPES:
             words.append(self.next())
         if self.now == "*":
@@ -375,7 +376,7 @@ class _Reader:
             arguments.append(self.value())
             self.taken(",")
         if name == "reinterpret_cast":
-            width, of = WIDTHS.get(template.removeprefix("const ").rstrip("*")), arguments[0]
+            width, of = width_of(template.removeprefix("const ").rstrip("*")), arguments[0]
             if width is None:
                 raise self.refused()
             real = "float" in template

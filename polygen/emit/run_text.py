@@ -32,6 +32,7 @@ from polygen.emit.text_values import (
     mixed,
     of_each,
     token,
+    word_of,
 )
 from polygen.errors import UndecidedText, VerifyError
 
@@ -273,8 +274,11 @@ class Name:
         if self.name in state.names:
             return state.names[self.name]
         of, _, part = self.name.rpartition(".")
-        if of and isinstance(state.names.get(of), Part):
-            return state.names[of].parts[part]
+        whole = state.names.get(of)
+        if isinstance(whole, Part):
+            return whole.parts[part]
+        if isinstance(whole, Register) and part == "of":
+            return whole  # of a word
         raise UndecidedText(f"nothing is called {self.name} here")
 
 
@@ -312,6 +316,9 @@ def choose(condition: Any, first: Any, second: Any, state: State) -> Any:
 # --- statements ----------------------------------------------------------------------------------
 def declare(kind: str, name: str, dims: tuple[Any, ...], given: Any, state: State) -> None:
     """A variable, or an array in registers; what is in these before is known as its name[]."""
+    word = word_of(kind)
+    if word is not None:
+        dims = (*dims, Constant(word[1]))
     if not dims:
         state.declared(name, _first_value(kind, name, given, state))
         return
@@ -360,11 +367,11 @@ def assign(
         given = [Argument(state, Constant(one)) for one in arguments]
         state.call(Called(state, "store", (), given))
         return
-    if isinstance(found, Register) and found.kind in LETTERS and len(found.dims) == 1:
-        for number, letter in enumerate(LETTERS[found.kind]):
-            word = Register(found.base, found.at + number, ())
-            value = made.parts[letter] if isinstance(made, Part) else made
-            assign(Constant(word), "", Constant(value), state)
+    for number, part in enumerate(parts := _parts(found)):
+        word = Register(found.base, found.at + number, ())
+        own = made.parts[part] if isinstance(made, Part) else made
+        assign(Constant(word), "", Constant(own), state)
+    if parts:
         return
     if not isinstance(found, Register) or found.dims:
         raise UndecidedText("this cannot be written")
@@ -375,6 +382,13 @@ def assign(
         found.base[at[who], who] = np.broadcast_to(made, (state.threads,))[who]
     else:
         found.base[at] = made if state.mask is True else np.where(state.mask, made, found.base[at])
+
+
+def _parts(found: Any) -> Sequence[Any]:
+    """What is in registers that are one value: letters, or the numbers of a word's elements."""
+    if not isinstance(found, Register) or len(found.dims) != 1:
+        return ()
+    return range(found.dims[0]) if word_of(found.kind) else LETTERS.get(found.kind, ())
 
 
 def _merged(mask: Any, made: Any, found: Any) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from polygen.emit.run_text import Called, Constant, Handler, State, choose, index, load
-from polygen.emit.text_values import BINARY, Part, Pointer, cast
+from polygen.emit.text_values import BINARY, Part, Pointer, Register, cast
 from polygen.errors import UndecidedText
 
 Value = Callable[[State], Any]
@@ -101,6 +101,8 @@ def part(found: Value, name: str) -> Value:
 
     def run(state: State) -> Any:
         value = found(state)
+        if isinstance(value, Register) and name == "of":
+            return value  # the elements of a word
         if not isinstance(value, Part):
             raise UndecidedText(f"nothing has a {name} here", where=name)
         return value.parts[name]

@@ -31,8 +31,22 @@ WIDTHS = {
     "float2": 8,
     "uint4": 16,
 }
+ELEMENTS = {"unsigned short": 2, "unsigned char": 1, "float": 4, "double": 8}  # of a `WordOf`
 LETTERS = {"uint2": "xy", "uint4": "xyzw"}  # of the words of a value
 _WORD_BYTES = 4
+
+
+def word_of(kind: str) -> tuple[str, int] | None:
+    """The type and the number of a `WordOf`'s elements; None: it is none."""
+    name, _, inside = kind.rstrip(">").partition("<")
+    item, _, count = inside.partition(",")
+    return (item.strip(), int(count)) if name == "WordOf" else None
+
+
+def width_of(kind: str) -> int | None:
+    """The bytes of what a pointer leads to; None: it is not known."""
+    word = word_of(kind)
+    return WIDTHS.get(kind) if word is None else ELEMENTS[word[0]] * word[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +110,7 @@ class Wide:
 class Part:
     """A value with parts, as the words of a `uint4`."""
 
-    parts: Mapping[str, Any]
+    parts: Mapping[Any, Any]
 
 
 @functools.lru_cache(maxsize=1024)

@@ -52,5 +52,6 @@ from polygen.emit.proofs import results as _results  # noqa: F401
 from polygen.emit.proofs import rows as _rows  # noqa: F401
 from polygen.emit.proofs import scan as _scan_proofs  # noqa: F401
 from polygen.emit.proofs import tally as _tally  # noqa: F401
+from polygen.emit.proofs import walks as _walks  # noqa: F401
 
 __all__ = ["kind_of", "kinds", "render"]

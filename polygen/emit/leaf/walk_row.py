@@ -39,11 +39,11 @@ def _(plan: KernelPlan, one: Leaf, work: HoldRow) -> Text:
     words, declared = _Words(plan, Walk(work.rows, (), (), 0, work.wide)), []
     for kept in split_of(plan).kept:
         if kept.value in work.values:
-            name, kind = _register(kept.value), c_type(kept.tensor.dtype)
+            name, kind = register_of(kept.value), c_type(kept.tensor.dtype)
             declared.append(f"WordOf<{kind}, {work.wide}> {name}[{work.words}];")
             words.kept(kept.tensor, kept.index, f"{name}[{WORD}]")
     for number, access in enumerate(work.reads):
-        tensor, name = plan.program.tensors[access.name], _register(f"read{number}")
+        tensor, name = plan.program.tensors[access.name], register_of(f"read{number}")
         declared.append(f"WordOf<{c_type(tensor.dtype)}, {work.wide}> {name}[{work.words}];")
         words.moved(tensor, access.index, f"{name}[{WORD}]", into=False)
     lines = [*_visit(plan, work), *words.around([], [])]
@@ -52,8 +52,8 @@ def _(plan: KernelPlan, one: Leaf, work: HoldRow) -> Text:
     return Text(block(*lines), note, tuple(declared), parameters=f"const int {WORD}")
 
 
-def _register(value: str) -> str:
-    """What lanes hold of a value that is kept."""
+def register_of(value: str) -> str:
+    """What lanes hold of a value that is kept, by its name."""
     return f"fold_{value}_words"
 
 
@@ -121,7 +121,7 @@ def walk_lines(plan: KernelPlan, work: Walk) -> tuple[list[str], list[str]]:
     ends = []
     for fold in folds:
         # Terms have the same bits in each of the loops that make them.
-        terms = [f"rounded({one})" for one in _terms(fold, writer, reads)]
+        terms = [f"rounded({one})" for one in terms_of(fold, writer, reads)]
         held = Held(fold.write.name, fold.function)
         ends.append(appended(fold.function, held.names, terms))
     for own, one in writes:
@@ -172,10 +172,10 @@ class _Words:
         """
         place, held = address(tensor, index), self.work.held
         if held is not None and name in held.values:
-            return f"{_register(name)}[{WORD}].of[{BESIDE}]"
+            return f"{register_of(name)}[{WORD}].of[{BESIDE}]"
         if held is not None and Access(tensor.name, tuple(index)) in held.reads:
             number = held.reads.index(Access(tensor.name, tuple(index)))
-            return f"{_register(f'read{number}')}[{WORD}].of[{BESIDE}]"
+            return f"{register_of(f'read{number}')}[{WORD}].of[{BESIDE}]"
         if not self.work.together(tensor, index):
             return f"__ldg({place})" if constant else f"*({place})"
         word = self._word(tensor, name)
@@ -272,7 +272,7 @@ def _deeper(lines: list[str]) -> list[str]:
     return [f"  {line}" for line in lines]
 
 
-def _terms(fold: Fold, writer: PointwiseWriter, reads: dict[Access, str]) -> list[str]:
+def terms_of(fold: Fold, writer: PointwiseWriter, reads: dict[Access, str]) -> list[str]:
     """What an element contributes to a fold."""
     given = Compute(fold.write.name, "", arguments(fold.args, writer, reads), fold.dtype)
     return [writer.operand(writer.names.get(a, a) if isinstance(a, str) else a) for a in given.args]

@@ -8,7 +8,7 @@ others that are accepted are listed with the reason why they are no mistakes. No
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ import pytest
 from chain_samples import few_rows
 from fragment_samples import computed, loaded, paired
 from matrix import small
+from plan_samples import sample
 from text_mutants import tried
 
 import polygen as pg
@@ -95,6 +96,10 @@ EQUIVALENT = {
         "there is one tile of columns, or of rows in a block"
     ),
     r"if \(2 \* \(lane % 4\) == 0\) \{: (2 -> \d|lane -> thread)$": "0 is 0 times as much",
+    r"if \(fold_own \+ \d <= fold_elements\) \{: \d -> \d+$": "words at the end go one by one",
+    r"if \(fold_own \+ fold_v < fold_elements\) \{: ": "what a word has behind the end stays there",
+    r"for \(int fold_v = 0; .*: (4 -> 3|4 -> 5|4 -> 8|< -> <=)$": "of a row's last word, which is "
+    "no whole one, and behind which nothing is",
     r"for \(int n = 0; n < 8; \+\+n\) \{: |if \(column < 64\) .*: (< -> <=|64 -> \d+)$": (
         "what lies behind the columns is not stored, and they end with the tile"
     ),
@@ -136,6 +141,13 @@ def gated(x, w, r, c, g):
 def folded(x, w):
     v = x @ w.T
     return pg.softmax(v), np.max(v, axis=0), np.sum(v, axis=0), np.max(v, axis=1) + 1
+
+
+def turned(x, w, c):
+    """Elements that use folds of their rows, in two parts of one output."""
+    a, b = (x @ one.T for one in (w[:40], w[40:]))
+    a, b = (one - np.max(one, axis=1, keepdims=True) for one in (a, b))
+    return np.concatenate([a * c - b, b * 2 + a], axis=1)
 
 
 def largest(x, w):
@@ -200,6 +212,7 @@ KERNELS = {
     "beside": (beside, ("f16[M,K]", "f16[N,K]", "f16[K]"), "sm_80"),
     "gated": (gated, GATED, "sm_80"),
     "folded": (folded, PAIR, "sm_80"),
+    "turned": (turned, ("bf16[M,K]", "bf16[80,K]", "f32[M,40]"), "sm_80"),
     "at once": (at_once, (*PAIR, "f32[M]"), "sm_80"),
     "gated panels": (gated, GATED, "sm_90a"),
     "largest": (largest, PAIR, "sm_90a"),
@@ -226,6 +239,7 @@ KERNELS = {
     "narrow": (narrow, ("e4m3[M,K]", "e4m3[N,K]", "e4m3[M,N]"), "sm_90a"),
 }
 MADE_OF = {"computed": computed, "loaded": loaded, "paired": paired}
+MADE_OF |= {"held rows": partial(sample, "held rows")}
 # Kernel, and which of its leaves.
 CASES = [
     ("distances", "share"), ("distances by warps", "share"), ("of columns", "share"),
@@ -235,7 +249,9 @@ CASES = [
     ("gated", "store_pairs"), ("folded", "edge"), ("folded", "store_pairs"),
     ("at once", "store_pairs"), ("folded in double", "store_pairs"),
     ("gated panels", "finish"), ("largest", "finish"), ("narrow", "finish"),
-    ("distances", "finish"), ("attended", "finish"),
+    ("distances", "finish"), ("attended", "finish"), ("folded", "walk_row"),
+    ("folded", "elements"), ("turned", "elements"), ("held rows", "walk_row"),
+    ("held rows", "hold_row"), ("held rows", "over held"), ("held rows", "elements"),
     ("attended by warps", "store_rows_of_states"), ("odd rows", "fetch"), ("odd rows", "store"),
     ("rows of bytes", "fetch"), ("rows of bytes", "store"), ("staged", "store_rows"),
     ("copied", "move"), ("copied with rows that end anywhere", "move"), ("copied across", "move"),
@@ -251,8 +267,11 @@ CASES = [
     ("layers", "weigh"), ("layers", "weigh of both"), ("layers", "convert"), ("layers", "multiply"),
 ]  # fmt: skip
 # Leaves that are not the first ones of what they do.
-NAMED = {"weigh of both": "weigh_l1"}
-SHORT = ("rescale", "complete", "merge_keys", "finish_keys", "multiply", "zero")  # texts
+NAMED = {"weigh of both": "weigh_l1", "elements": "elements", "over held": "walk_1_held"}
+SHORT = (  # texts
+    "rescale", "complete", "merge_keys", "finish_keys", "multiply", "zero", "walk_row", "over held",
+    "hold_row", "elements",
+)  # fmt: skip
 EVERY = 12  # of the mutants, one in so many is tried in the fast tests
 
 
@@ -261,7 +280,7 @@ def plan(name: str) -> KernelPlan:
     if name in MADE_OF:
         return MADE_OF[name]()
     function, types, arch = KERNELS[name]
-    registers = name in ("gated", "folded", "at once")
+    registers = name in ("gated", "folded", "at once", "turned")
     schedule = REGISTERS if registers else SHARED.get(name, "auto")
     kernel = pg.fuse(function, name=function.__name__)
     schedule = few_rows(part=128) if name == "keys in parts" else schedule
@@ -272,9 +291,9 @@ def plan(name: str) -> KernelPlan:
 
 def leaf_of(name, op):
     of = plan(name)
+    every = [one for x in (of, *of.groups, *of.copies) for one in x.leaves]
     if op in NAMED:
-        return of, of.leaf(NAMED[op])
-    every = (one for x in (of, *of.groups, *of.copies) for one in x.leaves)
+        return of, next(one for one in every if one.statement == NAMED[op])
     return of, next(one for one in every if one.op == op and proved(one))
 
 
@@ -354,6 +373,10 @@ MISTAKES = [
     ("attended", "complete", "v5[m][row], 2)", "v5[m][row], 8)", "v5 of row"),
     ("biased", "advance", "fmaxf(sizes[1], fabsf(scores[m][n][1]))", "sizes[1]",
      "short polynomials are not taken where all scores are small"),
+    ("turned", "elements", "+ 40)", "+ 41)", "y0[0] is not written, and 0 more"),
+    ("turned", "elements", "y0_1_result = ", "y0_result = ", f"y0[0] {MADE}"),
+    ("turned", "elements", "to_f32(y0_result)", "to_f32(y0_1_result)", f"y0[0] {MADE}"),
+    ("folded", "walk_row", "rounded(", "(", "is not of the terms of each lane's own elements"),
     ("keys in parts", "store_parts", "part * fold_rows + ", "", "is not written"),
     ("keys in parts", "merge_keys", "before == __int", "0.0f == __int", "what a part is worth"),
     ("keys in parts", "finish_keys", "fold_e + lane", "fold_e", "is not written, and"),

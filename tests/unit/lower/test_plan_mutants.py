@@ -52,6 +52,7 @@ EQUIVALENT = {
         "first",
     ): "a tile that is moved in one part, whose number is 0, once more as a number",
     ("Share", "end"): "likewise",
+    ("Share", "beyond"): "what none of its pieces is",
     ("Share", "step"): "of threads that have one piece each",
     ("Visits", "column"): "the number of a visit, modulo what it is less than",
     ("WordShift", "bit"): "with a bit more, which no shift by whole elements has",
