@@ -81,6 +81,8 @@ def played(monkeypatch: Any, arch: str) -> Any:
     """JAX on the CPU runs kernels for a GPU of this kind, whose driver is played."""
     with stand_in_gpu.stand_in(monkeypatch, arch) as gpu:
         made = Played(gpu)
+        running.register()
+        _register()
         gpu.launch = made.launch
         monkeypatch.setattr(stand_in_gpu, "DEVICE", 0)
         monkeypatch.setattr(frames.Call, "stream", lambda _: stand_in_gpu.STREAM)
@@ -89,7 +91,6 @@ def played(monkeypatch: Any, arch: str) -> Any:
         monkeypatch.setattr(running, "TARGET", _TARGET)
         monkeypatch.setattr(running, "KERNELS", Kernels())
         monkeypatch.setattr(running, "_ready", Recent(64))
-        _register()
         _lowered_as(launching._foreign_on_cuda)
         jax.clear_caches()
         try:

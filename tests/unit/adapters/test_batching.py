@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import polygen as pg
 from polygen.adapters.batching import batched
+from polygen.adapters.kernels import Kernels
 from polygen.adapters.legality import refusal
 from polygen.frontend.evaluate import evaluate
+from polygen.knobs import scope
 
+BF16 = np.dtype(ml_dtypes.bfloat16)
 SIZES = {"M": 5, "N": 7, "K": 4}
 PROGRAMS = {
     "bias": (lambda x, w, b: pg.gelu(x @ w.T + b), ("bf16[M,K]", "bf16[N,K]", "bf16[N]")),
@@ -68,6 +72,26 @@ def test_each_member_of_a_batch_is_the_program(name, which):
         }
         for one, every in zip(evaluate(program, own, SIZES), found, strict=True):
             assert np.array_equal(one, every[member])
+
+
+@pytest.mark.parametrize("name", ["rows, columns and a number", "nearest", "computed first"])
+def test_a_batch_of_folds_is_a_kernel(name):
+    """What the batch shares has no batch dim: whole numbers are exact on the PTX machine."""
+    function, signature = FOLDED[name]
+    program = pg.fuse(function, name="member").program(*signature)
+    whole, _ = batched(program, (False, True, True))
+    sizes = {"M": 37, "N": 70, "K": 32, "B": 3}
+    with scope(arch="sm_90a"):
+        kernel = Kernels().find(whole, {dim: sizes[dim] for dim in whole.sizes})
+    generator = np.random.default_rng(len(name))
+    arrays = {
+        t.name: generator.integers(-2, 3, [sizes[dim] for dim in t.dims]).astype(BF16)
+        for t in whole.inputs
+    }
+    found = kernel.emulate(*arrays.values())
+    found = found if isinstance(found, tuple) else (found,)
+    for one, wanted in zip(found, evaluate(whole, arrays, sizes), strict=True):
+        assert np.array_equal(one, wanted)
 
 
 def test_batches_of_batches_and_names_that_are_taken():

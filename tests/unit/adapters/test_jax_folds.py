@@ -113,6 +113,17 @@ def test_a_batch_of_folds_is_one_call(operands):
         assert text.count("polygen_launch[") == 1 and "scan" not in text
 
 
+def test_results_have_the_types_of_the_program(operands):
+    x, w = operands
+    with jax.enable_x64(True):
+        given = [jnp.asarray(o, jnp.float64) for o in (x, w)]
+        total, least = pgj.call(lambda x, w: ((x @ w.T).sum(1), pg.argmin(x @ w.T, axis=1)), *given)
+        assert (total.dtype, least.dtype) == (jnp.float64, jnp.int32)
+        assert bool((total == (given[0] @ given[1].T).sum(1)).all())
+    found = pgj.call(lambda x, w: np.any(x @ w.T > 3, axis=1), x, w)
+    assert found.dtype == jnp.bool_ and bool((found == (wide(x) @ wide(w).T > 3).any(1)).all())
+
+
 def test_derivatives_of_folds_are_refused_by_name(operands):
     x, w = operands
 
