@@ -18,12 +18,13 @@ from typing import Any
 import jax
 import numpy as np
 from jax.extend.core import Primitive
-from jax.interpreters import mlir, xla
+from jax.interpreters import ad, mlir, xla
 
 from polygen.adapters.batching import batched
 from polygen.adapters.jax import running
 from polygen.adapters.kernels import sizes_of
 from polygen.adapters.legality import refusal
+from polygen.errors import GradientError
 from polygen.frontend.program import Program
 from polygen.generated import content
 
@@ -120,10 +121,20 @@ def _foreign_on_cuda(*arrays: Any, text: str, scalars: tuple[float, ...]) -> lis
     return _foreign(*arrays, text=text, scalars=scalars, workspace=count)
 
 
+def _no_derivative(*_: Any, **__: Any) -> Any:
+    raise GradientError(
+        "a second derivative",
+        where="polygen.adapters.jax",
+        why="derivatives of derivatives are not derived",
+        nearest="Differentiate once, or compute it with jax.numpy",
+    )
+
+
 _CALL = Primitive(running.TARGET)
 _CALL.multiple_results = True
 _CALL.def_impl(functools.partial(xla.apply_primitive, _CALL))
 _CALL.def_abstract_eval(_avals)
+ad.primitive_jvps[_CALL] = _no_derivative
 for _platform, _lowered in (("cpu", _foreign), ("cuda", _foreign_on_cuda)):
     mlir.register_lowering(
         _CALL, mlir.lower_fun(_lowered, multiple_results=True), platform=_platform

@@ -99,6 +99,13 @@ def test_derivatives_are_those_of_jax(function, operands):
         operands[1]), wanted[1], bits=6)  # fmt: skip
 
 
+def test_second_derivatives_are_refused(operands):
+    x, w, b = operands
+    first = jax.grad(lambda x: wide(pgj.call(layer, x, w, b)).sum())
+    with pytest.raises(PolygenError, match="a second derivative"):
+        jax.grad(lambda x: wide(first(x)).sum())(x)
+
+
 def test_derivatives_are_mapped_too(operands):
     x, w, b = operands
     batch = jnp.stack([x, x + 1])
