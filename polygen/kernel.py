@@ -184,8 +184,8 @@ class Kernel(Described):
                 run-time scalars.
             out: output array, or tuple of them; nothing but `workspace` is allocated then.
             stream: a stream of CuPy or PyTorch, or an address.
-            workspace: with folds, an array of `workspace(sizes)` bytes that nobody else uses until
-                the call is done; None: one is allocated on the stream, and given back. A call
+            workspace: an array of `workspace(sizes)` bytes, if these are any, that nobody else uses
+                until the call is done; None: one is allocated on the stream, and given back. A call
                 that is captured in a graph needs one that lives as long as the graph.
 
         Returns:

@@ -152,7 +152,7 @@ def _tensor(
     tensor: Tensor, places: dict[str, int], sizes: dict[str, int], steps: dict[Any, int]
 ) -> Any:
     shape = tuple(dim if isinstance(dim, int) else sizes[dim] for dim in tensor.dims)
-    last = tensor.order[-1]
+    last = tensor.order[-1] if shape else None
     found = tuple(
         1 if axis == last else steps.get((tensor.name, axis), 0) for axis in range(len(shape))
     )

@@ -27,13 +27,11 @@ def batched(program: Program, which: Sequence[bool]) -> tuple[Program, tuple[boo
     """
     dim = _free(_DIM, program.sizes)
     iterator = _free(_ITERATOR, (it for s in program.statements for it, _ in s.domain))
-    along = {t.name for t, has in zip(program.inputs, which, strict=True) if has}
-    for statement in program.statements:
-        if any(access.name in along for access in statement.reads):
-            along.add(statement.write.name)
+    given = {t.name for t, has in zip(program.inputs, which, strict=True) if has}
+    along = _behind(program, given)
     if all(tensor.name in along for tensor in program.outputs):
-        # Pointwise work that knows of no batch is done for each: one domain for all that is fused.
-        along |= {statement.write.name for statement in program.pointwise}
+        while (more := _behind(program, along | _beside(program, along))) != along:
+            along = more
     statements = tuple(
         _widened(s, along, iterator, dim) if s.write.name in along else s
         for s in program.statements
@@ -49,6 +47,26 @@ def batched(program: Program, which: Sequence[bool]) -> tuple[Program, tuple[boo
     )
 
 
+def _behind(program: Program, names: set[str]) -> set[str]:
+    """What depends on values, and these."""
+    found = set(names)
+    for statement in program.statements:
+        if any(access.name in found for access in statement.reads):
+            found.add(statement.write.name)
+    return found
+
+
+def _beside(program: Program, along: set[str]) -> set[str]:
+    """Pointwise work that knows of no batch, and is read by work that does.
+
+    It is done for each member: all that is fused has one domain. What products and folds read is
+    theirs, as arrays are, and shared by the batch.
+    """
+    made = {statement.write.name for statement in program.pointwise}
+    readers = (s for s in program.pointwise if s.write.name in along)
+    return {access.name for s in readers for access in s.reads if access.name in made}
+
+
 def _free(name: str, taken: Iterable[str]) -> str:
     known = set(taken)
     while name in known:
@@ -57,7 +75,7 @@ def _free(name: str, taken: Iterable[str]) -> str:
 
 
 def _tensor(tensor: Tensor, dim: str) -> Tensor:
-    order = (0, *(axis + 1 for axis in tensor.order)) if tensor.order else ()
+    order = (0, *(axis + 1 for axis in tensor.order)) if tensor.order or not tensor.dims else ()
     return replace(tensor, dims=(dim, *tensor.dims), order=order)
 
 

@@ -132,7 +132,7 @@ def _require_known(program: Program, wanted: frozenset[str]) -> None:
             f"{program.folds[0].write.name}, a fold: {program.folds[0]}",
             where=program.name,
             why="what comes back to a row's result goes to all of the row",
-            nearest="Fold outside, or call it under torch.no_grad()",
+            nearest="Fold outside, or let none come back: torch.no_grad(), jax.lax.stop_gradient",
         )
     if program.in_parts or len(sections(program)) > 1:
         raise GradientError(

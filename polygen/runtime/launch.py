@@ -24,7 +24,6 @@ from polygen.runtime.arrays import READS, ArrayView, describe, library, read
 from polygen.runtime.artifact import Artifact
 from polygen.runtime.binding import bind, check_overlap, misaligned
 from polygen.runtime.driver import Driver, cupy_driver
-from polygen.runtime.fold_room import address
 from polygen.runtime.outputs import (
     address_reader,
     allocation_scope,
@@ -37,8 +36,9 @@ from polygen.runtime.prepared import Prepared
 from polygen.runtime.recent import Recent
 from polygen.runtime.repeated import Repeated
 from polygen.runtime.scalars import LARGEST_F32, real
-from polygen.runtime.workspace import Copies
+from polygen.runtime.workspace import Copies, address
 from polygen.runtime.workspace import workspace as temporary
+from polygen.schedule.realign import line_bytes
 
 _MOST_PREPARED = 1024  # combinations kept per kernel
 _MOST_PASSED = 256  # combinations of addresses that are known to be in order
@@ -92,8 +92,9 @@ class Launcher:
             out: the output array, or a sequence of them; None: new arrays in the library of the
                 first input.
             stream: None for the caller's current stream, else as for `stream_pointer`.
-            workspace: an array for the parts of folds; None: one is made as outputs are, and given
-                back when the launches are on the stream.
+            workspace: an array for the parts of folds, or for operands that are copied or made
+                first; None: one is made as outputs are, and given back when the launches are on the
+                stream.
             found: what `arrays.READS` has read of the arrays, where their caller needed it, too;
                 `out` is None then. The addresses are this call's to change.
 
@@ -131,25 +132,21 @@ class Launcher:
         self.inspect(ready, pointers, out)
         if scalars or self._scalars:
             scalars = self._as_floats(scalars)
-        explicit = stream is not None
-        if ready.parts and workspace is None:
-            with temporary(
-                ready.library, device, ready.parts, queue, driver, explicit=explicit
-            ) as room:
-                _submit(ready, [*pointers, room], scalars, queue, explicit)
-        elif ready.parts:
-            assert self.source.following is not None
-            needed = (ready.parts, self.source.following.alignment)
-            room = address(workspace, needed, device, self.source.entry, queue, driver)
-            _submit(ready, [*pointers, room], scalars, queue, explicit)
+        if ready.room is not None and workspace is None:
+            count, explicit = ready.room[0], stream is not None
+            with temporary(ready.library, device, count, queue, driver, explicit=explicit) as start:
+                _submit(ready, start, pointers, scalars, queue)
+        elif ready.room is not None:
+            start = address(workspace, ready.room, device, self.source.entry, queue, driver)
+            _submit(ready, start, pointers, scalars, queue)
         elif workspace is not None:
             raise ArgumentError(
-                "a workspace is given, and this kernel folds nothing",
+                "a workspace is given, and this kernel takes none",
                 where=self.source.entry,
                 nearest="Leave workspace= away",
             )
         else:
-            _submit(ready, pointers, scalars, queue, explicit)
+            ready.submit(pointers, scalars, queue)
         if out is not None:
             return out
         if ready.finish is not None:
@@ -165,11 +162,11 @@ class Launcher:
 
         Returns:
             None where a call is more than a launch of outputs that it makes: there are scalars, a
-            workspace, copies, or no such call was made.
+            workspace, or no such call was made.
         """
         found = read(arrays)
         ready = None if found is None else self._prepared.get(tuple(found[1]))
-        if ready is None or self._scalars or ready.parts or ready.copies or ready.finish:
+        if ready is None or self._scalars or ready.room or ready.finish:
             return None
         return Repeated(ready, self.inspect, (self._driver or self._find_driver()).device)
 
@@ -327,14 +324,14 @@ class Launcher:
             self.source, binding, (*self._tensors, *made), self._scalars, launches,
             driver.encode_map,
         )  # fmt: skip
-        ready.parts = 0 if following is None else following.workspace(sizes)
+        if following is not None:
+            ready.room = following.workspace(sizes), following.alignment
         ready.library = views[0].library
         ready.queue = stream_reader(ready.library, binding.device, driver)
         if before is not None:
             handle = self._load(binding.device, before.entry, 0, driver)
-            ready.copies = Copies(
-                self.source, binding, self._tensors, self._scalars, driver, how, handle
-            )
+            ready.copies = Copies(self.source, binding, self._tensors, self._scalars, how, handle)
+            ready.room = ready.copies.bytes, line_bytes()
         if outs is None:
             ready.allocate = tuple(
                 allocator(ready.library, binding.device, sizes, tensor.dtype, tensor.order)
@@ -362,11 +359,9 @@ def _count(what: str, tensors: Sequence[Tensor], given: int) -> ArgumentError:
 
 
 def _submit(
-    ready: Prepared, pointers: Sequence[int], scalars: Sequence[float], queue: int, explicit: bool
+    ready: Prepared, start: int, pointers: Sequence[int], scalars: Sequence[float], queue: int
 ) -> None:
-    """Put the launches of a call on its stream, behind that of copies if there are any."""
-    if ready.copies is None:
-        ready.submit(pointers, scalars, queue)
-    else:
-        with ready.copies.made(pointers, scalars, ready.library, queue, explicit) as inner:
-            ready.submit(inner, scalars, queue)
+    """Put the launches of a call that has a workspace on its stream, that of copies first."""
+    copies = ready.copies
+    inner = [*pointers, start] if copies is None else copies.made(pointers, scalars, start, queue)
+    ready.submit(inner, scalars, queue)

@@ -32,7 +32,7 @@ class Prepared:
     __slots__ = (
         "_constants", "_first_map", "_launches", "_maps", "_pack", "_pool", "_size", "_slots",
         "address", "allocate", "binding", "checks", "copies", "device", "finish", "latest",
-        "library", "parts", "passed", "queue",
+        "library", "passed", "queue", "room",
     )  # fmt: skip
 
     def __init__(
@@ -72,7 +72,8 @@ class Prepared:
         self._pack = struct.Struct(f"<{addresses}Q" + "f4x" * len(scalars)).pack_into
         self._pool: dict[tuple[int, ...], _Block] = {}
         self._launches = launches
-        self.parts = 0  # bytes that parts of folds take
+        # Bytes of the workspace, and of what number of them its address is a multiple.
+        self.room: tuple[int, int] | None = None
         self.allocate: tuple[Callable[[], Any], ...] = ()
         self.address: Callable[[Any], int] = int  # of what `allocate` makes
         self.finish: Callable[[Any], Any] | None = None

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from polygen.emit.source import KernelSource
+from polygen.errors import ArgumentError
 from polygen.frontend.dtypes import dtype
 from polygen.frontend.program import Tensor
 from polygen.runtime.arrays import describe
 from polygen.runtime.binding import Binding
+from polygen.runtime.dlpack import compact
 from polygen.runtime.driver import Driver
 from polygen.runtime.outputs import allocation_scope, allocator
 from polygen.schedule import realign
@@ -54,6 +57,38 @@ def workspace(
     yield describe(held).pointer
 
 
+def address(
+    given: Any, needed: tuple[int, int], device: int, where: str, stream: int, driver: Driver
+) -> int:
+    """The address of an array that serves as workspace.
+
+    Args:
+        given: an array in device memory, of any type.
+        needed: bytes, and of what number of them the address is a multiple.
+        device: on which the kernel runs.
+        where: the kernel, for messages.
+        stream: that is going to use it.
+        driver: the CUDA calls.
+
+    Raises:
+        ArgumentError: it is too small, has gaps, is misaligned, or lies on another device.
+    """
+    size, multiple = needed
+    view = describe(given, name="workspace", stream=stream, driver=driver)
+    item = getattr(getattr(given, "dtype", None), "itemsize", 1)
+    room = math.prod(view.shape) * int(item)
+    fits = room >= size and view.strides == compact(view.shape)
+    if not fits or view.pointer % multiple or view.device != device or view.readonly:
+        raise ArgumentError(
+            f"the workspace has {room} bytes on device {view.device}",
+            where=where,
+            why=f"a call takes {size} on device {device}, without gaps, from a multiple of "
+            f"{multiple} on",
+            nearest=f'cupy.empty({size}, "u1"), or leave workspace= away',
+        )
+    return view.pointer
+
+
 class Copies:
     """The launch before a kernel, for one combination of array forms.
 
@@ -62,8 +97,7 @@ class Copies:
         binding: of the arrays.
         tensors: inputs, then outputs.
         scalars: the scalar inputs.
-        driver: the CUDA calls.
-        launch: of them the one to launch with.
+        launch: the CUDA call to launch with.
         function: the handle of what goes before.
     """
 
@@ -73,11 +107,9 @@ class Copies:
         binding: Binding,
         tensors: Sequence[Tensor],
         scalars: Sequence[Tensor],
-        driver: Driver,
         launch: Callable[..., Any],
         function: int,
     ) -> None:
-        self._driver, self._device = driver, binding.device
         sizes, copy = dict(binding.sizes), source.realign
         assert copy is not None
         self.offsets = copy.offsets(sizes)[:-1]
@@ -105,35 +137,20 @@ class Copies:
                 if one.kind != "map"
             )
 
-    @contextlib.contextmanager
     def made(
-        self,
-        pointers: Sequence[int],
-        scalars: Sequence[float],
-        owner: str,
-        queue: int,
-        explicit: bool,
-    ) -> Iterator[list[int]]:
-        """Copy or make arrays in a workspace that lasts for what is launched inside the block.
+        self, pointers: Sequence[int], scalars: Sequence[float], start: int, queue: int
+    ) -> list[int]:
+        """Copy or make arrays in a workspace.
 
         Args:
             pointers: addresses of the call's arrays.
             scalars: its numbers.
-            owner: the library whose memory is taken.
+            start: of the workspace, which is the call's until its kernel is done.
             queue: the stream.
-            explicit: whether it may be another than the library's current one.
 
-        Yields:
+        Returns:
             `pointers`, with the copies in the place of the arrays, and behind them what was made.
         """
-        with workspace(
-            owner, self._device, self.bytes, queue, self._driver, explicit=explicit
-        ) as start:
-            yield self._copied(pointers, scalars, start, queue)
-
-    def _copied(
-        self, pointers: Sequence[int], scalars: Sequence[float], start: int, queue: int
-    ) -> list[int]:
         inner, blocks = list(pointers), sum(self._blocks)
         inner += [start + offset for offset in self.offsets[len(self.places) :]]
         values: list[Any] = []  # numbers of C

@@ -71,6 +71,48 @@ def test_derivatives_are_those_of_jax(operands):
         assert float(jnp.abs(a - b).max()) <= 2.0**-6 * float(jnp.abs(b).max())
 
 
+def test_folds_are_exact_on_integers_and_leave_nothing_behind(operands):
+    """Several workspaces in one program, again and again: nothing is cleared between calls."""
+    x, w, _ = operands
+
+    @jax.jit
+    def program(x, w):
+        rows = pgj.call(lambda x, w: (x @ w.T).sum(axis=1), x, w)
+        index = pgj.call(lambda x, w: pg.argmin((w * w).sum(1) - 2 * (x @ w.T), axis=1), x, w)
+        both = pgj.call(lambda x, w: (x @ w.T, pg.max(x @ w.T, axis=0)), x + 1, w)
+        return rows, index, both, pgj.call(lambda x, w: pg.softmax(x @ w.T), x, w)
+
+    for n in range(5):
+        given = jnp.roll(x, n, axis=0)
+        rows, index, (matrix, largest), soft = program(given, w)
+        a, b = np.asarray(given, np.float64), np.asarray(w, np.float64)
+        assert np.array_equal(rows, (a @ b.T).sum(1))
+        assert np.array_equal(index, np.argmin((b * b).sum(1) - 2 * (a @ b.T), 1))
+        assert np.array_equal(np.asarray(matrix, np.float64), np.asarray(
+            jnp.asarray((a + 1) @ b.T, jnp.bfloat16), np.float64))  # fmt: skip
+        assert np.array_equal(largest, ((a + 1) @ b.T).max(0))
+        wanted = jax.nn.softmax(jnp.asarray(a @ b.T, jnp.float32))
+        assert float(jnp.abs(soft - wanted).max()) <= 1e-6
+
+
+def test_folds_of_a_batch_are_one_kernel(operands):
+    x, w, _ = operands
+    batch = jnp.stack([x, x + 1, x - 1])
+    mapped = jax.jit(jax.vmap(lambda x: pgj.call(lambda x, w: pg.sum(x @ w.T, axis=1), x, w)))
+    wanted = (np.asarray(batch, np.float64) @ np.asarray(w, np.float64).T).sum(2)
+    assert np.array_equal(mapped(batch), wanted)
+
+
+def test_operands_are_copied_into_the_memory_of_xla():
+    """Rows of 131 elements, which the copy engine does not take."""
+    keys = jax.random.split(jax.random.key(1), 2)
+    x, w = (jax.random.randint(k, (2053, 131), -2, 3).astype(jnp.bfloat16) for k in keys)
+    found = jax.jit(lambda x, w: pgj.call(lambda x, w: x @ w.T, x, w))(x, w)
+    wanted = np.asarray(x, np.float64) @ np.asarray(w, np.float64).T
+    assert np.array_equal(np.asarray(found, np.float64), np.asarray(
+        jnp.asarray(wanted, jnp.bfloat16), np.float64))  # fmt: skip
+
+
 def test_long_chains_keep_their_order(operands):
     """Hundreds of calls queued on XLA's stream, each reading what the one before wrote."""
     _, w, _ = operands
@@ -101,3 +143,17 @@ def test_attention_is_one_kernel():
     wide = (x.astype(jnp.float32) for x in (q, k, v))
     wanted = jax.vmap(lambda *o: jax.nn.dot_product_attention(*o, is_causal=True))(*wide)
     assert float(jnp.abs(run(q, k, v).astype(jnp.float32) - wanted).max()) <= 0.02
+
+
+def test_keys_in_parts_combine():
+    if getattr(jax.devices()[0], "compute_capability", "") != "9.0":
+        pytest.skip("chains run on warpgroup instructions")
+    keys = jax.random.split(jax.random.key(2), 3)
+    shapes = (2, 16, 64), (2, 16384, 64), (2, 16384, 64)
+    q, k, v = (jax.random.normal(*each, jnp.bfloat16) for each in zip(keys, shapes, strict=True))
+    found = jax.jit(lambda *o: pgj.call(lambda q, k, v: pg.softmax((q @ k.mT) * 0.125) @ v, *o))(
+        q, k, v
+    )
+    wide = [x.astype(jnp.float32) for x in (q, k, v)]
+    wanted = jax.nn.softmax(wide[0] @ wide[1].mT * 0.125) @ wide[2]
+    assert float(jnp.abs(found.astype(jnp.float32) - wanted).max()) <= 0.02

@@ -24,8 +24,8 @@ _ERROR_CREATE, _STREAM_GET, _DEVICE_GET = 0, 4, 17
 
 # Codes of element types -> names under which NumPy or ml_dtypes have them.
 TYPES = {
-    1: "bool", 2: "int8", 4: "int32", 6: "uint8", 10: "float16", 11: "float32", 16: "bfloat16",
-    19: "float8_e5m2", 20: "float8_e4m3fn",
+    1: "bool", 2: "int8", 4: "int32", 6: "uint8", 10: "float16", 11: "float32", 12: "float64",
+    16: "bfloat16", 19: "float8_e5m2", 20: "float8_e4m3fn",
 }  # fmt: skip
 
 

@@ -1,11 +1,12 @@
 """A program in JAX's own operations: for what no kernel is made of.
 
-Contractions are einsums, pointwise statements run in float32, and XLA fuses them. The functions
-are those of the vocabulary; what has a definition in terms of others runs that.
+Contractions are einsums, folds and pointwise statements run in float32, and XLA fuses them. The
+functions are those of the vocabulary; what has a definition in terms of others runs that.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,10 +22,12 @@ from polygen.frontend.indices import size_value
 from polygen.frontend.program import (
     Access,
     Affine,
+    Argument,
     Constant,
     Contraction,
     Coordinate,
     Extent,
+    Fold,
     Gathered,
     Pointwise,
     Program,
@@ -97,9 +100,10 @@ def run(program: Program, operands: Sequence[Any]) -> list[Any]:
         extents = {i: size_value(e, sizes) for i, e in statement.domain}
         if isinstance(statement, Contraction):
             found = _contraction(statement, values, extents)
+        elif isinstance(statement, Fold):
+            found = _folded(statement, values, extents)
         else:
-            assert isinstance(statement, Pointwise)  # operators take no folds
-            found = _pointwise(statement, values, extents)
+            found = _pointwise(statement, values, extents, sizes)
             name = statement.write.name
             if any(isinstance(index, Form) for index in statement.write.index):
                 dims = program.tensors[name].dims
@@ -206,11 +210,34 @@ def _placed(
     return whole.at[tuple(at)].set(found)
 
 
-def _pointwise(statement: Pointwise, values: Mapping[str, Any], extents: Mapping[str, int]) -> Any:
-    args = [
-        arg.value if isinstance(arg, Constant) else _aligned(arg, values, extents)
-        for arg in statement.args
-    ]
+def _folded(statement: Fold, values: Mapping[str, Any], extents: Mapping[str, int]) -> Any:
+    (first, *_), own = statement.args, list(extents)
+    assert isinstance(first, Access)
+    whole = jnp.broadcast_to(_aligned(first, values, extents), tuple(extents.values()))
+    axes = tuple(own.index(iterator) for iterator in statement.folded)
+    return _FOLDS[statement.function](whole, axes)
+
+
+def _squares_about_mean(array: Any, axes: tuple[int, ...]) -> Any:
+    return ((array - array.mean(axes, keepdims=True)) ** 2).sum(axes)
+
+
+# An index is along the only axis.
+_FOLDS: dict[str, Callable[[Any, tuple[int, ...]], Any]] = {
+    "sum": jnp.sum, "prod": jnp.prod, "max": jnp.max, "min": jnp.min,
+    "argmax": lambda array, axes: jnp.argmax(array, axes[0]),
+    "argmin": lambda array, axes: jnp.argmin(array, axes[0]),
+    "logsumexp": jax.scipy.special.logsumexp, "deviations": _squares_about_mean,
+}  # fmt: skip
+
+
+def _pointwise(
+    statement: Pointwise,
+    values: Mapping[str, Any],
+    extents: Mapping[str, int],
+    sizes: Mapping[str, int],
+) -> Any:
+    args = [_argument(arg, values, extents, sizes) for arg in statement.args]
     if statement.function == "cast":
         found = jnp.asarray(args[0]).astype(statement.dtype.storage)
     else:
@@ -221,11 +248,20 @@ def _pointwise(statement: Pointwise, values: Mapping[str, Any], extents: Mapping
     return whole.transpose([along.index(iterator) for iterator in statement.write.iterators])
 
 
+def _argument(
+    arg: Argument, values: Mapping[str, Any], extents: Mapping[str, int], sizes: Mapping[str, int]
+) -> Any:
+    if isinstance(arg, Constant):
+        return arg.value
+    if isinstance(arg, Extent):
+        return float(math.prod(sizes[dim] if isinstance(dim, str) else dim for dim in arg.dims))
+    return _aligned(arg, values, extents)
+
+
 def _aligned(
-    access: Access | Coordinate | Extent, values: Mapping[str, Any], extents: Mapping[str, int]
+    access: Access | Coordinate, values: Mapping[str, Any], extents: Mapping[str, int]
 ) -> Any:
     """An argument with an axis per iterator of the domain, of size 1 where it has none."""
-    assert not isinstance(access, Extent)  # which stand beside folds
     if isinstance(access, Coordinate):
         index = access.index
         if isinstance(index, int):

@@ -24,8 +24,8 @@ from polygen.adapters.jax.launching import launch
 from polygen.adapters.kernels import sizes_of
 from polygen.adapters.legality import refusal
 from polygen.api import Fused, fuse
-from polygen.chained import is_chain, with_numbers
-from polygen.errors import ArgumentError, DTypeError, UnsupportedProgram
+from polygen.chained import with_numbers
+from polygen.errors import ArgumentError, DTypeError
 from polygen.frontend import given
 from polygen.frontend.build import build_program
 from polygen.frontend.dtypes import F32, NAMED, TF32, DType
@@ -70,7 +70,6 @@ def call(
     reason = refusal(program)
     if reason is not None:
         raise reason
-    _require_no_parts(program)
     results = differentiable(program, scalars)(*arrays)
     return results if len(program.outputs) > 1 else results[0]
 
@@ -101,25 +100,6 @@ def prepared(
     arrays = [o for o, form in zip(operands, found, strict=True) if form.extents]
     scalars = tuple(float(o) for o, form in zip(operands, found, strict=True) if not form.extents)
     return program, arrays, scalars
-
-
-def _require_no_parts(program: Program) -> None:
-    """Refuse folds: a call inside a compiled program has no workspace for their parts.
-
-    Those between the products of a chain have none: a block visits all keys of its rows.
-
-    Raises:
-        UnsupportedProgram: with the fold.
-    """
-    if program.folds and not is_chain(program):
-        raise UnsupportedProgram(
-            f"{program.folds[0].write.name}, a fold: {program.folds[0]}",
-            where=program.name,
-            why="parts of folds lie in memory that lives as long as what JAX has compiled, and JAX "
-            "gives a call none",
-            nearest="Return what is folded, and fold it with jax.numpy; or call polygen.fuse's "
-            "function outside of jit",
-        )
 
 
 @functools.lru_cache(_MOST)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -15,7 +15,8 @@ import numpy as np
 
 from polygen.adapters.jax.frames import Array, Call, handler
 from polygen.adapters.kernels import Kernels, sizes_of
-from polygen.chained import is_chain
+from polygen.api import target
+from polygen.errors import ArgumentError, ToolchainMissing
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Program
 from polygen.generated import decode
@@ -27,43 +28,46 @@ from polygen.runtime.recent import Recent
 TARGET = "polygen_launch"
 KERNELS = Kernels()
 _MOST = 4096
-_ready: Recent[Any, Kernel] = Recent(_MOST)
+Shapes = tuple[tuple[int, ...], ...]
+_ready: Recent[Any, tuple[Kernel, int]] = Recent(_MOST)
 _handlers: list[Any] = []  # XLA keeps their addresses
 
 
 @functools.lru_cache(_MOST)
-def read(text: bytes) -> Program:
+def read(text: bytes | str) -> Program:
     """The program that a call holds as text."""
     return decode(Program, json.loads(text))
 
 
-def kernel(text: bytes, shapes: tuple[tuple[int, ...], ...], device: int) -> Kernel:
-    """The kernel of a program for arrays of these shapes, for the GPU that is current.
+def workspace(text: str, shapes: Shapes) -> int:
+    """Bytes of the workspace that the kernel of a program takes.
+
+    Args:
+        text: the program.
+        shapes: of its arrays.
+
+    Returns:
+        Those of the kernel for the GPU that is current, or for the target that `POLYGEN_ARCH`
+        names; 0 where there is neither.
 
     Raises:
         PolygenError: no kernel can be made of it.
     """
-    key = (text, shapes, device)
-    found = _ready.get(key)
-    if found is None:
-        program = read(text)
-        found = _ready.put(key, in_one_launch(program, sizes_of(program, shapes)))
-    return found
+    try:
+        target(None)
+    except ToolchainMissing:  # what is lowered here runs elsewhere, and is asked there
+        return 0
+    return _found(text, shapes)[1]
 
 
-def in_one_launch(program: Program, sizes: Mapping[str, int]) -> Kernel:
-    """The kernel of a program, without keys in parts: XLA gives a call no memory for them.
-
-    Raises:
-        PolygenError: no kernel can be made of it.
-    """
-    found = KERNELS.find(program, sizes)
-    schedule = found.schedule
-    if not (is_chain(program) and schedule.tile.part):
-        return found
-    tile, (name, _, _) = replace(schedule.tile, part=0), schedule.name.rpartition("_")
-    whole = replace(schedule, name=name, tile=tile)
-    return KERNELS.find(program, sizes, whole)
+def _found(text: bytes | str, shapes: Shapes) -> tuple[Kernel, int]:
+    """The kernel of a program for arrays of these shapes, with the bytes of its workspace."""
+    program = read(text)
+    sizes = sizes_of(program, shapes)
+    chosen = KERNELS.find(program, sizes)
+    with contextlib.suppress(ToolchainMissing):  # a launch will say so
+        chosen.artifact  # noqa: B018  (first: an automatic choice that spills is another kernel)
+    return chosen, chosen.workspace(sizes)
 
 
 def _operands(program: Program, arrays: tuple[Any, ...], call: Call) -> list[Any]:
@@ -77,11 +81,31 @@ def _operands(program: Program, arrays: tuple[Any, ...], call: Call) -> list[Any
 def _on_gpu(call: Call) -> None:
     device, stream = call.device(), call.stream()
     cupy_driver().select(device)
-    text = call.texts["program"]
-    chosen = kernel(text, tuple(one.shape for one in call.arguments), device)
-    views = tuple(_view(one, device) for one in call.arguments)
-    outs = tuple(_view(one, device) for one in call.results)
-    chosen(*_operands(read(text), views, call), out=outs, stream=stream)
+    program = read(text := call.texts["program"])
+    key = (text, tuple(one.shape for one in call.arguments), device)
+    chosen, needed = _ready.get(key) or _ready.put(key, _found(*key[:2]))
+    views, results = ([_view(one, device) for one in of] for of in (call.arguments, call.results))
+    outs, given = tuple(results[: len(program.outputs)]), results[len(program.outputs) :]
+    _require_room(program, needed, given)
+    room = given[0] if needed else None
+    chosen(*_operands(program, tuple(views), call), out=outs, stream=stream, workspace=room)
+
+
+def _require_room(program: Program, needed: int, given: Sequence[ArrayView]) -> None:
+    """Refuse a call whose kernel takes more than XLA has planned.
+
+    Raises:
+        ArgumentError: the workspace is too small, or there is none.
+    """
+    room = sum(math.prod(one.shape) for one in given)
+    if needed > room:
+        raise ArgumentError(
+            f"XLA gives the call {room} bytes of workspace, and its kernel takes {needed}",
+            where=program.name,
+            why="where it was lowered there was no GPU, or one for which another kernel is chosen",
+            nearest="Lower it with such a GPU as the current one, or with "
+            f"POLYGEN_ARCH={target(None).name}",
+        )
 
 
 def _view(array: Array, device: int) -> ArrayView:

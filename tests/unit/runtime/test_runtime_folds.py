@@ -111,7 +111,7 @@ def test_a_workspace_that_does_not_fit(launcher, room):
 def test_a_workspace_for_nothing(device):
     x, y = arrays()
     plain = Launcher(source(), artifact(), (X, A), (Y,), replace(Device().driver))
-    with pytest.raises(ArgumentError, match="this kernel folds nothing") as error:
+    with pytest.raises(ArgumentError, match="this kernel takes none") as error:
         plain((x,), (1.0,), y, workspace=cupy_array((BYTES,), 0xF0000, dtype="u1"))
     assert "Leave workspace= away" in str(error.value)
 

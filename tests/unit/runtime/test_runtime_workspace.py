@@ -190,6 +190,20 @@ def test_a_graph_that_is_captured_has_memory_of_its_own(kernel, rooms):
     assert device.events[0] == ("reserve", (67 + 45) * ROWS, 55) and not rooms
 
 
+def test_copies_lie_in_a_workspace_that_is_given(kernel, rooms):
+    device, (x, w, y) = Device(), arrays()
+    given = cupy_array((kernel.workspace(),), 0x5000_0000, None, "u1")
+    assert launcher(kernel, device)(x, w, out=y, workspace=given) is y
+    assert [event[0] for event in device.events] == ["pg_product_realign", "pg_product"]
+    assert [pointer for pointer, _ in device.maps] == [0x5000_0000, 0x5000_0000 + 67 * ROWS]
+    assert not rooms
+    for bytes_, start in ((kernel.workspace() - 1, 0x5000_0000), (1 << 20, 0x5000_0040)):
+        short = cupy_array((bytes_,), start, None, "u1")
+        with pytest.raises(ArgumentError, match=rf"the workspace has {bytes_} bytes .* of 128 on"):
+            launcher(kernel, device)(x, w, out=y, workspace=short)
+    assert len(device.events) == 2
+
+
 def test_an_operand_that_needs_no_copy_stays_where_it_is(rooms):
     kernel = made("bf16[M,K]", "bf16[N,K]", M=67, N=45, K=136, **{"x.pitch": 137})
     device, (x, w, y) = Device(copied=1), arrays(k=136, x_pitch=137)
