@@ -42,6 +42,7 @@ KERNELS = (
     "kmeans_assignment",
     "odd_rows",
     "residual_statistics",
+    "normed_heads",
     "few_rows",
     "edit_schedule",
     "saved_from_c",

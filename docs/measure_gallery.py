@@ -124,6 +124,16 @@ def residual_statistics(x: Any, w: Any, residual: Any) -> Any:
     return v, (_wide(v).square().mean(1) + 1e-5).rsqrt()
 
 
+def normed_heads(x: Any, w: Any, g: Any, cos: Any, sin: Any) -> Any:
+    """Heads of a projection, each with its norm, turned, in front of positions."""
+    q = (x @ w.T).unflatten(-1, (-1, 128))
+    q = _wide(q)
+    q = q * (q.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * g
+    (a, b), cos, sin = q.chunk(2, -1), cos[:, None], sin[:, None]
+    turned = _torch().cat([a * cos - b * sin, b * cos + a * sin], -1)
+    return turned.transpose(0, 1).to(x.dtype).contiguous()
+
+
 def few_rows(x: Any, w: Any, b: Any) -> Any:
     """A linear layer of one token, and SiLU."""
     nn = _torch().nn.functional
@@ -175,6 +185,7 @@ CASES = {
     "kmeans_assignment": Case(kmeans_assignment, ("P C D",), scaled=()),
     "odd_rows": Case(odd_rows),
     "residual_statistics": Case(residual_statistics),
+    "normed_heads": Case(normed_heads, ("S 2048 K",)),
     "few_rows": Case(few_rows, ("1 N K",)),
 }  # fmt: skip
 

@@ -25,6 +25,7 @@ SAYS = {
     "kmeans_assignment": "y0: right, largest error 0, allowed 0",
     "odd_rows": "rows are aligned to bytes: {'x': 2, 'w': 2, 'y0': 2}",
     "residual_statistics": "y1: right",
+    "normed_heads": "its tiles cover rows of 64 elements",
     "few_rows": "dots_",
     "edit_schedule": "refused: ring_a: the schedule breaks a dependence: load_a[0,0,0] -> copy_a[",
     "attention": "y1: right",
@@ -91,7 +92,7 @@ def test_a_wrong_result_ends_an_example(found, wanted, right, capsys):
 def test_the_gallery_has_every_example():
     made = make_gallery()
     files = {path.stem for path in EXAMPLES.glob("*.py")} - {"gallery"}
-    assert set(made.KERNELS) == set(SAYS) and len(SAYS) == 14
+    assert set(made.KERNELS) == set(SAYS) and len(SAYS) == 15
     assert files == {*made.KERNELS, *made.LIBRARIES}
 
 
@@ -132,7 +133,7 @@ def test_the_gallery_shows_what_was_measured_of_an_example(tmp_path, monkeypatch
 def test_every_kernel_of_the_gallery_is_measured_beside_what_it_replaces():
     made, measure = make_gallery(), loaded("measure_gallery")
     assert set(measure.CASES) == set(made.KERNELS) - set(made.NOT_MEASURED)
-    assert len(measure.CASES) == 12
+    assert len(measure.CASES) == 13
     assert measure.operations(("M N K", "M 16 K"), {"M": 2, "N": 3, "K": 5}) == 2 * (30 + 160)
     point = measure.point(8_000_000, 1_000_000, 2.0, {"tflops": 100.0, "gbytes": 1000.0})
     assert point == {
@@ -140,7 +141,9 @@ def test_every_kernel_of_the_gallery_is_measured_beside_what_it_replaces():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["few_rows", "residual_statistics", "kmeans_assignment"])
+@pytest.mark.parametrize(
+    "name", ["few_rows", "residual_statistics", "kmeans_assignment"]
+)
 def test_what_an_example_replaces_computes_the_same(name):
     pytest.importorskip("torch")
     assert loaded("measure_gallery").dry(name)["apart"] < 1e-12
