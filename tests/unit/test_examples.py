@@ -141,9 +141,7 @@ def test_every_kernel_of_the_gallery_is_measured_beside_what_it_replaces():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name", ["few_rows", "residual_statistics", "kmeans_assignment"]
-)
+@pytest.mark.parametrize("name", ["few_rows", "residual_statistics", "kmeans_assignment"])
 def test_what_an_example_replaces_computes_the_same(name):
     pytest.importorskip("torch")
     assert loaded("measure_gallery").dry(name)["apart"] < 1e-12
