@@ -26,7 +26,7 @@ from polygen.frontend.nodes import (
     ProductNode,
     Reach,
     ViewNode,
-    walk,
+    read_by,
 )
 from polygen.frontend.rebuilding import every_node, rebuilt
 
@@ -79,8 +79,19 @@ def folded_by_parts(trace: Trace, roots: Sequence[Node]) -> list[Node]:
     return list(roots) if wholes & {*every_node(made)} else made
 
 
+def _terms(value: Node) -> list[Node]:
+    """What elements of a value are made of; of results of folds they themselves."""
+    found, stack = dict[Node, None](), [value]
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found[node] = None
+            stack += () if isinstance(node, (ProductNode, FoldNode)) else read_by(node)
+    return [*found]
+
+
 def _products(value: Node) -> list[ProductNode]:
-    return [one for one in walk(value, products=False) if isinstance(one, ProductNode)]
+    return [one for one in _terms(value) if isinstance(one, ProductNode)]
 
 
 def _over(trace: Trace, fold: Node, value: Node, shares: Sequence[Share]) -> Node:
@@ -117,9 +128,7 @@ def _shares(fold: FoldNode, products: Iterable[ProductNode]) -> tuple[Share, ...
 
 def _pointwise(value: Node) -> bool:
     """Whether a value has the axes of its products: no view is in between."""
-    return all(
-        not isinstance(one, ViewNode) or not _products(one) for one in walk(value, products=False)
-    )
+    return not any(isinstance(one, ViewNode) and _products(one) for one in _terms(value))
 
 
 def _share(whole: ProductNode, part: ProductNode, axis: int) -> Share | None:

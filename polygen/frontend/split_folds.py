@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from polygen.frontend.nodes import ApplyNode, FoldNode, Node, ProductNode, ViewNode, walk
 from polygen.frontend.rebuilding import every_node, rebuilt
-from polygen.frontend.taking import split_axes, taken
+from polygen.frontend.taking import split_axes, taken, with_single
 
 if TYPE_CHECKING:
     from polygen.frontend.trace import Trace
@@ -45,7 +45,7 @@ def split_where_folded(trace: Trace, roots: Sequence[Node]) -> list[Node]:
             return None
         if before.isdisjoint(_products(node.source)):
             return None
-        return taken(trace, reads[0], node.reaches, node.dims)
+        return taken(trace, reads[0], with_single(node), node.dims)
 
     found = rebuilt(trace, roots, change)
     return list(roots) if before & {*every_node(found)} else found

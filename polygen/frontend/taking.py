@@ -83,8 +83,28 @@ def split_axes(view: ViewNode) -> dict[int, tuple[Digit, ...]]:
     inside = all(map(_in_steps, view.reaches)) and len({*every}) == len(every)
     if not inside or not _of_products(view.source):
         return {}
-    terms = ((axis, _slowest_first(one)) for axis, one in enumerate(view.reaches))
+    terms = ((axis, _slowest_first(one)) for axis, one in enumerate(with_single(view)))
     return {axis: digits for axis, digits in terms if len(digits) > 1}
+
+
+def with_single(view: ViewNode) -> list[Reach]:
+    """The reaches of a view whose new axes of size 1 are digits of the axes behind them: one head
+    is a head.
+    """
+    met = {axis: at for at, one in enumerate(view.reaches) for axis in one.met}
+    found, behind = list(view.reaches), None
+    for axis in reversed(range(len(view.dims))):
+        if axis in met:
+            behind = met[axis]
+        elif view.dims[axis] == 1 and behind is not None:
+            whole = found[behind].whole
+            counts = (
+                abs(t.scale) * d for t in whole.terms if isinstance(d := view.dims[int(t.of)], int)
+            )
+            most = max(counts, default=0)
+            if most:  # of an axis without a number nobody says how far the next index is
+                found[behind] = reach_of(Form((Digit(axis, most), *whole.terms), whole.offset))
+    return found
 
 
 def _slowest_first(reach: Reach) -> tuple[Digit, ...]:

@@ -68,12 +68,30 @@ def halves_of_heads(x, w):
     return np.stack([v[..., :16], v[..., 16:]])
 
 
+def halves_of_two_levels(x, w):
+    v = heads(x, w)
+    v = v - np.max(v, axis=-1, keepdims=True)
+    v = v * np.sum(abs(v), axis=-1, keepdims=True)
+    return v[..., :16] - v[..., 16:]
+
+
+def one_head(x, w):
+    v = (x @ w.T).reshape(-1, 1, 128)
+    return v - np.max(v, axis=-1, keepdims=True)
+
+
 SPLIT = {
     most_of_heads: [("product", ("M", 4, 32)), ("max", ("M", 4, 32))],
     most_of_what_is_added: [("product", ("M", 4, 32)), ("max", ("M", 4, 32))],
     heads_in_another_order: [("product", ("M", 4, 32)), ("sum", ("M", 4, 32))],
     halves: [("product", ("M", 64)), ("product", ("M", 64)), ("max", ("M", 64))],
     quarters_in_turns: [*[("product", ("M", 32))] * 4, ("sum", ("M", 32))],
+    halves_of_two_levels: [
+        *[("product", ("M", 4, 16))] * 2,
+        ("max", ("M", 4, 16)),
+        ("sum", ("M", 4, 16)),
+    ],
+    one_head: [("product", ("M", 1, 128)), ("max", ("M", 1, 128))],
     halves_of_heads: [*[("product", ("M", 4, 16))] * 2, ("sum", ("M", 4, 16))],
 }
 
