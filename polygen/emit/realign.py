@@ -271,7 +271,7 @@ def _tensor(plan: KernelPlan, at: int, tensor: Tensor) -> dict[str, Any]:
 def _passed(plan: KernelPlan, found: Realign) -> dict[Argument, str]:
     """The arguments of the launcher that the copies are given to, and their values."""
     names, values = [tensor.name for tensor in found.every], {}
-    for argument in arguments(plan.program):
+    for argument in arguments(plan.program, workspace=plan.following is not None):
         name = c_name(argument.name)
         if argument.tensor in names and argument.kind in ("pointer", "stride"):
             at = names.index(argument.tensor)

@@ -128,9 +128,9 @@ def multiplied(program: Program, last: Pointwise) -> DType:
     Raises:
         UnsupportedProgram: one product takes it as f32, another as tf32.
     """
-    if last.dtype != F32:
-        return last.dtype
     value = last.write.name
+    if last.dtype != F32 or value in dict(program.turned):
+        return last.dtype
     said = {one.exact for one in program.contractions if value in (one.lhs.name, one.rhs.name)}
     if len(said) > 1:
         raise UnsupportedProgram(

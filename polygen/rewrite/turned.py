@@ -33,7 +33,7 @@ from polygen.frontend.program import (
 )
 from polygen.rewrite.sum_axes import cut, innermost, step
 
-_SIZES = (8, 16)  # bits of elements that are copied
+_SIZES = (8, 16, 32)  # bits of elements that are copied
 _ALONG_SUMS = 8  # bits of elements whose fragments are loaded along the sum alone
 
 

@@ -77,7 +77,7 @@ class Copies:
         launch: Callable[..., Any],
         function: int,
     ) -> None:
-        self._driver, self._device = driver, binding.device
+        self._driver, self._device, self._own = driver, binding.device, len(tensors)
         sizes, copy = dict(binding.sizes), source.realign
         assert copy is not None
         self.offsets = copy.offsets(sizes)[:-1]
@@ -93,13 +93,14 @@ class Copies:
         self._arguments: tuple[tuple[str, int], ...] = ()
         if copy.made:
             names = [tensor.name for tensor in (*tensors, *copy.made)]
+            names += [one.name for one in source.arguments if one.kind == "workspace"]
             numbers = [tensor.name for tensor in scalars]
             pairs = zip(source.arguments, binding.given, strict=True)
             self._arguments = tuple(
                 ("constant", value)
                 if value is not None
-                else ("pointer", names.index(one.tensor))
-                if one.kind == "pointer"
+                else ("pointer", names.index(one.tensor or one.name))
+                if one.kind in ("pointer", "workspace")
                 else ("scalar", numbers.index(one.tensor))
                 for one, value in pairs
                 if one.kind != "map"
@@ -117,14 +118,15 @@ class Copies:
         """Copy or make arrays in a workspace that lasts for what is launched inside the block.
 
         Args:
-            pointers: addresses of the call's arrays.
+            pointers: addresses of the call's arrays, and of the room for parts of folds.
             scalars: its numbers.
             owner: the library whose memory is taken.
             queue: the stream.
             explicit: whether it may be another than the library's current one.
 
         Yields:
-            `pointers`, with the copies in the place of the arrays, and behind them what was made.
+            `pointers`, with the copies in the place of the arrays, and behind the arrays what was
+            made.
         """
         with workspace(
             owner, self._device, self.bytes, queue, self._driver, explicit=explicit
@@ -135,7 +137,8 @@ class Copies:
         self, pointers: Sequence[int], scalars: Sequence[float], start: int, queue: int
     ) -> list[int]:
         inner, blocks = list(pointers), sum(self._blocks)
-        inner += [start + offset for offset in self.offsets[len(self.places) :]]
+        made = [start + offset for offset in self.offsets[len(self.places) :]]
+        inner[self._own : self._own] = made
         values: list[Any] = []  # numbers of C
         for at, offset, numbers in zip(self.places, self.offsets, self._numbers, strict=False):
             inner[at] = start + offset
@@ -145,7 +148,7 @@ class Copies:
         values += map(ctypes.c_uint32, self._blocks)
         for kind, number in self._arguments:
             if kind == "pointer":
-                own = pointers if number < len(pointers) else inner
+                own = pointers if number < self._own else inner
                 values.append(ctypes.c_uint64(own[number]))
             else:
                 scalar = kind == "scalar"

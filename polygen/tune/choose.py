@@ -185,7 +185,9 @@ def behind_making(schedule: Schedule, device: Device, problem: Problem) -> Sched
 
 
 def _early(device: Device, problem: Problem) -> bool:
-    return device.has("griddepcontrol") and not problem.uneven
+    """Whether a kernel begins while the launch before it runs: none does that another follows."""
+    followed = problem.uneven or any(problem.folds) or any(problem.tallied)
+    return device.has("griddepcontrol") and not followed
 
 
 def _is_short(one: Fitted, short: Mapping[bool, int]) -> bool:
