@@ -105,9 +105,7 @@ def _copy(tensor: Tensor, shape: RealignShape, tree: BlockTree) -> CopyPlan:
     return CopyPlan(tree, *block_parts(tree, leaves, Grids(work.pointers)), tensor)
 
 
-def _make(
-    at: int, tensor: Tensor, shape: BlockShape, tree: BlockTree, asked: Program
-) -> MakePlan:
+def _make(at: int, tensor: Tensor, shape: BlockShape, tree: BlockTree, asked: Program) -> MakePlan:
     """The leaf of one operand's blocks."""
     operand = made_operand(tensor, asked)
     of = computed(operand)

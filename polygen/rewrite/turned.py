@@ -4,14 +4,16 @@
                                               P1[a0,a1]  w_turned[a0,a1] = cast(w[a0,a1])
                                       ->      v0[i,j] += x[i,k] * w_turned[k,j]
 
-1. Instructions on 8-bit elements take fragments along the sum; of arrays whose neighbours run along
-   rows or columns of results nothing loads them.
-2. Along the axis whose neighbours are adjacent in memory no window slides, no loop of a sum runs and
-   no zeros lie: rows of a tile are neighbours there, and begin where rows of the array do.
-3. The copy is the identity on elements, and has all of the array's axes: whoever read an element of
-   the one reads the same of the other. Where it lies is another matter: in rows along the axis that
-   is cut into k tiles (`polygen.rewrite.sum_axes`), which `Program.turned` says. A launch before the
-   kernel makes it (`polygen.poly.turned`).
+1. Instructions on 8-bit elements take fragments along the sum; of arrays whose neighbours run
+   along rows or columns of results nothing loads them.
+2. Along the axis whose neighbours are adjacent in memory no window slides, no loop of a sum runs
+   and no zeros lie: rows of a tile are neighbours there, and begin where rows of the array do.
+3. The copy is the identity on elements, and has all of the array's axes: whoever read an element
+   of the one reads the same of the other. It lies in rows along the axis that is cut into k tiles
+   (`polygen.rewrite.sum_axes`), which `Program.turned` says. A launch before the kernel makes it
+   (`polygen.poly.turned`).
+4. Folds of what the array holds, as sums of its columns, are made of tiles of the products: they
+   read the copy too.
 
 Accesses decide, and what lies where; no operation has a part in it. Operands of chains, and those
 that are computed, are left as they are.
@@ -27,6 +29,7 @@ from polygen.frontend.program import (
     Access,
     Affine,
     Contraction,
+    Fold,
     Pointwise,
     Program,
     Tensor,
@@ -44,11 +47,8 @@ def turned(program: Program) -> Program:
     values: dict[tuple[str, int], str] = {}
     found: dict[Contraction, Contraction] = {}
     for product in program.contractions:
-        sides = {
-            side: _read(program, product, access, values)
-            for side, access in (("lhs", product.lhs), ("rhs", product.rhs))
-        }
-        found[product] = replace(product, **sides)
+        lhs, rhs = (_read(program, product, access, values) for access in product.reads)
+        found[product] = replace(product, lhs=lhs, rhs=rhs)
     if not values:
         return program
     number = len(program.statements)
@@ -56,8 +56,13 @@ def turned(program: Program) -> Program:
         _copy(f"P{number + at}", program.tensors[name], value)
         for at, ((name, _), value) in enumerate(values.items())
     ]
-    behind = (found.get(one, one) if isinstance(one, Contraction) else one
-              for one in program.statements)  # fmt: skip
+    folded = _folded(program)
+    own = {name: value for (name, _), value in values.items()}
+    behind = (
+        found[one] if isinstance(one, Contraction)
+        else _renamed(one, own) if one.name in folded else one
+        for one in program.statements
+    )  # fmt: skip
     statements = (*copies, *behind)
     read = {access.name for one in statements[len(copies) :] for access in one.reads}
     return replace(
@@ -74,6 +79,25 @@ def _is_chain(program: Program) -> bool:
     return any(isinstance(one, Contraction) for one in needed(program.statements, read))
 
 
+def _folded(program: Program) -> set[str]:
+    """The statements of folds of arguments, which are made beside products, of what these read."""
+    found: set[str] = set()
+    for one in program.folds:
+        behind = needed(program.statements, [one.write.name])
+        if not any(isinstance(each, Contraction) for each in behind):
+            found |= {each.name for each in behind}
+    return found
+
+
+def _renamed(statement: Pointwise | Fold, values: dict[str, str]) -> Pointwise | Fold:
+    """The statement with copies in the place of arrays."""
+    args = tuple(
+        Access(values.get(one.name, one.name), one.index) if isinstance(one, Access) else one
+        for one in statement.args
+    )
+    return replace(statement, args=args)
+
+
 def _read(
     program: Program, product: Contraction, access: Access, values: dict[tuple[str, int], str]
 ) -> Access:
@@ -83,18 +107,25 @@ def _read(
     if tensor is None or len(tensor.dims) < 2 or tensor.dtype.bits not in _SIZES or not fitting:
         return access
     k = innermost(program, product, fitting)
-    axis = next((at for at, one in enumerate(access.index) if _alone(one, k)), None)
+    axis = next((at for at, one in enumerate(access.index) if _along(one, k)), None)
     if axis is None or not _unread(tensor, product, access, k):
         return access
-    known = {*program.tensors, *(s.write.name for s in program.statements), *values.values()}
+    known = {
+        *program.tensors,
+        *program.sizes,
+        *(s.write.name for s in program.statements),
+        *values.values(),
+    }
     value = f"{tensor.name}_turned"
     while value in known:
         value += "_"
     return Access(values.setdefault((tensor.name, axis), value), access.index)
 
 
-def _alone(index: object, k: str) -> bool:
-    """Whether nothing else indexes the axis."""
+def _along(index: object, k: str) -> bool:
+    """Whether an axis runs along the sum, or along it and matrices, with no zeros around it."""
+    if isinstance(index, Form):
+        return k in index.iterators and not index.padded
     return index == k or (isinstance(index, Affine) and index.iterator == k)
 
 

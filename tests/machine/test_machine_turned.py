@@ -50,6 +50,12 @@ def weights_first(x: Any, w: Any) -> Any:
     return pg.einsum("nhwcrs,ocrs->nhwo", found, w)
 
 
+def in_groups(x: Any, w: Any) -> Any:
+    parts = x.reshape(-1, 2, 16, 7, 9)
+    found = np.lib.stride_tricks.sliding_window_view(parts, (3, 3), axis=(3, 4))
+    return pg.einsum("ngchwrs,gocrs->ngohw", found, w.reshape(2, 4, 16, 3, 3))
+
+
 def gated(x: Any, u: Any, v: Any) -> Any:
     return pg.relu(x @ u) * (x @ v)
 
@@ -93,6 +99,17 @@ CASES: dict[str, tuple[Any, tuple[str, ...], str, Schedule | str, str]] = {
     "folds behind": (
         lambda x, w: pg.max((x @ w).astype("f32"), axis=1), ("s8[M,K]", "s8[K,N]"), "sm_80",
         "auto", "w",
+    ),
+    "sums of columns beside": (
+        lambda x, w: (x @ w).astype("f32") - 3 * pg.sum(w.astype("f32"), axis=0),
+        ("s8[M,K]", "s8[K,N]"), "sm_90a", "auto", "w",
+    ),
+    "scales of groups": (
+        lambda x, s, w: (x * pg.repeat(s, 128, axis=1)) @ w,
+        ("e4m3[M,256]", "f32[M,2]", "e4m3[256,N]"), "sm_90a", "auto", "w",
+    ),
+    "channels first, in groups": (
+        in_groups, ("bf16[B,32,7,9]", "bf16[8,16,3,3]"), "sm_80", "auto", "x w",
     ),
     "channels first": (
         first(), ("bf16[B,C,7,9]", "bf16[O,C,3,3]"), "sm_90a", LINES, "x w",

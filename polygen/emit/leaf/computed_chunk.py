@@ -166,6 +166,7 @@ def _wide(of: Computed, fetch: Fetch, to: str, at: str, left: str) -> list[str]:
 
 
 def address(fetch: Fetch, row: str, column: str) -> str:
+    """Where the element of an array is that goes with a place of the operand, as C."""
     names = (
         row if fetch.per[0] == 1 else f"({row} / {fetch.per[0]})",
         column if fetch.per[1] == 1 else f"({column} / {fetch.per[1]})",

@@ -103,9 +103,11 @@ def test_kernel_and_host_count_the_same_blocks(item: int) -> None:
     for rows in (1, 31, 32, 33, 400):
         for length in (1, 67, 512 // item, 512 // item + 1, 9000):
             kind = {1: "s8", 2: "f16", 4: "tf32"}[item]
-            tensor = pg.fuse(lambda x, w: x @ w.T, name="one").program(
-                f"{kind}[{rows},{length}]", f"{kind}[8,{length}]"
-            ).inputs[0]
+            tensor = (
+                pg.fuse(lambda x, w: x @ w.T, name="one")
+                .program(f"{kind}[{rows},{length}]", f"{kind}[8,{length}]")
+                .inputs[0]
+            )
             own = Realign("entry", (), (tensor,), turned=(tensor.name,)).blocks(tensor, {})
             said = text.format(rows=rows, bytes=length * item)
             assert own == formula.value(said, {})

@@ -1,4 +1,4 @@
-"""Operands that no instruction reads as they lie: which are copied first, and what the copies are."""
+"""Operands that no instruction reads as they lie: which are copied first, and how they lie then."""
 
 from __future__ import annotations
 
@@ -71,6 +71,14 @@ CASES: dict[str, tuple[Any, tuple[str, ...], dict[str, tuple[int, ...]]]] = {
         lambda x, w: pg.einsum("ck,cp->pk", w, np.pad(x, ((0, 0), (1, 1)))),
         ("bf16[C,9]", "bf16[C,K]"), {"x_turned": (1, 0)},
     ),
+    "channels first, in groups": (
+        lambda x, w: pg.einsum(
+            "ngchwrs,gocrs->ngohw", slid(x.reshape(-1, 2, 8, 7, 9), (3, 3), (3, 4)),
+            w.reshape(2, 4, 8, 3, 3),
+        ),
+        ("bf16[B,16,7,9]", "bf16[8,8,3,3]"),
+        {"x_turned": (0, 2, 3, 1), "w_turned": (0, 2, 3, 1)},
+    ),
     "a chain": (
         lambda q, k, v: pg.softmax(q @ k.mT) @ v,
         ("f16[B,M,64]", "f16[B,N,64]", "f16[B,N,64]"), {},
@@ -124,6 +132,15 @@ def test_a_copy_that_leaves_out_what_is_read_is_refused() -> None:
     short = replace(found, statements=(replace(copy, domain=domain), *others))
     with pytest.raises(VerifyError, match="reads what P2 does not compute"):
         prove_prologues(short)
+
+
+def test_folds_of_what_is_copied_read_the_copy() -> None:
+    """Sums of columns, as of numbers with a zero point, are made beside the product."""
+    function = pg.fuse(
+        lambda x, w: (x @ w).astype("f32") - 3 * pg.sum(w.astype("f32"), axis=0), name="read"
+    )
+    found = rewritten(function.program("s8[M,K]", "s8[K,N]"))
+    assert [t.name for t in without_first(found).inputs] == ["x", "w_turned"]
 
 
 def test_an_array_that_is_only_copied_may_begin_anywhere() -> None:
