@@ -27,7 +27,7 @@ from polygen.poly.register_operands import stored_bits
 from polygen.poly.turned import turned_operands
 from polygen.rewrite.programs import rewritten
 from polygen.schedule.problem import Problem
-from polygen.schedule.realign import pitch, row_bytes, rows
+from polygen.schedule.realign import row_bytes, row_multiple, rows
 
 # The size taken along a dim for which a call gives none.
 TYPICAL_SIZE = 4096
@@ -113,8 +113,9 @@ def _turned(program: Program, size: Callable[[Dim], int]) -> tuple[int, int]:
     read = written = 0
     for tensor in turned_operands(rewritten(program)).values():
         dims = {dim: size(dim) for dim in tensor.dims if isinstance(dim, str)}
-        read += rows(tensor, dims) * row_bytes(tensor, dims)
-        written += rows(tensor, dims) * pitch(tensor, dims)
+        count, own = rows(tensor, dims), row_bytes(tensor, dims)
+        read += count * own
+        written += count * -(-own // row_multiple()) * row_multiple()  # whole chunks
     return read, written
 
 

@@ -196,6 +196,7 @@ def test_axes_in_another_order_before_a_kernel_that_another_follows(rooms):
     )  # fmt: skip
     assert (second[0], third[0]) == ("pg_made", source.following.entry)
     assert rooms == [45 * 256]
+    assert decode(type(source), encode(source)) == source
     assert kernel.workspace() == 45 * 256 + source.following.workspace(sizes)
 
 
