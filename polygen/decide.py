@@ -57,7 +57,7 @@ from polygen.schedule.structure import check_structure
 from polygen.schedule.sums import SumClass
 from polygen.schedule.tuned import tuned
 from polygen.tune import lookup
-from polygen.tune.choose import Offer, behind_making, choose
+from polygen.tune.choose import TURNED, Offer, behind_making, behind_turning, choose
 from polygen.tune.cost import predict_all
 from polygen.tune.cost.chains import longest_run
 
@@ -260,6 +260,9 @@ def _offers(
     first = before is None and bool(program.first)
     if first:  # behind the launch that makes operands, the product is that of arguments
         before = tuned(device).get(problem.behind_making)
+    turned = before is None and bool(problem.turned[0])
+    if turned:  # and behind the one that copies them, of arrays that lie as the copies do
+        before = tuned(device).get(replace(problem, turned=(0, 0)))
     if before is not None:
         schedule = shipped_as(device, before.schedule)
         if schedule is None:
@@ -275,6 +278,9 @@ def _offers(
         if first:
             schedule = behind_making(schedule, device, problem)
             origin += "; operands that are computed are made first, in a launch before the kernel"
+        if turned:
+            schedule = behind_turning(schedule, device, problem)
+            origin += TURNED
         found.append(Offer(schedule, origin))
     return tuple(found)
 

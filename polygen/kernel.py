@@ -147,7 +147,7 @@ class Kernel(Described):
     def workspace(self, sizes: dict[str, int] | None = None) -> int:
         """Bytes of device memory that a call takes beside its arrays, while it runs.
 
-        Operands that are copied or made lie there, or the parts of folds; no kernel has both.
+        Operands that are copied or made lie there, and the parts of folds.
 
         Args:
             sizes: of the call; dims not named have the size that the kernel was optimised for.
@@ -162,6 +162,8 @@ class Kernel(Described):
         wanted = set(self.program.sizes)
         if copy is not None:
             wanted = {d for t in copy.every for d in t.dims if isinstance(d, str)}
+        if following is not None:
+            wanted = set(self.program.sizes)
         missing = wanted - set(known)
         if missing:
             raise ArgumentError(
@@ -169,10 +171,8 @@ class Kernel(Described):
                 where="workspace",
                 nearest=f"Name all of {', '.join(self.program.sizes)}",
             )
-        if copy is not None:
-            return copy.workspace(known)
-        assert following is not None
-        return following.workspace(known)
+        own = 0 if copy is None else copy.workspace(known)
+        return own + (0 if following is None else following.workspace(known))
 
     def __call__(
         self, *operands: Any, out: Any = None, stream: Any = None, workspace: Any = None

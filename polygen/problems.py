@@ -24,7 +24,10 @@ from polygen.poly.pointwise import Pointwork
 from polygen.poly.prologue import Prologue
 from polygen.poly.realign import copied
 from polygen.poly.register_operands import stored_bits
+from polygen.poly.turned import turned_operands
+from polygen.rewrite.programs import rewritten
 from polygen.schedule.problem import Problem
+from polygen.schedule.realign import row_bytes, row_multiple, rows
 
 # The size taken along a dim for which a call gives none.
 TYPICAL_SIZE = 4096
@@ -101,7 +104,19 @@ def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[st
         block=matched.block,
         reading=sum(bool(one.matrices) for one in work.before),
         tallied=_tallied(matched, work),
+        turned=_turned(program, counted),
     )
+
+
+def _turned(program: Program, size: Callable[[Dim], int]) -> tuple[int, int]:
+    """Bytes of arrays that are copied with their axes in another order, and of their copies."""
+    read = written = 0
+    for tensor in turned_operands(rewritten(program)).values():
+        dims = {dim: size(dim) for dim in tensor.dims if isinstance(dim, str)}
+        count, own = rows(tensor, dims), row_bytes(tensor, dims)
+        read += count * own
+        written += count * -(-own // row_multiple()) * row_multiple()  # whole chunks
+    return read, written
 
 
 def _tallied(matched: Match, work: Pointwork) -> tuple[int, int]:

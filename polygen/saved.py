@@ -29,7 +29,7 @@ from polygen.runtime.artifact import Artifact, Resources
 from polygen.runtime.files import unwritable, write_bytes_atomic
 from polygen.schedule.model import Schedule
 
-FORMAT = 6  # 6: the type of parts of folds
+FORMAT = 7  # 7: operands that are copied with their axes in another order
 _SUFFIXES = (".cu", ".h", ".cubin", ".ptx", ".tree.yaml")  # all but the manifest
 _MANIFEST = ".json"
 _AROUND = ("realign", "following")  # what goes before and after a kernel

@@ -71,6 +71,9 @@ KERNELS = {
     "roles, computed f32": Kernel(
         lambda x, w: pg.silu(x) @ w.T, ("f32[4096,512]", "f32[4096,512]")
     ),
+    "roles, 8-bit columns copied first": Kernel(
+        lambda x, w: x @ w, ("e4m3[1024,1040]", "e4m3[1040,1024]")
+    ),
     "roles, rows copied first": Kernel(
         lambda x, w: x @ w.T, ("bf16[1021,1031]", "bf16[1033,1031]")
     ),

@@ -70,6 +70,10 @@ def product(x, w):
     return x @ w.T
 
 
+def across(x, w):
+    return x @ w
+
+
 def gathered(x, r, g, w):
     return (x[r] * g) @ w.T
 
@@ -131,6 +135,7 @@ _SAMPLES: dict[str, tuple[Callable[..., Any], tuple[str, ...], dict[str, Any]]] 
     "by words": (product, ("bf16[M,K]@2", "bf16[N,K]@2"), {"arch": "sm_80", "schedule": small()}),
     "copied": (product, _ODD, {"schedule": _COPIES}),
     "made": (gathered, _GATHERED, {"schedule": _first()}),
+    "turned": (across, ("s8[M,K]", "s8[K,N]"), {"arch": "sm_80", "schedule": small()}),
 }
 
 

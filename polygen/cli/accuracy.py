@@ -62,7 +62,7 @@ from polygen.frontend.program import (
 from polygen.frontend.rounding import round_to
 from polygen.poly.prologue import multiplied as multiplied_as
 from polygen.poly.prologue import prologues, without_prologues
-from polygen.poly.row_operands import row_operands, without_row_operands
+from polygen.poly.row_operands import row_operands, without_first
 from polygen.rewrite.programs import rewritten
 
 _POINTWISE = 2.0**-18  # relative error of a chain of f32 functions, as `Kernel.check` takes it
@@ -132,7 +132,7 @@ def _expected(
     given = {t.name: np.asarray(arrays[t.name]).astype(np.float64) for t in program.operands}
     operands = (*prologues(program), *row_operands(program))
     made = {value: _operand(program, value, given, sizes) for value in operands}
-    program = without_prologues(without_row_operands(program))
+    program = without_prologues(without_first(program))
     contraction = _contraction(program)
     inputs = given | {value: rounded for value, (rounded, _) in made.items()}
     multiplied = dict(inputs)

@@ -131,7 +131,10 @@ def computed_chunks(plan: KernelPlan) -> list[Computed]:
     """How threads compute operands, on their way into rings or before the kernel."""
     before = (leaf.work for one in plan.copies for leaf in one.leaves)
     found = [c.computed for c in copies(plan) if c.computed is not None]
-    return [*found, *(work.computed for work in before if isinstance(work, RowMake))]
+    return [
+        *found,
+        *(work.computed for work in before if isinstance(work, RowMake) and not work.turned),
+    ]
 
 
 def _corners(plan: KernelPlan, moved: Sequence[Boxes], first: int) -> list[dict[str, Any]]:

@@ -22,8 +22,8 @@ from polygen.lower.realign import plain_shape
 from polygen.lower.realign_work import RowCopy, RowMake
 from polygen.poly.digits import peeled
 from polygen.poly.follow_program import ELEMENT, result_of
-from polygen.poly.realign_program import CHUNKS, FIRST, LAST, ROWS, WARP, RealignShape
-from polygen.poly.realign_rows import RowTexts, of_block, row_texts
+from polygen.poly.realign_program import CHUNKS, FIRST, LAST, ROWS, WARP
+from polygen.poly.realign_rows import BlockShape, RowTexts, of_block, row_texts
 from polygen.schedule.realign import Realign, line_bytes
 
 _VISITS = 1  # of a warp to a row that is made, whose elements are on their way at once
@@ -212,7 +212,7 @@ def _making(plan: KernelPlan, own: MakePlan) -> list[str]:
     return lines + loops(own.place.loops, {}, 0)
 
 
-def _texts(shape: RealignShape, item: int) -> RowTexts:
+def _texts(shape: BlockShape, item: int) -> RowTexts:
     """The formulas of rows of elements of so many bytes."""
     return row_texts(shape, item, line_bytes())
 
@@ -271,7 +271,7 @@ def _tensor(plan: KernelPlan, at: int, tensor: Tensor) -> dict[str, Any]:
 def _passed(plan: KernelPlan, found: Realign) -> dict[Argument, str]:
     """The arguments of the launcher that the copies are given to, and their values."""
     names, values = [tensor.name for tensor in found.every], {}
-    for argument in arguments(plan.program):
+    for argument in arguments(plan.program, workspace=plan.following is not None):
         name = c_name(argument.name)
         if argument.tensor in names and argument.kind in ("pointer", "stride"):
             at = names.index(argument.tensor)

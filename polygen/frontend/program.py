@@ -209,6 +209,8 @@ class Program(Brief):
     rest: Rest | None = None  # what the sums of the only product have besides
     # Operands of products that a launch before the kernel makes, with folds over their own rows.
     first: tuple[str, ...] = ()
+    # Of those that it only stores with their axes in another order: what runs along their rows.
+    turned: tuple[tuple[str, int], ...] = ()
 
     @property
     def contractions(self) -> tuple[Contraction, ...]:

@@ -1,7 +1,8 @@
 """The launch before a kernel, array by array: tile programs, and the leaves of them.
 
-All arrays that are copied have one tile program, and all operands that are made in chunks another
-one. Both are synchronised and proved like a kernel's (`polygen.poly.realign_program`,
+All arrays that are copied have one tile program, all operands that are made in chunks another one,
+and all that are copied with their axes in another order a third one (`polygen.poly.turn_program`).
+They are synchronised and proved like a kernel's (`polygen.poly.realign_program`,
 `polygen.poly.make_program`); each array has leaves of its own, with its elements and its
 parameters. Operands with folds over their rows are made by rows (`polygen.lower.make_rows`).
 """
@@ -26,7 +27,9 @@ from polygen.poly.operand import Operand
 from polygen.poly.prologue import prologue, prologues
 from polygen.poly.prologue_proofs import prove_prologues
 from polygen.poly.realign_program import CHUNK, WHERE, RealignShape, check_copy, realign_program
+from polygen.poly.realign_rows import BlockShape
 from polygen.poly.row_operands import row_operands
+from polygen.poly.turn_program import TURNED, TurnShape, check_turning, turn_program
 from polygen.schedule.realign import ROUNDS, TOGETHER, WARPS, Realign
 
 
@@ -52,7 +55,8 @@ def precede(plan: KernelPlan, copy: Realign | None, derived: Derive, asked: Prog
         tree = block_tree(shape, realign_program, check_copy, WHERE, derived)
         found += (_copy(one, shape, tree) for one in copy.tensors)
     by_rows = row_operands(asked)
-    in_chunks = [one for one in copy.made if one.name not in copy.by_rows]
+    others = (*copy.by_rows, *copy.turned)
+    in_chunks = [one for one in copy.made if one.name not in others]
     if in_chunks:
         first, tree = len(found), block_tree(shape, make_program, check_making, WHERE, derived)
         found += (_make(at, one, shape, tree, asked) for at, one in enumerate(in_chunks, first))
@@ -68,6 +72,11 @@ def precede(plan: KernelPlan, copy: Realign | None, derived: Derive, asked: Prog
         )
         for name in copy.by_rows
     )
+    if copy.turned:
+        turn = turn_shape(shape.lanes, dependent=shape.dependent)
+        first, tree = len(found), block_tree(turn, turn_program, check_turning, WHERE, derived)
+        last = (one for one in copy.made if one.name in copy.turned)
+        found += (_make(at, one, turn, tree, asked) for at, one in enumerate(last, first))
     proofs = [proof for one in dict.fromkeys(x.tree for x in found) for proof in one.proofs]
     proofs += prove_prologues(asked) if copy.made else ()
     plan = replace(plan, realign=copy, copies=tuple(found), proofs=(*plan.proofs, *proofs))
@@ -81,6 +90,11 @@ def plain_shape(lanes: int, *, dependent: bool = False) -> RealignShape:
     return RealignShape(WARPS, lanes, TOGETHER, ROUNDS, chunk_bytes(), dependent)
 
 
+def turn_shape(lanes: int, *, dependent: bool = False) -> TurnShape:
+    """What a block does that copies an operand with its axes in another order."""
+    return TurnShape(WARPS, lanes, ROUNDS, chunk_bytes(), dependent)
+
+
 def _copy(tensor: Tensor, shape: RealignShape, tree: BlockTree) -> CopyPlan:
     """The leaves of one array's blocks."""
     work = RowCopy(tensor.dtype.bytes, shape, word_shifts(shape.size))
@@ -91,9 +105,7 @@ def _copy(tensor: Tensor, shape: RealignShape, tree: BlockTree) -> CopyPlan:
     return CopyPlan(tree, *block_parts(tree, leaves, Grids(work.pointers)), tensor)
 
 
-def _make(
-    at: int, tensor: Tensor, shape: RealignShape, tree: BlockTree, asked: Program
-) -> MakePlan:
+def _make(at: int, tensor: Tensor, shape: BlockShape, tree: BlockTree, asked: Program) -> MakePlan:
     """The leaf of one operand's blocks."""
     operand = made_operand(tensor, asked)
     of = computed(operand)
@@ -103,6 +115,8 @@ def _make(
     extents = tuple((names[axis], tensor.dims[axis]) for axis in reversed(outer))
     work = RowMake(at, tensor, shape, of, extents, tensor.dims[inner])
     leaves = [Leaf(MADE, "make_chunks", "threads", (CHUNK,), work)]
+    if work.turned:
+        leaves = [Leaf(TURNED, "turn_chunks", "threads", (CHUNK,), work)]
     return MakePlan(tree, *block_parts(tree, leaves, Grids(arrays=work.arrays)), tensor, operand)
 
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from polygen.frontend.program import Dim, Tensor
 from polygen.lower.computed import Computed
 from polygen.poly.realign_program import RealignShape
+from polygen.poly.realign_rows import BlockShape
+from polygen.poly.turn_program import TurnShape
 
 WORD = 4  # bytes
 
@@ -73,10 +75,15 @@ class RowMake:
 
     at: int
     tensor: Tensor
-    shape: RealignShape
+    shape: BlockShape
     computed: Computed
     outer: tuple[tuple[str, Dim], ...]
     length: Dim
+
+    @property
+    def turned(self) -> bool:
+        """Whether it is an array with its axes in another order."""
+        return isinstance(self.shape, TurnShape)
 
     @property
     def arrays(self) -> tuple[str, ...]:

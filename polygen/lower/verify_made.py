@@ -25,6 +25,8 @@ from polygen.lower.verify_made_rows import check_made_rows
 from polygen.poly.elements import Along
 from polygen.poly.make_program import make_program
 from polygen.poly.realign_program import WHERE, realign_program
+from polygen.poly.tile_program import TileProgram
+from polygen.poly.turn_program import TurnShape, turn_program
 
 
 def check_preceding(plan: KernelPlan) -> None:
@@ -44,7 +46,7 @@ def check_preceding(plan: KernelPlan) -> None:
         if not works or any(work != works[0] for work in works):
             raise VerifyError(f"leaves of {one.tensor.name} differ", where=plan.entry)
         work, copied = works[0], isinstance(one, CopyPlan)
-        wanted = (realign_program if copied else make_program)(work.shape)
+        wanted = _program(work)
         if isinstance(work, RowCopy) != copied or one.tree.synchronised.program != wanted:
             raise VerifyError(f"blocks of {one.tensor.name} do not do {work.shape}", where=WHERE)
         if isinstance(work, RowCopy):
@@ -57,6 +59,21 @@ def check_preceding(plan: KernelPlan) -> None:
                 raise VerifyError(f"{one.tensor.name} is number {work.at} of {at}", where=WHERE)
         if isinstance(one, MakePlan):
             check_made(plan, one)
+
+
+def _program(work: RowCopy | RowMake) -> TileProgram:
+    """What a block does."""
+    if isinstance(work.shape, TurnShape):
+        return turn_program(work.shape)
+    return (realign_program if isinstance(work, RowCopy) else make_program)(work.shape)
+
+
+def _is_copy(work: RowMake) -> bool:
+    """Whether elements are those of one array, as they are stored there."""
+    of, names = work.computed, tuple(fetch.name for fetch in work.computed.fetches)
+    plain = [(one.function, one.args, one.dtype) for one in of.statements]
+    stored = {fetch.tensor.dtype for fetch in of.fetches}
+    return plain == [("cast", names, of.dtype)] and stored == {of.dtype}
 
 
 def check_made(plan: KernelPlan, of: MakePlan) -> None:
@@ -85,6 +102,11 @@ def check_made(plan: KernelPlan, of: MakePlan) -> None:
             f"rows of {tensor} are counted along {found}, fastest first, and not {wanted}",
             where=plan.entry,
         )
+    assert plan.realign is not None
+    if work.turned != (tensor.name in plan.realign.turned):
+        raise VerifyError(f"{tensor} is made by blocks of {work.shape}", where=plan.entry)
+    if work.turned and not _is_copy(work):
+        raise VerifyError(f"{tensor} is no array as it is", where=plan.entry)
     if work.computed.dims != ("m", "k") or work.computed.dtype != tensor.dtype:
         raise VerifyError(f"rows of {work.computed.dtype} are made of {tensor}", where=plan.entry)
     source = replace(plan, program=plan.whole)

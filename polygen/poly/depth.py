@@ -22,12 +22,12 @@ from dataclasses import dataclass, replace
 
 from polygen import isl
 from polygen.errors import UnsupportedProgram, VerifyError
-from polygen.frontend.forms import Form
 from polygen.frontend.indices import multiple
-from polygen.frontend.program import Access, Affine, Contraction, Dim, Index, Program
+from polygen.frontend.program import Access, Contraction, Dim, Program
 from polygen.poly.elements import OVER
 from polygen.poly.legality import Proof
 from polygen.poly.supported import require_each_once
+from polygen.rewrite.sum_axes import cut, innermost
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +140,7 @@ def _summed(program: Program, product: Contraction) -> Summed:
                 nearest="Write it as x @ w on arrays whose axes are all different",
             )
     every = [set(access.iterators) for access in product.reads]
-    fitting = [
-        it
-        for it in own
-        if all(it in one for one in every)
-        and not any(_shared(a, it, product) for a in product.reads)
-    ]
+    fitting = cut(product)
     kept = set(product.write.iterators)
     if not fitting and not all(kept & one - other for one, other in (every, every[::-1])):
         raise UnsupportedProgram(
@@ -162,40 +157,9 @@ def _summed(program: Program, product: Contraction) -> Summed:
             why="rows of a tile follow each other along another axis than what is summed in it",
             nearest="Give the windows channels, an axis that they do not slide along",
         )
-    inner = max(fitting, key=lambda it: (_adjacent(program, product, it), own.index(it)))
+    inner = innermost(program, product, fitting)
     outer = tuple((it, sizes[it]) for it in own if it != inner)
     return Summed(product, outer, inner)
-
-
-def _shared(access: Access, iterator: str, product: Contraction) -> bool:
-    """Whether an axis is indexed by an iterator and by rows, or columns, of results.
-
-    What both operands have of the result counts matrices.
-    """
-    left, right = (set(one.iterators) for one in product.reads)
-    kept = set(product.write.iterators) - (left & right)
-    return any(
-        isinstance(index, Form) and iterator in index.iterators and kept & set(index.iterators)
-        for index in access.index
-    )
-
-
-def _adjacent(program: Program, product: Contraction, iterator: str) -> int:
-    """In how many operands neighbours along an iterator are adjacent in memory."""
-    found = 0
-    for access in product.reads:
-        tensor = program.tensors[access.name]
-        found += _step(access.index[tensor.order[-1]], iterator) == 1
-    return found
-
-
-def _step(index: Index, iterator: str) -> int:
-    """The scale of an iterator in an index; 0: it is not in it."""
-    if isinstance(index, Form):
-        return next((term.scale for term in index.terms if term.of == iterator), 0)
-    if isinstance(index, Affine):
-        return index.scale if index.iterator == iterator else 0
-    return int(index == iterator)
 
 
 # --- the numbers of k tiles ----------------------------------------------------------------------

@@ -38,7 +38,7 @@ from polygen.frontend.program import (
     Tensor,
 )
 from polygen.poly.operand_folds import OperandFolds, beside_products, terms
-from polygen.poly.row_operands import without_row_operands
+from polygen.poly.row_operands import without_first
 from polygen.poly.whole_rows import (
     Kept,
     Places,
@@ -102,7 +102,7 @@ def split_folds(program: Program) -> Split:
             dependence.
     """
     _require_invariant(program)
-    program = without_row_operands(rewritten(program))
+    program = without_first(rewritten(program))
     program, operands = beside_products(program)
     if not program.folds:
         return Split(program, (), (), (), operands=operands)

@@ -103,6 +103,7 @@ def prologues(program: Program) -> dict[str, tuple[Pointwise, ...]]:
     """
     writers: dict[str, Statement] = {s.write.name: s for s in program.statements}
     found: dict[str, tuple[Pointwise, ...]] = {}
+    turned = dict(program.turned)
     for product in program.contractions:
         for access in product.reads:
             if access.name in found or access.name not in writers or access.name in program.tensors:
@@ -111,11 +112,13 @@ def prologues(program: Program) -> dict[str, tuple[Pointwise, ...]]:
             if not all(isinstance(s, Pointwise) for s in behind):
                 continue
             own = tuple(s for s in program.pointwise if s in behind)
+            found[access.name] = own
+            if access.name in turned:  # of any type: its elements are those of an array
+                continue
             _require_type(program, access.name, multiplied(program, own[-1]))
             for statement in own:
                 _require_own_point(program, statement, writers)
                 _require_rounding(program, statement)
-            found[access.name] = own
     return found
 
 
@@ -125,9 +128,9 @@ def multiplied(program: Program, last: Pointwise) -> DType:
     Raises:
         UnsupportedProgram: one product takes it as f32, another as tf32.
     """
-    if last.dtype != F32:
-        return last.dtype
     value = last.write.name
+    if last.dtype != F32 or value in dict(program.turned):
+        return last.dtype
     said = {one.exact for one in program.contractions if value in (one.lhs.name, one.rhs.name)}
     if len(said) > 1:
         raise UnsupportedProgram(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from polygen import isl
 from polygen.errors import VerifyError
+from polygen.frontend.forms import Form
 from polygen.frontend.grouping import apart_from_groups
 from polygen.frontend.program import (
     Access,
@@ -50,7 +53,10 @@ def prove_prologues(program: Program) -> tuple[Proof, ...]:
                 if access.name != value:
                     continue
                 of_all = any(one.write.name == value for one in _of_all(program))
-                read = _instances(product, access, prefix, of_all=of_all)
+                last = statements[-1]
+                sizes_of = dict(last.domain)
+                extents = [sizes_of.get(str(one), 1) for one in last.write.index]
+                read = _instances(product, access, prefix, of_all=of_all, extents=extents)
                 source = read.apply_range(written.reverse())
                 missing = read.subtract_domain(source.domain())
                 if not missing.is_empty():
@@ -137,15 +143,25 @@ def _of_all(program: Program) -> tuple[Statement, ...]:
 
 
 def _instances(
-    statement: Statement, access: Access, prefix: str, *, of_all: bool = False
+    statement: Statement,
+    access: Access,
+    prefix: str,
+    *,
+    of_all: bool = False,
+    extents: Sequence[Dim] = (),
 ) -> isl.UnionMap:
     """Instance -> the cell that it accesses; with `of_all` rows of groups, of which any number lie
     before a group's own, by their numbers in the rows of all, which end with the last.
+
+    Outside of an axis with zeros around it, of one of `extents`, nothing is read.
     """
     own = ",".join(iterator for iterator, _ in statement.domain)
     bounds = " and ".join(f"0 <= {it} < {extent}" for it, extent in statement.domain)
     assert not access.indexed_by  # products read values that are computed, at their own points
     cell = f"{access.name}[{','.join(map(str, access.by_group))}]"
+    for index, extent in zip(access.index, extents, strict=False):
+        if isinstance(index, Form) and index.padded:
+            bounds += f" and 0 <= {index} < {extent}"
     within = [index for index in access.index if isinstance(index, Within)]
     if of_all and within:
         places = [

@@ -1,5 +1,8 @@
 """Which operands a launch before the kernel copies or makes, and the program behind it.
 
+Operands that no instruction reads as they lie are copied there with their axes in another order,
+whatever the schedule is (`polygen.poly.turned`).
+
 The copy is the identity on an array's elements: a change of layout, of which the product alone
 depends. The rest of the kernel is that of the program whose arrays are aligned as the copies are.
 
@@ -24,7 +27,8 @@ from polygen.poly.fills import by_threads
 from polygen.poly.match import Match
 from polygen.poly.operand import Operand
 from polygen.poly.prologue import operand_of, prologues, without_prologues
-from polygen.poly.row_operands import row_operands, without_row_operands
+from polygen.poly.row_operands import row_operands, without_first
+from polygen.poly.turned import turned_operands
 from polygen.schedule.model import Schedule
 from polygen.schedule.realign import WARPS, Realign
 
@@ -128,13 +132,14 @@ def realign_all(program: Program, sections: Sequence[Match], schedule: Schedule)
     first = schedule.makes_first
     named = {tensor.name: tensor for one in sections for tensor in copied(one, made=first)}
     tensors = tuple(named.values()) if schedule.launch.realign else ()
-    made = tuple(_made(program, sections)) if first else ()
+    turned = turned_operands(program)
+    made = (*(_made(program, sections) if first else ()), *turned.values())
     if not tensors and not made:
         return None
     by_rows = tuple(row_operands(program)) if first else ()
     alone = by_rows and len(by_rows) == len(tensors) + len(made)  # else blocks copy several rows
     warps = schedule.epilogue.row_warps if alone else WARPS
-    return Realign(f"pg_{program.name}_realign", tensors, made, by_rows, warps)
+    return Realign(f"pg_{program.name}_realign", tensors, made, by_rows, warps, tuple(turned))
 
 
 def _made(program: Program, sections: Sequence[Match]) -> Iterator[Tensor]:
@@ -146,6 +151,8 @@ def _made(program: Program, sections: Sequence[Match]) -> Iterator[Tensor]:
         if operand.computed is not None
     }
     for value, statements in prologues(program).items():
+        if value not in inner:  # copied as it is, with its axes in another order
+            continue
         tensor = operand_of(program, statements[-1])
         last = tensor.order[inner[value]]
         order = (*(axis for axis in tensor.order if axis != last), last)
@@ -158,6 +165,8 @@ def program_behind(program: Program, copy: Realign | None) -> Program:
     if copy is None:
         return program
     if copy.made:  # both launches have one list of arguments
-        behind = without_prologues(without_row_operands(program))
+        behind = without_first(program)
+        if len(copy.made) > len(copy.turned):
+            behind = without_prologues(behind)
         program = replace(behind, inputs=(*program.inputs, *copy.made))
     return realigned(program, dict.fromkeys(copy.names, chunk_bytes()))

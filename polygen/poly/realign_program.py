@@ -62,6 +62,11 @@ class RealignShape:
     dependent: bool = False
 
     @property
+    def rows(self) -> int:
+        """Rows of a block."""
+        return self.warps
+
+    @property
     def step(self) -> int:
         """Chunks that a warp copies at a time."""
         return self.lanes * self.together

@@ -26,7 +26,9 @@ from polygen.errors import VerifyError
 from polygen.hardware import formula
 from polygen.poly.digits import digits
 from polygen.poly.realign_program import CHUNKS, WHERE, RealignShape
+from polygen.poly.turn_program import TurnShape
 
+BlockShape = RealignShape | TurnShape  # what a block does
 _SEGMENTS = (1, 2, 3, 10, 10000)  # around whose ends lengths are tried
 
 
@@ -58,7 +60,7 @@ class RowTexts:
 
 
 @lru_cache(maxsize=16)
-def row_texts(shape: RealignShape, item: int, line: int) -> RowTexts:
+def row_texts(shape: BlockShape, item: int, line: int) -> RowTexts:
     """The formulas, proved.
 
     Args:
@@ -66,7 +68,7 @@ def row_texts(shape: RealignShape, item: int, line: int) -> RowTexts:
         item: bytes of an element.
         line: bytes at whose multiples rows of copies begin.
     """
-    size, warps, each = shape.size, shape.warps, line // item
+    size, group, each = shape.size, shape.rows, line // item
     segment = shape.segment * size
     lines = f"({{length}} + {each - 1}LL) / {each}"
     texts = RowTexts(
@@ -78,7 +80,7 @@ def row_texts(shape: RealignShape, item: int, line: int) -> RowTexts:
         lines=lines,
         pitch=f"{lines} * {line}",
         step=f"{lines} * {each}",
-        blocks=f"({{rows}} + {warps - 1}) / {warps} * (({{bytes}} + {segment - 1}) / {segment})",
+        blocks=f"({{rows}} + {group - 1}) / {group} * (({{bytes}} + {segment - 1}) / {segment})",
     )
     check_rows(texts, shape, item, line)
     return texts
@@ -90,7 +92,7 @@ def of_block() -> tuple[str, str]:
     return rows, segment
 
 
-def check_rows(texts: RowTexts, shape: RealignShape, item: int, line: int) -> None:
+def check_rows(texts: RowTexts, shape: BlockShape, item: int, line: int) -> None:
     """Prove the formulas.
 
     Args:
@@ -129,8 +131,8 @@ def check_rows(texts: RowTexts, shape: RealignShape, item: int, line: int) -> No
     segments = found(texts.segments, **{CHUNKS: chunks})
     check(segments == -(-chunks // shape.segment), texts.segments)
     groups, own = of_block()
-    for rows in (1, shape.warps - 1, shape.warps, shape.warps + 1, 3 * shape.warps):
-        number, many = found(texts.blocks, rows=rows), -(-rows // shape.warps)
+    for rows in (1, shape.rows - 1, shape.rows, shape.rows + 1, 3 * shape.rows):
+        number, many = found(texts.blocks, rows=rows), -(-rows // shape.rows)
         check(number == many * segments, texts.blocks)
         for each in range(1, 4):
             names = {"segments": each, "block": np.arange(many * each)}

@@ -32,6 +32,7 @@ from polygen.hardware.swizzle import chunk_bytes
 from polygen.poly.elements import Along
 from polygen.poly.operand_folds import terms
 from polygen.poly.prologue import Prologue, prologue
+from polygen.poly.turned import without_turned
 from polygen.poly.whole_rows import Rows, iterator, levels, placed
 from polygen.rewrite.rows_first import RowOperand, row_operand
 
@@ -101,8 +102,13 @@ def _made(of: RowOperand, program: Program) -> MadeRows:
     return MadeRows(tensor, rows, tuple(after), tuple(one for one, _ in of.statements))
 
 
-def without_row_operands(program: Program) -> Program:
-    """The program whose products read such operands as if they were arguments."""
+def without_first(program: Program) -> Program:
+    """The program whose products read what a launch before the kernel makes as arguments.
+
+    That is operands with folds over their rows, and those that it turns; others are computed by
+    whoever copies them, if it does not make them (`polygen.poly.prologue`).
+    """
+    program = without_turned(program)
     found = row_operands(program)
     if not found:
         return replace(program, first=()) if program.first else program

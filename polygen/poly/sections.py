@@ -22,7 +22,7 @@ from polygen import isl
 from polygen.errors import UnsupportedProgram, VerifyError
 from polygen.frontend.program import Contraction, Dim, Program, Statement
 from polygen.poly.legality import Proof
-from polygen.poly.row_operands import without_row_operands
+from polygen.poly.row_operands import without_first
 from polygen.poly.scop import clear_name, scop
 
 _MOST = 256  # programs whose sections are kept
@@ -122,14 +122,14 @@ def require_alike(program: Program) -> None:
     if len(found) == 1:
         domains_of = {_domain(one): one for one in _joined(program) if _domain(one)}
         found = tuple(_section(program, one) for one in domains_of.values())
-        if len(found) < 2 or not without_row_operands(program).folds:
+        if len(found) < 2 or not without_first(program).folds:
             return
     domains = ", ".join(
         f"{_first(one).name} over [{', '.join(map(str, _extents(one)))}]" for one in found
     )
     nearest = "Split the function: one output domain per fused function"
     reasons = [
-        (bool(without_row_operands(program).folds), "folds of results"),
+        (bool(without_first(program).folds), "folds of results"),
         (bool(program.ends), "rows in groups"),
         (bool(program.gathered), "rows by index"),
         (bool(program.invariant), "invariant dims"),

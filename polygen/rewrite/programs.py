@@ -13,6 +13,7 @@ from polygen.rewrite.block_factors import factors_behind
 from polygen.rewrite.norms import norms_behind
 from polygen.rewrite.rest import with_rest
 from polygen.rewrite.rows_first import rows_first
+from polygen.rewrite.turned import turned
 
 ASSUMED = (
     "reals are summed in another order, and factors that are the same for a row, or for a block of "
@@ -30,6 +31,11 @@ def rewritten(program: Program) -> Program:
             knows, and that no launch before it makes; or three products of which one reads
             another's sums are no product and the rest of its sums.
     """
+    return program if program.turned else turned(_rewritten(program))
+
+
+def _rewritten(program: Program) -> Program:
+    """The same, of operands as they lie."""
     found = batches_in_sums(with_rest(program))
     if found.first:
         return factors_behind(found)

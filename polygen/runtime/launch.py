@@ -331,7 +331,8 @@ class Launcher:
         if before is not None:
             handle = self._load(binding.device, before.entry, 0, driver)
             ready.copies = Copies(self.source, binding, self._tensors, self._scalars, how, handle)
-            ready.room = ready.copies.bytes, line_bytes()
+            parts, multiple = ready.room or (0, 1)
+            ready.room = ready.copies.bytes + parts, max(line_bytes(), multiple)
         if outs is None:
             ready.allocate = tuple(
                 allocator(ready.library, binding.device, sizes, tensor.dtype, tensor.order)
@@ -361,7 +362,13 @@ def _count(what: str, tensors: Sequence[Tensor], given: int) -> ArgumentError:
 def _submit(
     ready: Prepared, start: int, pointers: Sequence[int], scalars: Sequence[float], queue: int
 ) -> None:
-    """Put the launches of a call that has a workspace on its stream, that of copies first."""
+    """Put the launches of a call that has a workspace on its stream, that of copies first; their
+    room is in front of that for parts of folds.
+    """
     copies = ready.copies
-    inner = [*pointers, start] if copies is None else copies.made(pointers, scalars, start, queue)
-    ready.submit(inner, scalars, queue)
+    if copies is None:
+        ready.submit([*pointers, start], scalars, queue)
+        return
+    assert ready.room is not None
+    parts = [start + copies.bytes] if ready.room[0] > copies.bytes else []
+    ready.submit(copies.made([*pointers, *parts], scalars, start, queue), scalars, queue)

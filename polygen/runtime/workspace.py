@@ -110,7 +110,7 @@ class Copies:
         launch: Callable[..., Any],
         function: int,
     ) -> None:
-        sizes, copy = dict(binding.sizes), source.realign
+        self._own, sizes, copy = len(tensors), dict(binding.sizes), source.realign
         assert copy is not None
         self.offsets = copy.offsets(sizes)[:-1]
         self.bytes = copy.workspace(sizes)
@@ -125,13 +125,14 @@ class Copies:
         self._arguments: tuple[tuple[str, int], ...] = ()
         if copy.made:
             names = [tensor.name for tensor in (*tensors, *copy.made)]
+            names += [one.name for one in source.arguments if one.kind == "workspace"]
             numbers = [tensor.name for tensor in scalars]
             pairs = zip(source.arguments, binding.given, strict=True)
             self._arguments = tuple(
                 ("constant", value)
                 if value is not None
-                else ("pointer", names.index(one.tensor))
-                if one.kind == "pointer"
+                else ("pointer", names.index(one.tensor or one.name))
+                if one.kind in ("pointer", "workspace")
                 else ("scalar", numbers.index(one.tensor))
                 for one, value in pairs
                 if one.kind != "map"
@@ -143,16 +144,18 @@ class Copies:
         """Copy or make arrays in a workspace.
 
         Args:
-            pointers: addresses of the call's arrays.
+            pointers: addresses of the call's arrays, and of the room for parts of folds.
             scalars: its numbers.
             start: of the workspace, which is the call's until its kernel is done.
             queue: the stream.
 
         Returns:
-            `pointers`, with the copies in the place of the arrays, and behind them what was made.
+            `pointers`, with the copies in the place of the arrays, and behind the arrays what was
+            made.
         """
         inner, blocks = list(pointers), sum(self._blocks)
-        inner += [start + offset for offset in self.offsets[len(self.places) :]]
+        made = [start + offset for offset in self.offsets[len(self.places) :]]
+        inner[self._own : self._own] = made
         values: list[Any] = []  # numbers of C
         for at, offset, numbers in zip(self.places, self.offsets, self._numbers, strict=False):
             inner[at] = start + offset
@@ -162,7 +165,7 @@ class Copies:
         values += map(ctypes.c_uint32, self._blocks)
         for kind, number in self._arguments:
             if kind == "pointer":
-                own = pointers if number < len(pointers) else inner
+                own = pointers if number < self._own else inner
                 values.append(ctypes.c_uint64(own[number]))
             else:
                 scalar = kind == "scalar"

@@ -66,6 +66,8 @@ class Problem:
         row_passes: of operands that a launch before the kernel makes row by row, how often a block
             goes through a row, of all rows together.
         tallied: terms of folds of operands, for an element of those that carry m, and that carry n.
+        turned: bytes that are read and written of operands which a launch before the kernel copies
+            with their axes in another order.
     """
 
     m: int
@@ -110,6 +112,7 @@ class Problem:
     stored: tuple[int, int] = (0, 0)
     row_passes: int = 0
     tallied: tuple[int, int] = (0, 0)
+    turned: tuple[int, int] = (0, 0)
 
     @property
     def copied(self) -> tuple[int, int]:

@@ -13,7 +13,10 @@ array with such rows: the same code, the same sums, the same bits.
 3. Operands that are computed may be made there as well, each as an array of its own: a lane
    computes whole chunks, as threads that fill rings do (`polygen.poly.make_program`). Those with
    folds over their own rows are made a row by a block (`polygen.poly.row_operands`).
-4. The last chunk of a row is filled up with zeros; what lies between it and the next row is neither
+4. Operands that no instruction reads as they lie are copied there with their axes in another
+   order: a lane writes chunks of a row of its own, rows that follow each other are neighbours in
+   the array (`polygen.poly.turn_program`).
+5. The last chunk of a row is filled up with zeros; what lies between it and the next row is neither
    written nor read: the product's tensor maps end with the row.
 """
 
@@ -56,6 +59,7 @@ class Realign:
         made: operands that it computes: arrays of the kernel's that no caller has.
         by_rows: the names of those with folds over their own rows, of which a block has one.
         warps: of a block.
+        turned: the names of those that are arrays with their axes in another order.
     """
 
     entry: str
@@ -63,6 +67,7 @@ class Realign:
     made: tuple[Tensor, ...] = ()
     by_rows: tuple[str, ...] = ()
     warps: int = WARPS
+    turned: tuple[str, ...] = ()
 
     @property
     def every(self) -> tuple[Tensor, ...]:
@@ -81,8 +86,11 @@ class Realign:
 
     def blocks(self, tensor: Tensor, sizes: Mapping[str, int]) -> int:
         """Thread blocks that copy or make one of `every`."""
-        each = tensor.name in self.by_rows
-        return rows(tensor, sizes) if each else blocks(tensor, sizes)
+        if tensor.name in self.by_rows:
+            return rows(tensor, sizes)
+        if tensor.name in self.turned:
+            return _blocks(tensor, sizes, lanes(), WARPS * ROUNDS)
+        return blocks(tensor, sizes)
 
     def offsets(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Bytes from the start of the workspace to each of `every`, and to its end."""
@@ -137,8 +145,13 @@ def strides(tensor: Tensor, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 def blocks(tensor: Tensor, sizes: Mapping[str, int]) -> int:
     """Thread blocks that copy or make an array, chunk by chunk."""
-    segments = -(-row_bytes(tensor, sizes) // (segment_chunks() * row_multiple()))
-    return -(-rows(tensor, sizes) // WARPS) * segments
+    return _blocks(tensor, sizes, WARPS, segment_chunks())
+
+
+def _blocks(tensor: Tensor, sizes: Mapping[str, int], each: int, chunks: int) -> int:
+    """Blocks of so many rows and of so many chunks of them."""
+    segments = -(-row_bytes(tensor, sizes) // (chunks * row_multiple()))
+    return -(-rows(tensor, sizes) // each) * segments
 
 
 def constants(tensor: Tensor, sizes: Mapping[str, int], steps: tuple[int, ...]) -> tuple[int, ...]:

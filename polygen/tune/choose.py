@@ -23,6 +23,8 @@ from polygen.schedule.model import Launches, Schedule
 from polygen.schedule.problem import Fitted, Problem
 from polygen.tune.cost import counts, predict_all
 
+# Words for operands that no instruction reads as they lie.
+TURNED = "; operands are copied first, with their axes in another order"
 # Of the time of others, what kernels may take whose blocks share the sums of the last round.
 _WORTH = 0.95
 
@@ -111,6 +113,8 @@ def choose(
         origin += "; k tiles go through all axes that are summed as through one"
     computed = problem.under(chosen).computed
     by_hand = problem.threaded
+    if problem.turned[0]:
+        origin += TURNED
     if chosen.launch.realign:
         by_hand = problem.uncopied
         origin += "; operands that tensor maps cannot describe are copied first, to whole lines"
@@ -152,6 +156,8 @@ def _weighed(device: Device, problem: Problem) -> list[Schedule]:
         for one in shipped(device)
         if not one.from_registers or problem.under(one).stored_bits[0]
     ]
+    if problem.turned[0]:
+        found = [behind_turning(one, device, problem) for one in found]
     if any(problem.computed):
         found += [
             behind_making(one, device, problem)
@@ -163,15 +169,25 @@ def _weighed(device: Device, problem: Problem) -> list[Schedule]:
     return found
 
 
+def behind_turning(schedule: Schedule, device: Device, problem: Problem) -> Schedule:
+    """A schedule whose kernel begins while operands are copied for it, where it can."""
+    return replace(schedule, launch=replace(schedule.launch, dependent=_early(device, problem)))
+
+
 def behind_making(schedule: Schedule, device: Device, problem: Problem) -> Schedule:
     """A schedule whose computed operands a launch before the kernel makes.
 
     Behind it they are as they are where nothing is computed. Where rows are in groups blocks read
     the ends of these before anything else, and so wait.
     """
-    early = device.has("griddepcontrol") and not problem.uneven
     roles = replace(schedule.roles, computes="before")
-    return replace(schedule, roles=roles, launch=Launches(dependent=early))
+    return replace(schedule, roles=roles, launch=Launches(dependent=_early(device, problem)))
+
+
+def _early(device: Device, problem: Problem) -> bool:
+    """Whether a kernel begins while the launch before it runs: none does that another follows."""
+    followed = problem.uneven or any(problem.folds) or any(problem.tallied)
+    return device.has("griddepcontrol") and not followed
 
 
 def _is_short(one: Fitted, short: Mapping[bool, int]) -> bool:

@@ -43,8 +43,10 @@ def edit(folder, **changes):
 
 
 def test_another_format_names_both_versions(folder):
-    edit(folder, format=7, polygen="9.1")
-    with pytest.raises(SavedKernelError, match=r"format 7, written by polygen 9\.1 .*reads format"):
+    edit(folder, format=99, polygen="9.1")
+    with pytest.raises(
+        SavedKernelError, match=r"format 99, written by polygen 9\.1 .*reads format"
+    ):
         Kernel.load(folder / "pg_up.cu")
 
 

@@ -48,10 +48,6 @@ REFUSED = {
         scaled(128), (X, "f32[M,4]", W, "f32[512]"), UnsupportedProgram,
         ("the factor t[k] is another one for every k", "Scale groups, as pg.repeat(t, 128"),
     ),
-    "k that is not innermost": (
-        lambda x, s, w: (x * pg.repeat(s, 128, axis=1)) @ w, (X, "f32[M,4]", "e4m3[512,N]"),
-        UnsupportedProgram, ("w: e4m3 has to be contiguous", "Store w with 512 innermost"),
-    ),
     "rows by index": (
         lambda x, s, w, rows: (x[rows] * pg.repeat(s, 128, axis=1)) @ w.T,
         ("e4m3[S,512]", "f32[M,4]", W, "s32[M]"), UnsupportedProgram,

@@ -196,8 +196,14 @@ REFUSED = {
         of("npr,rk->npk", 3, 1), ("f16[B,9]", "f16[3,O]"), UnsupportedProgram,
         ("has rows and what is summed on one axis", "Give the windows channels"),
     ),
-    "channels first": (
-        of("ncpqrs,crsk->npqk", (3, 3), (2, 3)), ("f16[B,C,7,9]", "f16[C,3,3,O]"),
+    "channels first of doubles": (
+        of("ncpqrs,crsk->npqk", (3, 3), (2, 3)), ("f64[B,C,7,9]", "f64[C,3,3,O]"),
+        UnsupportedProgram, ("slide, or zeros lie, along the innermost axis", "channels last"),
+    ),
+    "channels first of what is computed": (
+        lambda x, w: pg.einsum("ncpqrs,crsk->npqk", np.lib.stride_tricks.sliding_window_view(
+            pg.relu(x), (3, 3), axis=(2, 3)), w),
+        ("f16[B,C,7,9]", "f16[C,3,3,O]"),
         UnsupportedProgram, ("slide, or zeros lie, along the innermost axis", "channels last"),
     ),
     "zeros behind a product": (

@@ -36,6 +36,7 @@ from polygen.emit.leaf import (  # noqa: F401 - importing registers
     store_parts,
     store_rows,
     tally,
+    turn_chunks,
     walk_row,
 )
 from polygen.emit.leaf.table import kind_of, kinds, render
@@ -52,6 +53,7 @@ from polygen.emit.proofs import results as _results  # noqa: F401
 from polygen.emit.proofs import rows as _rows  # noqa: F401
 from polygen.emit.proofs import scan as _scan_proofs  # noqa: F401
 from polygen.emit.proofs import tally as _tally  # noqa: F401
+from polygen.emit.proofs import turned as _turned  # noqa: F401
 from polygen.emit.proofs import walks as _walks  # noqa: F401
 
 __all__ = ["kind_of", "kinds", "render"]

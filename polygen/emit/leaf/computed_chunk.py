@@ -129,7 +129,7 @@ def reads(of: Computed, words: str, row: str, column: str, left: str = "") -> li
         if fetch.kind == "scalar":
             continue
         to, size = plus(words, fetch.first), fetch.tensor.dtype.bytes
-        at = _address(fetch, row, column)
+        at = address(fetch, row, column)
         if size > _WORD_BYTES and fetch.kind != "run":
             found += _wide(of, fetch, to, at, left)
         elif fetch.kind == "row" or (fetch.kind == "group" and not left):
@@ -165,7 +165,8 @@ def _wide(of: Computed, fetch: Fetch, to: str, at: str, left: str) -> list[str]:
     return [f"read_wide<{fetch.words}, {size}>({to}, {at}, {step}, {count});"]
 
 
-def _address(fetch: Fetch, row: str, column: str) -> str:
+def address(fetch: Fetch, row: str, column: str) -> str:
+    """Where the element of an array is that goes with a place of the operand, as C."""
     names = (
         row if fetch.per[0] == 1 else f"({row} / {fetch.per[0]})",
         column if fetch.per[1] == 1 else f"({column} / {fetch.per[1]})",

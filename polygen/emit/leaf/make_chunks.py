@@ -12,12 +12,13 @@ from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import size_name
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.realign_work import RowMake
-from polygen.poly.realign_program import CHUNK, CHUNKS, FIRST
+from polygen.poly.realign_program import CHUNK, CHUNKS, FIRST, RealignShape
 
 
 @leaf("make_chunks", "threads", RowMake, (CHUNK,), needs=("store_computed",))
 def _(plan: KernelPlan, one: Leaf, work: RowMake) -> Text:
     of, shape = work.computed, work.shape
+    assert isinstance(shape, RealignShape)
     length = size_name(work.length)
     each = ["#pragma unroll", f"for (int u = 0; u < {shape.together}; ++u) {{"]
     own = [f"  const int own = {shape.own}, from_column = own * {of.elements};"]

@@ -61,7 +61,7 @@ class _Terms:
 
 
 def _terms(problem: Problem, schedule: Schedule) -> _Terms:
-    first = _made_first(problem) if schedule.makes_first else {}
+    first = _made_first(problem, schedule)
     asked = problem.behind_making if schedule.makes_first else problem
     left, right = asked.operand_bytes
     # What all matrices of results share is read once.
@@ -266,15 +266,21 @@ def _counts(device: Device, fitted: Fitted, terms: _Terms) -> Counts:
     )
 
 
-def _made_first(problem: Problem) -> dict[str, int]:
-    """What is read, written and evaluated where the operands that are computed are made first."""
+def _made_first(problem: Problem, schedule: Schedule) -> dict[str, int]:
+    """What is read, written and evaluated where the operands that are computed are made first.
+
+    And what lies otherwise than instructions read it, which is copied whatever the schedule is.
+    """
+    turned_from, turned = problem.turned
+    if not schedule.makes_first:
+        return {"made_from": turned_from, "made_first": turned} if turned else {}
     read, written = problem.made_bytes
     elements = written // problem.element_bytes
     count = max(sum(problem.computed), 1)
     functions = elements * sum(problem.operand_functions) // count
     return {
-        "made_from": read,
-        "made_first": written,
+        "made_from": read + turned_from,
+        "made_first": written + turned,
         "first_functions": functions,
         "first_passes": problem.row_passes,
     }

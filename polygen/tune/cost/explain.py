@@ -21,7 +21,7 @@ _MEANINGS = {
     "way out": "sums become results and leave",
     "device memory": "operands come, results go",
     "start": "launch, first copies, last results",
-    BEFORE: "operands are copied to rows that the copy engine takes",
+    BEFORE: "operands are copied or made so that the kernel reads them",
 }
 _FAMILIAR = 0.02  # of the time: what takes less is not spelt out in the verdict
 

@@ -188,6 +188,7 @@ def plans():
     found |= {"rest": rest_plan(), "paged": paged_plan()}
     found |= {name: covering_plan(*given) for name, given in COVERING.items()}
     found |= {"near": near_plan(), "in pairs": sample("chain in pairs")}
+    found |= {"turned": sample("turned")}
     found |= {"chain in panels": sample("chain in panels")}
     return found | {name: folding(schedule) for name, schedule in FOLDS.items()}
 

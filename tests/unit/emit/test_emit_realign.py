@@ -111,6 +111,30 @@ def test_the_c_launcher_makes_operands_as_calls_from_python_do(tmp_path):
     assert host.realigned({**given, "S": 0}, start) != 0
 
 
+def test_the_c_launcher_copies_axes_in_another_order(tmp_path):
+    """Before a kernel that another one follows: both take the room for parts of folds."""
+    function = pg.fuse(lambda x, w: pg.max((x @ w).astype("f32"), axis=1), name="product")
+    sizes = {"M": 67, "K": 131, "N": 45}
+    kernel = function.compile("s8[M,K]", "s8[K,N]", arch="sm_80", sizes=sizes)
+    program, source = kernel.program, kernel._generated.source
+    (made,) = source.realign.made
+    given = {**sizes, "x_stride0": 140, "w_stride0": 48}
+    given |= {"x": 0x10002, "w": 0x30003, "y0": 0x40000, "parts": 0x50000}
+    host, start = HostLauncher(source, program, tmp_path), 1 << 40
+    assert host.realigned(given, start) == 0
+    assert host.number("followed") == 1
+    blocks, values = host.copied()
+    assert blocks == source.realign.blocks(made, sizes) == 2
+    assert values == [
+        2, given["x"], given["w"], start, given["y0"], 67, 131, 45, 140, 48, 256, given["parts"],
+    ]  # fmt: skip
+    assert host.passed() == [67, 131, 45, 140, 48, 256]
+    assert host.workspace(131, 45) == 45 * 256
+    assert kernel.workspace() == 45 * 256 + source.following.workspace(sizes)
+    assert host.realigned({**given, "w_stride0": -1}, start) != 0
+    assert host.realigned(given, start + 64) == 1
+
+
 def test_what_the_copy_does_not_take_is_refused(tmp_path):
     function, signature, sizes = CASES["columns first"]
     kernel = function.compile(*signature, arch="sm_90a", sizes=sizes, schedule=SCHEDULE)

@@ -200,6 +200,11 @@ def across(x, w):
     return x @ w
 
 
+def slid(x, w):
+    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(2, 3))
+    return pg.einsum("nchwrs,ocrs->nohw", windows, w)
+
+
 LAYERS = (
     "f16[M,64]", "f16[64,56]", "f16[56,40]", "f16[56,40]", "f16[40,N]", "f16[N,16]", "f16[M,56]",
     "f16[M,40]",
@@ -224,6 +229,8 @@ KERNELS = {
     "keys in parts": (attended, tuple(f"bf16[B,H,{rows},64]" for rows in "STT"), "sm_90a"),
     "layers": (layered, LAYERS, "sm_80"),
     "realigned": (product, ("bf16[M,K]@2", "bf16[N,K]@2"), "sm_90a"),
+    "turned": (across, ("e4m3[M,K]", "e4m3[K,N]"), "sm_90a"),
+    "channels first": (slid, ("f16[B,C,7,9]", "f16[16,C,3,3]"), "sm_80"),
     "by lanes": (product, PAIR, "sm_90a"),
     "odd rows": (beside_odd, ("bf16[M,K]@2", "bf16[N,K]@2", "bf16[M,N]@2"), "sm_90a"),
     "rows of bytes": (of_bytes, ("e4m3[M,K]", "e4m3[N,K]", "e4m3[M,N]@4"), "sm_90a"),
@@ -261,7 +268,8 @@ CASES = [
     ("attended by warps", "weigh"), ("causal", "advance"), ("causal", "weigh"),
     ("biased", "advance"), ("biased", "weigh"), ("attended", "rescale"), ("attended", "convert"),
     ("attended", "complete"), ("keys in parts", "store_parts"), ("keys in parts", "merge_keys"),
-    ("keys in parts", "finish_keys"), ("realigned", "shift_chunks"), ("by lanes", "load"),
+    ("keys in parts", "finish_keys"), ("realigned", "shift_chunks"), ("turned", "turn_chunks"),
+    ("channels first", "turn_chunks"), ("by lanes", "load"),
     ("by lanes", "multiply"), ("by lanes", "store"), ("by lanes", "zero"),
     ("copied by chunks", "multiply"), ("attended by warps", "multiply"),
     ("layers", "weigh"), ("layers", "weigh of both"), ("layers", "convert"), ("layers", "multiply"),
@@ -382,6 +390,11 @@ MISTAKES = [
     ("keys in parts", "finish_keys", "fold_e + lane", "fold_e", "is not written, and"),
     ("realigned", "shift_chunks", "0 < g && ", "", "a chunk is read that is not whole in its row"),
     ("realigned", "shift_chunks", "(shift) & 4", "(shift) & 8", MADE),
+    ("turned", "turn_chunks", "column * w_stride0", "column", "which is outside of w"),
+    ("turned", "turn_chunks", "e % 4 * 8", "e % 2 * 8", MADE),
+    ("turned", "turn_chunks", "column < K", "column <= K", "which is outside of w"),
+    ("turned", "turn_chunks", "&& lane < realign_rows", "", "are written besides"),
+    ("channels first", "turn_chunks", "z1 * x_stride0", "z0 * x_stride0", MADE),
     ("by lanes", "load", "lane * 8 < K", "lane * 8 <= K", "which is outside of x"),
     ("by lanes", "store", "if (lane == n) ", "", MADE),
     # A conversion is another.

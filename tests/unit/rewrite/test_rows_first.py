@@ -11,7 +11,7 @@ from polygen.decision import decision
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.program import Program
 from polygen.hardware.device import device
-from polygen.poly.row_operands import row_operands, without_row_operands
+from polygen.poly.row_operands import row_operands, without_first
 from polygen.poly.whole_rows import levels
 from polygen.rewrite.programs import made_first, rewritten
 
@@ -31,7 +31,7 @@ def test_what_leaves_no_sum_is_made_first() -> None:
     found = rewritten(given)
     assert found.first == ("v5",) and found.statements == given.statements
     assert rewritten(found) is found and made_first(given) == found
-    behind = without_row_operands(found)
+    behind = without_first(found)
     assert [tensor.name for tensor in behind.inputs] == ["w", "v5"]
     assert [type(one).__name__ for one in behind.statements] == ["Contraction", "Pointwise"]
 

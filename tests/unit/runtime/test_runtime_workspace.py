@@ -175,6 +175,31 @@ def test_what_is_made_first_is_made_of_the_caller_s_arrays(rooms):
     assert rooms == [(45 + 67) * ROWS] == [kernel.workspace()]
 
 
+def test_axes_in_another_order_before_a_kernel_that_another_follows(rooms):
+    """Of an array that begins at an odd byte; parts of folds lie in memory of the caller's."""
+    function = pg.fuse(lambda x, w: pg.max((x @ w).astype("f32"), axis=1), name="made")
+    sizes = {"M": 67, "K": 131, "N": 45}
+    kernel = function.compile("s8[M,K]", "s8[K,N]", arch="sm_80", sizes=sizes)
+    program, device = kernel.program, Device()
+    source = kernel._generated.source
+    device.kinds = (ctypes.c_uint32, *[ctypes.c_uint64] * 4, *[ctypes.c_int32] * 6, ctypes.c_uint64)
+    x = cupy_array((67, 131), 0x10002, (140, 1), np.int8)
+    w = cupy_array((131, 45), 0x90001, (48, 1), np.int8)
+    y = cupy_array((67,), 0xF0000, None, np.float32)
+    parts = cupy_array((source.following.workspace(sizes),), 0xA0000, None, "u1")
+    found = Launcher(source, artifact(), program.inputs, program.outputs, device.driver)
+    assert found((x, w), (), y, workspace=parts) is y
+    first, second, third = device.events
+    assert first[:4] == ("pg_made_realign", (2, 1, 1), 256, 55)
+    assert first[4:] == (
+        2, 0x10002, 0x90001, START, 0xF0000, 67, 131, 45, 140, 48, 256, 0xA0000,
+    )  # fmt: skip
+    assert (second[0], third[0]) == ("pg_made", source.following.entry)
+    assert rooms == [45 * 256]
+    assert decode(type(source), encode(source)) == source
+    assert kernel.workspace() == 45 * 256 + source.following.workspace(sizes)
+
+
 def test_the_workspace_belongs_to_the_stream_of_the_call(kernel, rooms):
     device, (x, w, y) = Device(), arrays()
     launcher(kernel, device)(x, w, out=y, stream=7)

@@ -287,6 +287,27 @@ def test_a_copy_is_not_worth_it_for_a_small_product():
     assert found == {64: False, 4096: True}
 
 
+def test_operands_that_lie_otherwise_are_copied_before_every_schedule():
+    """The problem is that of arrays that lie as the copies do, and what these take besides."""
+    sizes = {"M": 4096, "N": 4096, "K": 1000}
+    function = fuse(parse_expression("x @ w", ("x", "w")), name="mm")
+
+    def candidate(w):
+        return candidates(function.program("x:s8[M,K]", w, sizes=sizes), H200, sizes)
+
+    (right, _), (other, fit) = candidate("w:s8[K,N]:col"), candidate("w:s8[K,N]")
+    assert other == replace(right, turned=(4096 * 1000, 4096 * 1008)) != right
+    origins = set()
+    for one in (right, other):
+        schedule, origin = choose(H200, one, fit)
+        turned = "; operands are copied first, with their axes in another order"
+        assert schedule.launch.dependent == (turned in origin) == (one is other)
+        origins.add(origin.replace(turned, ""))
+        before = [predict(H200, fit(schedule), each) for each in (right, other)]
+        assert 3 < before[1] - before[0] < 10  # a launch, and 8.3 MB
+    assert len(origins) == 1
+
+
 def test_operands_are_made_first_where_the_product_is_large():
     """Rows by index by themselves; few of them are gathered in the kernel."""
     found = {}

@@ -1,0 +1,166 @@
+"""The tile program that copies an operand with its axes in another order: elements -> rows.
+
+    turned[warp,c]      chunk c + warp of the rows of a block, one of each row, a row for each lane:
+                        its elements lie a step apart in the array, and those of neighbours' chunks
+                        beside them -> memory
+
+A block has as many rows as a warp has lanes, and a segment of them; its warps take neighbouring
+chunks of these rows. Rows that follow each other are neighbours in the array
+(`polygen.poly.turned`), so that lanes read what lies beside each other, and warps write what does.
+
+1. Every chunk of the segment of every row of a block is written once, of what is read for it: by
+   the cells of the statement. Lanes have rows of their own.
+2. The blocks of all segments and of all rows are every chunk of the operand, each once.
+3. The tree is synchronised and proved as every other (`polygen.poly.block_tree`). In a dependent
+   launch it waits for the grids before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polygen import isl
+from polygen.errors import VerifyError
+from polygen.poly.block_tree import check_once
+from polygen.poly.legality import Proof
+from polygen.poly.realign_program import CHUNK, CHUNKS, FIRST, ROWS, WARP, WHERE
+from polygen.poly.tile_program import Buffer, Place, TileProgram
+from polygen.poly.tile_tree import loop
+from polygen.poly.versions import TileModel
+
+TURNED = "turned"  # the statement
+
+
+@dataclass(frozen=True, slots=True)
+class TurnShape:
+    """What a block does.
+
+    Attributes:
+        warps: of a block: chunks of a row that it copies at a time.
+        lanes: of a warp: rows of a block.
+        rounds: how often it copies so many chunks, until the segment ends.
+        size: bytes of a chunk.
+        dependent: whether the launch may begin while the grids before it still run.
+    """
+
+    warps: int
+    lanes: int
+    rounds: int
+    size: int
+    dependent: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Rows of a block."""
+        return self.lanes
+
+    @property
+    def segment(self) -> int:
+        """Chunks of a row that a block copies."""
+        return self.warps * self.rounds
+
+    @property
+    def own(self) -> str:
+        """The chunk of a warp, of those that its block copies at a time."""
+        return f"{FIRST} + {CHUNK} + {WARP}"
+
+    @property
+    def visits(self) -> str:
+        """Which instances of the statement a warp has."""
+        inside = f"0 <= {CHUNK} < {self.segment} and {CHUNK} mod {self.warps} = 0"
+        return f"{inside} and {self.own} < {CHUNKS}"
+
+    @property
+    def chunks(self) -> str:
+        """Rows `l` and chunks `p` that a warp visits at a time."""
+        return f"{self.there} and p = {self.own}"
+
+    @property
+    def there(self) -> str:
+        """Row `l` is one of a block's."""
+        return f"0 <= l < {self.lanes} and l < {ROWS}"
+
+    @property
+    def all(self) -> str:
+        """Rows `l` and chunks `p` that a block has to visit."""
+        return f"{self.there} and {FIRST} <= p < {FIRST} + {self.segment} and p < {CHUNKS}"
+
+    def first_row(self, rows: str) -> str:
+        """The first row of a block, by the number of its rows among all blocks'."""
+        return f"{rows} * {self.lanes}"
+
+    def row(self, rows: str) -> str:
+        """The row of a lane, likewise."""
+        return f"{self.first_row(rows)} + lane"
+
+    def first(self, segment: str) -> str:
+        """The first chunk of a segment, by its number."""
+        return f"{segment} * {self.segment}"
+
+
+def turn_program(shape: TurnShape) -> TileProgram:
+    """The statement of a block."""
+    place = Place("warps", (WARP,), (shape.warps,), shape.lanes)
+    read, written = (f"{name}[l,p] : {shape.chunks}" for name in ("given", "operand"))
+    statement = place.runs(TURNED, (CHUNK,), shape.visits, (read,), (written,))
+    order = loop(CHUNK, TURNED)
+    return TileProgram(
+        (ROWS, CHUNKS, FIRST),
+        f"{ROWS} >= 1 and 0 <= {FIRST} < {CHUNKS}",
+        (Buffer("given", "global"), Buffer("operand", "global")),
+        (statement,),
+        order,
+        order,
+        dependent=shape.dependent,
+    )
+
+
+def check_turning(shape: TurnShape, program: TileProgram) -> tuple[Proof, ...]:
+    """Prove of a program that it copies every chunk once, of what is read for it.
+
+    Args:
+        shape: what it has to do.
+        program: its statement.
+
+    Raises:
+        VerifyError: with what is left out, written twice or not read.
+    """
+    model = TileModel(program)
+    wanted = model.set(f"operand[l,p] : {shape.all}")
+    written = model.writes["operand"].get(TURNED)
+    check_once(written, wanted, TURNED, WHERE)
+    assert written is not None  # else it would have been refused
+    names = f"[{','.join(program.parameters)}] -> "
+    alike = isl.Map(f"{names}{{ operand[l,p] -> given[l,p] }}")
+    unread = written.apply_range(alike).subtract(model.reads["given"][TURNED])
+    if not unread.is_empty():
+        raise VerifyError(f"{isl.sample_pair(unread)} is not read", where=WHERE)
+    check_rows_of_lanes(shape)
+    rows_by_chunks = f"{shape.rows} rows by {shape.segment}"
+    return (Proof("every chunk of a turned operand is written once", rows_by_chunks),)
+
+
+def check_rows_of_lanes(shape: TurnShape, row: str = "", first: str = "", own: str = "") -> None:
+    """The lanes and warps of all blocks have every chunk of every row, each once.
+
+    Args:
+        shape: what a block does.
+        row: the formula of a lane's row, of the number `y` of its block's rows, if another.
+        first: that of a segment's first chunk, of its number `s`, if another.
+        own: that of a warp's chunk, if another.
+
+    Raises:
+        VerifyError: they do not.
+    """
+    row, first, own = row or shape.row("y"), first or shape.first("s"), own or shape.own
+    blocks = f"0 <= y and {shape.rows} * y < rows and 0 <= s and {shape.segment} * s < chunks"
+    who = f"0 <= lane < {shape.lanes} and 0 <= {WARP} < {shape.warps}"
+    step = f"0 <= {CHUNK} < {shape.segment} and {CHUNK} mod {shape.warps} = 0"
+    made = isl.Map(
+        f"[rows, chunks] -> {{ [y,s,{WARP},lane,{CHUNK}] -> [r,p] : {blocks} and {who} and {step} "
+        f"and r = {row} and r < rows and exists ({FIRST} : {FIRST} = {first} and p = {own}) "
+        f"and p < chunks }}"
+    )
+    every = isl.Set("[rows, chunks] -> { [r,p] : 0 <= r < rows and 0 <= p < chunks }")
+    if not (made.is_injective() and made.range().is_equal(every)):
+        raise VerifyError("a chunk is not in exactly one segment of a block", where=WHERE)
