@@ -69,7 +69,7 @@ EQUIVALENT = {
     r"unsigned (short|char)\* const from = .*: \+ -> -$|to_column = before;: without r_0_row \+$": (
         "panels begin at whole chunks of all rows"
     ),
-    r"(read|write)_portion.*: (16 -> 15|1 -> 2|2 -> 4|>> -> <<|\+ -> -)$": (
+    r"(read|write)_portion.*: (16 -> 15|1 -> [02]|2 -> 4|>> -> <<|\+ -> -)$": (
         "portions are whole chunks, and what is behind the start of one is 0"
     ),
     r"barrier_expect\(full, .*: (0 -> 1|128 -> 129)$": "another thread of the group announces them",
@@ -143,7 +143,7 @@ def folded(x, w):
     return pg.softmax(v), np.max(v, axis=0), np.sum(v, axis=0), np.max(v, axis=1) + 1
 
 
-def turned(x, w, c):
+def in_halves(x, w, c):
     """Elements that use folds of their rows, in two parts of one output."""
     a, b = (x @ one.T for one in (w[:40], w[40:]))
     a, b = (one - np.max(one, axis=1, keepdims=True) for one in (a, b))
@@ -217,7 +217,7 @@ KERNELS = {
     "beside": (beside, ("f16[M,K]", "f16[N,K]", "f16[K]"), "sm_80"),
     "gated": (gated, GATED, "sm_80"),
     "folded": (folded, PAIR, "sm_80"),
-    "turned": (turned, ("bf16[M,K]", "bf16[80,K]", "f32[M,40]"), "sm_80"),
+    "in halves": (in_halves, ("bf16[M,K]", "bf16[80,K]", "f32[M,40]"), "sm_80"),
     "at once": (at_once, (*PAIR, "f32[M]"), "sm_80"),
     "gated panels": (gated, GATED, "sm_90a"),
     "largest": (largest, PAIR, "sm_90a"),
@@ -257,7 +257,7 @@ CASES = [
     ("at once", "store_pairs"), ("folded in double", "store_pairs"),
     ("gated panels", "finish"), ("largest", "finish"), ("narrow", "finish"),
     ("distances", "finish"), ("attended", "finish"), ("folded", "walk_row"),
-    ("folded", "elements"), ("turned", "elements"), ("held rows", "walk_row"),
+    ("folded", "elements"), ("in halves", "elements"), ("held rows", "walk_row"),
     ("held rows", "hold_row"), ("held rows", "over held"), ("held rows", "elements"),
     ("attended by warps", "store_rows_of_states"), ("odd rows", "fetch"), ("odd rows", "store"),
     ("rows of bytes", "fetch"), ("rows of bytes", "store"), ("staged", "store_rows"),
@@ -288,7 +288,7 @@ def plan(name: str) -> KernelPlan:
     if name in MADE_OF:
         return MADE_OF[name]()
     function, types, arch = KERNELS[name]
-    registers = name in ("gated", "folded", "at once", "turned")
+    registers = name in ("gated", "folded", "at once", "in halves")
     schedule = REGISTERS if registers else SHARED.get(name, "auto")
     kernel = pg.fuse(function, name=function.__name__)
     schedule = few_rows(part=128) if name == "keys in parts" else schedule
@@ -381,9 +381,9 @@ MISTAKES = [
     ("attended", "complete", "v5[m][row], 2)", "v5[m][row], 8)", "v5 of row"),
     ("biased", "advance", "fmaxf(sizes[1], fabsf(scores[m][n][1]))", "sizes[1]",
      "short polynomials are not taken where all scores are small"),
-    ("turned", "elements", "+ 40)", "+ 41)", "y0[0] is not written, and 0 more"),
-    ("turned", "elements", "y0_1_result = ", "y0_result = ", f"y0[0] {MADE}"),
-    ("turned", "elements", "to_f32(y0_result)", "to_f32(y0_1_result)", f"y0[0] {MADE}"),
+    ("in halves", "elements", "+ 40)", "+ 41)", "y0[0] is not written, and 0 more"),
+    ("in halves", "elements", "y0_1_result = ", "y0_result = ", f"y0[0] {MADE}"),
+    ("in halves", "elements", "to_f32(y0_result)", "to_f32(y0_1_result)", f"y0[0] {MADE}"),
     ("folded", "walk_row", "rounded(", "(", "is not of the terms of each lane's own elements"),
     ("keys in parts", "store_parts", "part * fold_rows + ", "", "is not written"),
     ("keys in parts", "merge_keys", "before == __int", "0.0f == __int", "what a part is worth"),
