@@ -21,6 +21,7 @@ from polygen.frontend.program import (
     Argument,
     Constant,
     Contraction,
+    Coordinate,
     Fold,
     Pointwise,
     Statement,
@@ -123,7 +124,9 @@ def alike_in_rows(
         )
         made, own = replace(one, args=args), one.write.index
         read = {iterator for arg in args for iterator in _iterators(arg)}
-        if len(own) == rank and one.write.name not in kept and own[-1] not in read and read:
+        placed = any(isinstance(arg, Coordinate) for arg in args)  # which rows do not have
+        free = one.write.name not in kept and not placed
+        if len(own) == rank and free and own[-1] not in read and read:
             rows.add(one.write.name)
             domain = tuple(item for item in one.domain if item[0] != own[-1])
             made = replace(made, domain=domain, write=replace(one.write, index=own[:-1]))
