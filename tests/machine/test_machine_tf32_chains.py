@@ -220,8 +220,8 @@ BROKEN = {
     ],
     "a key twice": [
         (
-            "weights[m][s][0] = round_to_tf32(__float_as_uint(scores[m][s * 1][0]))",
-            "weights[m][s][0] = round_to_tf32(__float_as_uint(scores[m][s * 1][1]))",
+            "weights[m][s][0] = round_to_tf32(__float_as_uint(scores[m][s][0]))",
+            "weights[m][s][0] = round_to_tf32(__float_as_uint(scores[m][s][1]))",
         )
     ],
     "not rounded": [("weights[m][s][0] = round_to_tf32", "weights[m][s][0] = ")],

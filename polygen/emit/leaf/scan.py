@@ -328,10 +328,11 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
     rows, behind = plan.tiles.atoms[0], "next" if scan.layer else "second"
     kind = plan.match.operand(VALUES).tensor.dtype
     each, count = plan.atom.k // plan.atom.n if steps > 1 else 0, len(found.registers)
+    step = "s" if each == 1 else f"s * {each}"
     body = []
     for register, held in enumerate(found.registers):
         own = f"{scan.weights}[m][s][{register}]"
-        numbers = [f"{scan.scores}[m][{plus(f's * {each}', g)}][{element}]" for g, element in held]
+        numbers = [f"{scan.scores}[m][{plus(step, group)}][{element}]" for group, element in held]
         if len(held) > 1:
             body.append(f"  {own} = pack_{kind}({', '.join(numbers)});")
         elif plan.atom.pieces > 1:
