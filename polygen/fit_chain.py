@@ -49,8 +49,8 @@ from polygen.tune.cost.chains import ChainProblem, chain_time, parts_worth_it, t
 
 _FILE = "chains.toml"
 _WITH_ROLES = ("wgmma", "tma")
-_KINDS_BY_WARPS: tuple[str, ...] = ("f16", "bf16", "tf32")
-_HALF = 2  # bytes of an element, where entries do not say
+_KINDS_BY_WARPS: tuple[str, ...] = ("f16", "bf16", "tf32", "f32")
+_HALVES = ("f16", "bf16")  # types of the operands, where entries do not say
 _HELD = (1, 2)  # elements of a register of the left operand
 
 _KINDS = {"warpgroup": "tiles", "warp": "warps"}  # tables of the data
@@ -152,7 +152,8 @@ def _instruction(found: ChainMatch, device: Device, *, roles: bool) -> Atom:
             f"operands of types {', '.join(sorted(types))}",
             where=where,
             why="both products of a chain are made by one instruction",
-            nearest="Pass all of them as one type, f16, bf16 or tf32, or make two functions",
+            nearest=f"Pass all of them as one type, {_listed(_KINDS_BY_WARPS, 'or')}, or make two "
+            "functions",
         )
     (name,), atoms = types, _atoms(found, device, roles=roles)
     if not atoms or not device.has("cp_async"):
@@ -276,7 +277,8 @@ def _all_fitting(
         PolygenError: none does.
     """
     columns, kind = -(-found.columns // atom.k) * atom.k, _KINDS[atom.scope]
-    tiles = take(read(_FILE), kind, _FILE)
+    own = _types(found)
+    tiles = [one for one in take(read(_FILE), kind, _FILE) if own <= {*one.get("types", _HALVES)}]
     most = max(one["columns_most"] for one in tiles)
     if columns > most:
         raise UnsupportedProgram(
@@ -293,8 +295,6 @@ def _all_fitting(
     fits = False
     for one in tiles:
         ranges = one.get("ranges", found.chain.range is not None)
-        if one.get("bytes", _HALF) != found.item:
-            continue
         if extent(found.values.m, sizes) > one.get("rows_most", math.inf):
             continue
         if columns > one["columns_most"] or ranges != (found.chain.range is not None):

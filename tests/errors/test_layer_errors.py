@@ -85,7 +85,7 @@ def test_schedules_with_roles() -> None:
 
 @pytest.mark.parametrize("kind", ["e4m3", "s8"])
 def test_other_types(kind: str) -> None:
-    with pytest.raises(PolygenError, match="only 16-bit types, tf32 and f64 are implied"):
+    with pytest.raises(PolygenError, match="only 16-bit types, tf32, f32 and f64 are implied"):
         pg.fuse(three).compile(*widths(32, 32, 32, 32, kind=kind), arch="sm_90a")
 
 

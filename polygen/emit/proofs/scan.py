@@ -160,9 +160,8 @@ def _(plan: KernelPlan, leaf: Leaf, scan: Scan, texts: tuple[str, ...]) -> None:
 def _split(called: Called) -> None:
     """The nearest tf32 of a number, and the one nearest to what that leaves."""
     first, rest = called.arguments
-    bits = first.value
-    first.store(mixed("round_to_tf32", bits))
-    rest.store(mixed("rest_to_tf32", bits))
+    rest.store(mixed("rest_to_tf32", first.value))
+    first.store(mixed("round_to_tf32", first.value))
 
 
 def _of_warps(plan: KernelPlan, called: Called) -> Any:

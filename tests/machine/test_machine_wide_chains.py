@@ -1,8 +1,8 @@
-"""Chains of products in tf32 on the PTX machine: exact on whole numbers, and broken ones.
+"""Chains of products in tf32 and f32 on the PTX machine: exact on whole numbers, and broken ones.
 
 Elements are as wide as sums: what the first product leaves in a thread's registers is its operand
 of the second in another order of the keys, in which rows of values are then loaded. Whole numbers
-that a tf32 holds tell one order from another.
+that a tf32 holds tell one order from another; those of f32 have up to 22 bits, in two parts.
 """
 
 from __future__ import annotations
@@ -39,15 +39,17 @@ def causal(q, k, v):
     return pg.where(j <= i, s, 0.0) @ v
 
 
-def arrays_for(signature: tuple[str, ...], **sizes: int) -> list[np.ndarray]:
-    """-2 to 2; of matrices two in three are 0."""
+def arrays_for(signature: tuple[str, ...], long: int = -1, **sizes: int) -> list[np.ndarray]:
+    """-2 to 2; of matrices two in three are 0. `long`: of which numbers have 13 bits."""
     rng, found = np.random.default_rng(len(signature)), []
-    for one in signature:
+    for at, one in enumerate(signature):
         dims = one.partition("@")[0].rstrip("]").split("[")[1].split(",")
         shape = [int(d) if d.isdigit() else (SIZES | sizes)[d] for d in dims]
         numbers = rng.integers(-2, 3, shape)
         if len(shape) > 1:
             numbers = numbers * (rng.random(shape) < 1 / 3)
+        if at == long:
+            numbers.reshape(-1)[::7] = 4097 * np.sign(numbers.reshape(-1)[::7])
         found.append(numbers.astype(np.float32))
     return found
 
@@ -58,18 +60,19 @@ def exact(
     *,
     arch: str = "sm_80",
     schedule="auto",
+    long: int = -1,
     **sizes: int,
 ) -> None:
     """The kernel's results are the program's, to the bit; no findings."""
     kernel = pg.fuse(function).compile(*signature, arch=arch, schedule=schedule)
     assert kernel.passes.plan.chained is not None and not kernel.schedule.specialised
-    arrays = arrays_for(signature, **sizes)
+    arrays = arrays_for(signature, long, **sizes)
     done = kernel.emulation(*arrays)
     assert done.report.findings == ()
     named = dict(zip((t.name for t in kernel.program.inputs), arrays, strict=True))
     (wanted,) = evaluate(kernel.program, named)
     assert np.array_equal(done.results.astype(np.float64), wanted)
-    assert wanted.any() and np.abs(wanted).max() < 2**20
+    assert wanted.any() and np.abs(wanted).max() < 2**24
 
 
 @pytest.mark.parametrize(("rows", "keys"), [(1, 1), (70, 130), (129, 67), (3, 400)])
@@ -212,6 +215,47 @@ def test_what_is_multiplied_again_is_the_nearest_tf32() -> None:
     assert np.array_equal(kernel.emulate(x, u, d), wanted)
 
 
+# --- f32 ------------------------------------------------------------------------------------------
+def in_f32(signature: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(one.replace("tf32", "f32") for one in signature)
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("long", [0, 1, 2])
+def test_what_is_multiplied_keeps_the_digits_of_f32(long: int) -> None:
+    """Of rows, of keys, of values; scores have up to 17 bits."""
+    exact(causal, in_f32(HEADS), long=long, B=1)
+    of_columns = in_f32(("tf32[S,40]", "tf32[T,40]", "tf32[24,T]"))
+    exact(lambda q, k, v: kept(q, k, v.mT), of_columns, long=long, S=72, T=88)
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("arch", ["sm_86", "sm_90a", "sm_120"])
+def test_f32_on_every_target(arch: str) -> None:
+    exact(kept, in_f32(HEADS), arch=arch, long=1, B=1)
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize(("depth", "columns"), [(128, 128), (192, 192), (35, 24)])
+def test_head_dims_in_f32(depth: int, columns: int) -> None:
+    signature = (f"f32[S,{depth}]", f"f32[T,{depth}]", f"f32[T,{columns}]")
+    exact(kept, signature, long=2)
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_in_f32(name: str) -> None:
+    function, *signature = LAYERS[name]
+    exact(function, in_f32(tuple(signature)), long=1)
+
+
+@pytest.mark.parametrize("part", [0, 128])
+def test_softmax_in_f32(part: int) -> None:
+    arrays = arrays_of(5, (2, 40, 64), (2, 330, 64), (2, 330, 64), dtype=np.float32)
+    schedule = by_warps(keys=32, part=part) if part else "auto"
+    run(softmax, in_f32(HEADS), arrays, arch="sm_80", schedule=schedule, tolerance=2**-20)
+
+
 # --- mistakes forced into the text ----------------------------------------------------------------
 BROKEN = {
     "values in the instruction's own order": [
@@ -228,9 +272,10 @@ BROKEN = {
 }
 
 
-def _changed(edits: list) -> tuple[set[str], np.ndarray, np.ndarray]:
+def _changed(edits: list, kind: str = "tf32") -> tuple[set[str], np.ndarray, np.ndarray]:
     """The findings of a changed kernel, what it gives, and what it should."""
-    kernel = pg.fuse(softmax).compile("tf32[S,64]", "tf32[T,64]", "tf32[T,64]", arch="sm_80")
+    heads = (f"{kind}[{side},64]" for side in "STT")
+    kernel = pg.fuse(softmax).compile(*heads, arch="sm_80")
     source = kernel.passes.source
     changed = replace(source, text=edited(source.text, edits))
     arrays = arrays_of(3, (70, 64), (90, 64), (90, 64), dtype=np.float32)
@@ -245,3 +290,11 @@ def test_mistakes_give_wrong_values() -> None:
         _, found, _ = _changed(edits)
         assert (found != right).any(), name
         assert name == "not rounded" or np.abs(found - wanted).max() > 0.1, name
+
+
+def test_the_rest_of_a_weight_is_multiplied() -> None:
+    _, right, wanted = _changed([("#pragma", "#pragma")], "f32")
+    assert np.abs(right - wanted).max() < 2**-20
+    split = "split_to_tf32(weights[m][s][1], weights[m][s][5]);"
+    _, found, _ = _changed([(split, f"{split} weights[m][s][5] = 0;")], "f32")
+    assert 2**-16 < np.abs(found - wanted).max() < 2**-8
