@@ -17,6 +17,7 @@ from generated import edited
 from machine.conftest import ptx_of
 
 import polygen as pg
+from polygen.check import is_exact, operands_off
 from polygen.emulated import emulate
 from polygen.frontend.evaluate import evaluate, reference
 
@@ -254,6 +255,35 @@ def test_softmax_in_f32(part: int) -> None:
     arrays = arrays_of(5, (2, 40, 64), (2, 330, 64), (2, 330, 64), dtype=np.float32)
     schedule = by_warps(keys=32, part=part) if part else "auto"
     run(softmax, in_f32(HEADS), arrays, arch="sm_80", schedule=schedule, tolerance=2**-20)
+
+
+# --- what checks allow ----------------------------------------------------------------------------
+CHECKED = {
+    "softmax in tf32": (softmax, HEADS, 2.0**-10, False),
+    "softmax in f32": (softmax, in_f32(HEADS), 2.0**-18, False),
+    "an MLP": (*LAYERS["an MLP"], 0.0, True),
+    "three in tf32": (*LAYERS["three"], 2.0**-10, False),
+    "three in f32": (LAYERS["three"][0], *in_f32(LAYERS["three"][1:]), 0.0, True),
+    "in 16 bits": (softmax, tuple(one.replace("tf32", "bf16") for one in HEADS), 0.0, False),
+}
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_checks_allow_what_is_rounded_again(name: str) -> None:
+    """What layers of tf32 make of small integers need not be a tf32; two products' is."""
+    function, *signature, off, exact_ = CHECKED[name]
+    signature = signature[0] if isinstance(signature[0], tuple) else signature
+    program = pg.fuse(function).program(*signature)
+    assert (operands_off(program), is_exact(program)) == (off, exact_)
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("name", ["softmax in tf32", "three in tf32"])
+def test_kernels_pass_them(name: str) -> None:
+    function, *signature, _, _ = CHECKED[name]
+    signature = signature[0] if isinstance(signature[0], tuple) else signature
+    report = pg.fuse(function).compile(*signature, arch="sm_80").check()
+    assert report.ok, report
 
 
 # --- mistakes forced into the text ----------------------------------------------------------------
