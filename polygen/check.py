@@ -16,9 +16,10 @@ from polygen.brief import Brief
 from polygen.chained import is_chain
 from polygen.emit.source import KernelSource
 from polygen.emulated import Emulation, emulate, launch_of
-from polygen.frontend.dtypes import F32, F64, TF32
+from polygen.frontend.closure import needed
+from polygen.frontend.dtypes import BF16, F16, F32, F64, TF32
 from polygen.frontend.evaluate import evaluate
-from polygen.frontend.program import Program, Tensor
+from polygen.frontend.program import Pointwise, Program, Tensor
 from polygen.lower.plan import KernelPlan
 from polygen.machine import AccessProfile, Finding
 from polygen.pipeline import Passes, check_sizes
@@ -44,6 +45,7 @@ _EXACT_FOLDS = ("sum", "max", "min", "argmax", "argmin")
 
 # Of computed operands, in shares of themselves: f32 functions, and how tf32 rounds.
 _F64_OFF, _F32_OFF, _TF32_OFF = 2.0**-48, 2.0**-18, 2.0**-10
+_PRODUCTS = 2  # of a chain without layers and gates
 _SHOWN = 6  # instructions of the access profile that are printed
 
 
@@ -106,41 +108,48 @@ def profile_lines(profile: tuple[AccessProfile, ...]) -> list[str]:
 def is_exact(program: Program) -> bool:
     """Whether the program maps small integers to exactly representable results."""
     folds = all(fold.function in _EXACT_FOLDS for fold in program.folds)
-    return folds and all(s.function in _EXACT for s in program.pointwise)
+    exact = folds and all(s.function in _EXACT for s in program.pointwise)
+    return exact and not _lost_in_layers(program)
 
 
 def operands_off(program: Program) -> float:
-    """How far computed operands of more than 16 bits may be off, in shares of themselves; 0: they
-    are exact, or of 16 bits, whose rounding the program says.
+    """How far computed operands may be off, in shares of themselves; 0: they are exact, or of 16
+    bits and not between products of a chain, so that the program says how they are rounded.
 
     What a sum is off by then goes with the magnitudes of its terms, which may cancel.
     """
     if is_exact(program) or program.rest is not None:
         return 0.0
-    if is_chain(program):
-        return _rounded_elsewhere(program)
-    kinds = set()
-    for own in prologues(program).values():
+    kinds, layers = set(), _lost_in_layers(program)
+    computed = _made_of_sums(program) if is_chain(program) else prologues(program).values()
+    for own in computed:
         functions = {one.function for one in own}
-        if functions - _EXACT:
+        if functions - _EXACT or layers:
             kinds.add(F32 if _PART in functions else multiplied(program, own[-1]))
     off = {TF32: _TF32_OFF, F32: _F32_OFF, F64: _F64_OFF}
+    if is_chain(program):  # rounded under another factor: before what is a row's own divides it
+        off |= {kind: 2.0**-kind.mantissa for kind in (F16, BF16)}
     return max((off.get(kind, 0.0) for kind in kinds), default=0.0)
 
 
-def _rounded_elsewhere(program: Program) -> float:
-    """The same of a chain, whose operands between products are rounded under another factor: before
-    a row's own is divided by, and its reference has changed. Both roundings, half a unit each.
+def _made_of_sums(program: Program) -> list[tuple[Pointwise, ...]]:
+    """The statements that make operands of products' sums, each with the last one of them."""
+    writers = {one.write.name: one for one in program.pointwise}
+    reads = {access.name for product in program.contractions for access in product.reads}
+    found = []
+    for name in sorted(reads & set(writers)):
+        behind = needed(program.statements, [name])
+        found.append(tuple(one for one in behind if isinstance(one, Pointwise)))
+    return found
+
+
+def _lost_in_layers(program: Program) -> bool:
+    """Whether products of small integers' products are multiplied as tf32, which may not hold them:
+    what layers in a row make, and gates.
     """
-    tensors = program.tensors
-    kinds = {
-        tensors[one.name].dtype
-        for product in program.contractions
-        if any(access.name not in tensors for access in product.reads)
-        for one in product.reads
-        if one.name in tensors
-    }
-    return max((2.0**-kind.mantissa for kind in kinds), default=0.0)
+    if len(program.contractions) <= _PRODUCTS or not is_chain(program):
+        return False
+    return any(multiplied(program, own[-1]) == TF32 for own in _made_of_sums(program))
 
 
 class Checked(Protocol):

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from polygen.frontend.program import (
     Dim,
     Program,
 )  # fmt: skip
-from polygen.hardware.atom import Atom, atoms_for
+from polygen.hardware.atom import Atom, atoms_for, products_of
 from polygen.hardware.data_file import read, take
 from polygen.hardware.device import Device
 from polygen.lower.chain import lower_chain
@@ -49,7 +49,9 @@ from polygen.tune.cost.chains import ChainProblem, chain_time, parts_worth_it, t
 
 _FILE = "chains.toml"
 _WITH_ROLES = ("wgmma", "tma")
-
+_KINDS_BY_WARPS: tuple[str, ...] = ("f16", "bf16", "tf32", "f32")
+_HALVES = ("f16", "bf16")  # types of the operands, where entries do not say
+_HELD = (1, 2)  # elements of a register of the left operand
 
 _KINDS = {"warpgroup": "tiles", "warp": "warps"}  # tables of the data
 
@@ -113,7 +115,10 @@ def with_roles(program: Program, device: Device) -> bool:
         device: the target.
     """
     found = matched(program)
-    return all(map(device.has, _WITH_ROLES)) and not (found.by_warps or in_rows_alone(found))
+    alone = found.by_warps or in_rows_alone(found)
+    return (
+        all(map(device.has, _WITH_ROLES)) and not alone and bool(_atoms(found, device, roles=True))
+    )
 
 
 def map_and_lower(
@@ -140,35 +145,61 @@ def _instruction(found: ChainMatch, device: Device, *, roles: bool) -> Atom:
     Raises:
         UnsupportedProgram: it has none, or nothing brings the operands to it.
     """
-    types = {operand.tensor.dtype.name for _, operand in found.operands}
+    types = _types(found)
     where = found.chain.values.name
     if len(types) > 1:
         raise UnsupportedProgram(
             f"operands of types {', '.join(sorted(types))}",
             where=where,
             why="both products of a chain are made by one instruction",
-            nearest="Pass all of them as f16 or as bf16, or make two functions",
+            nearest=f"Pass all of them as one type, {_listed(_KINDS_BY_WARPS, 'or')}, or make two "
+            "functions",
         )
-    (name,) = types
-    scope = "warpgroup" if roles else "warp"
-    atoms = [a for a in atoms_for(device, name, name, "f32") if a.scope == scope]
-    atoms = [a for a in atoms if a.a.elements_per_register == 2 and (not roles or "mn" in a.majors)]
+    (name,), atoms = types, _atoms(found, device, roles=roles)
     if not atoms or not device.has("cp_async"):
-        what, since, way = ("warps", "sm_80", 'Use arch="sm_80" or a later one')
+        what, since, arch = "warps", "sm_80", '"sm_80" or a later one'
+        kinds = _KINDS_BY_WARPS
         if roles:
-            what, since, way = ("warpgroups, with roles,", "sm_90a", 'Use arch="sm_90a"')
+            what, since, arch = "warpgroups, with roles,", "sm_90a", '"sm_90a"'
+            kinds = kinds[:2]
+        way = "Use" if device.has("cp_async") and not roles else f"Use arch={arch} and"
         raise UnsupportedProgram(
             f"a chain of products of {name} on {device}",
             where=where,
             why=f"chains run on instructions of {what} that take their left operand from "
-            f"registers, of f16 and bf16, and beside copies in the background: from {since} on",
-            nearest=f"{way} and f16 or bf16, or make two functions",
+            f"registers, of {_listed(kinds, 'and')}, and beside copies in the background: from "
+            f"{since} on",
+            nearest=f"{way} {_listed(kinds, 'or')}, or make two functions"
+            + ", or leave out roles" * roles,
         )
     if roles:
         require_boxes(found)
     else:
         require_rows(found)
     return atoms[0]
+
+
+def _listed(names: Sequence[str], word: str) -> str:
+    return f"{', '.join(names[:-1])} {word} {names[-1]}"
+
+
+def _types(found: ChainMatch) -> set[str]:
+    """The types of the operands."""
+    return {operand.tensor.dtype.name for _, operand in found.operands}
+
+
+def _atoms(found: ChainMatch, device: Device, *, roles: bool) -> list[Atom]:
+    """The instructions that multiply the operands' types, and whose left operand is sums of them:
+    of elements of 16 bits and more, whole ones in a register.
+
+    Those of warpgroups read the right operand of the second product with its columns innermost.
+    """
+    scope = "warpgroup" if roles else "warp"
+    names = min(_types(found)), max(_types(found))
+    atoms = [a for a in atoms_for(device, *names, "f32") if a.scope == scope]
+    return [
+        a for a in atoms if a.a.elements_per_register in _HELD and (not roles or "mn" in a.majors)
+    ]
 
 
 def _fitting(
@@ -246,7 +277,8 @@ def _all_fitting(
         PolygenError: none does.
     """
     columns, kind = -(-found.columns // atom.k) * atom.k, _KINDS[atom.scope]
-    tiles = take(read(_FILE), kind, _FILE)
+    own = _types(found)
+    tiles = [one for one in take(read(_FILE), kind, _FILE) if own <= {*one.get("types", _HALVES)}]
     most = max(one["columns_most"] for one in tiles)
     if columns > most:
         raise UnsupportedProgram(
@@ -305,11 +337,11 @@ def _problem(found: ChainMatch, sizes: Mapping[str, int]) -> ChainProblem | None
     lower, upper = (None, None) if inside is None else (inside.lower, inside.upper)
     if upper is not None:  # what lies beyond is never visited
         keys = max(1, min(keys, rows + upper) - max(0, lower or 0))
-    item = values.operand(VALUES).tensor.dtype.bytes
+    kind = values.operand(VALUES).tensor.dtype
     return ChainProblem(
-        int(rows), int(keys), int(matrices), found.depth, found.columns, item, int(shared),
+        int(rows), int(keys), int(matrices), found.depth, found.columns, found.item, int(shared),
         lower, upper, tuple((one.depth, one.columns * len(one.sums)) for one in found.layers),
-        len(found.sums),
+        len(found.sums), products_of(kind, kind),
     )  # fmt: skip
 
 

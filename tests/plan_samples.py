@@ -120,6 +120,7 @@ _SAMPLES: dict[str, tuple[Callable[..., Any], tuple[str, ...], dict[str, Any]]] 
     "chain in parts": (attention, _IN_PARTS, {"schedule": few_rows(256)}),
     "chain in pairs": (causal, HEADS, {"schedule": _in_pairs()}),
     "chain by warps": (causal, HEADS, {"arch": "sm_80"}),
+    "tf32 chain": (causal, tuple(one.replace("bf16", "tf32") for one in HEADS), {"arch": "sm_80"}),
     "layers": (layered, _LAYERS, {"arch": "sm_80"}),
     "layers in one ring": (alike, _ALIKE, {"arch": "sm_86"}),
     "chain in panels": (logged, HEADS, {"schedule": _in_panels()}),

@@ -23,6 +23,7 @@ from polygen.rewrite.chain import products_in_chain
 
 _FILE = "chains.toml"
 _PRODUCTS = 2  # of what is priced apart
+_MEASURED = 2  # bytes of elements of which chains were
 
 
 def predicted_chain(
@@ -43,6 +44,9 @@ def predicted_chain(
     assert chain is not None
     if len(program.contractions) > _PRODUCTS:
         return "layers of products: not predicted"
+    kind = program.tensors[chain[0].lhs.name].dtype
+    if kind.bytes > _MEASURED:
+        return f"attention of {kind} was not measured: not predicted"
     rows = extent(dict(chain[0].domain)[chain[0].lhs.iterators[-2]], sizes)
     if not library:
         if rows == 1:  # which libraries and compilers multiply in ways of their own

@@ -244,15 +244,8 @@ def program_of(
         kind = graph[operand].dtype
         if kind is None:
             raise UnsupportedProgram(f"{operand} has elements that kernels do not read", where=name)
-        if kind == F32 and operand in multiplied:
-            if not allow_tf32:
-                raise DTypeError(
-                    f"{operand} is f32",
-                    where=name,
-                    why="products of f32 are the library's own unless tf32 is allowed",
-                    nearest="Allow tf32",
-                )
-            kind = TF32
+        if operand in multiplied:
+            kind = multiplied_as(kind, operand, name, allow_tf32=allow_tf32)
         forms.append(Form(f"a{position}", kind, tuple(shape)))
     types = [graph[output].dtype for output in group.outputs]
     function = group.function(graph)
@@ -261,6 +254,30 @@ def program_of(
         return build_program(function, name, str(group), tensors, types)
 
     return most_general(trace, forms, alike)
+
+
+def multiplied_as(kind: DType, operand: str, where: str, *, allow_tf32: bool) -> DType:
+    """The type in which a kernel multiplies an operand.
+
+    Args:
+        kind: of its elements.
+        operand: what it is called.
+        where: by what.
+        allow_tf32: whether f32 may be tf32.
+
+    Raises:
+        DTypeError: it is f32, and may not.
+    """
+    if kind != F32:
+        return kind
+    if not allow_tf32:
+        raise DTypeError(
+            f"{operand} is f32",
+            where=where,
+            why="products of f32 are the library's own unless tf32 is allowed",
+            nearest="Allow tf32",
+        )
+    return TF32
 
 
 def _require_plain(graph: Graph, group: Group) -> None:

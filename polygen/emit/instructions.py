@@ -24,6 +24,7 @@ from polygen.lower.fragments import Make
 from polygen.lower.plan import KernelPlan
 from polygen.lower.realign_work import WORD, RowMake
 from polygen.lower.result_work import Finish, Lines, Read, Store
+from polygen.lower.scan_work import Scan
 from polygen.lower.work import Boxes, Copy, Fill, Load, Move, Product, Stream
 
 # Files of templates/instructions in their order.
@@ -52,6 +53,8 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         needed.add("row_groups")
     if plan.tile_domain is not None and plan.launch.persistent:
         needed.add("tile_domain")
+    if plan.of(Scan) and plan.atom.a.elements_per_register > 1:
+        needed.add("pack")
     if any(load.round_to_tf32 for load in plan.of(Load)):
         needed.add("round_to_tf32")
     if any(load.rest for load in plan.of(Load)):

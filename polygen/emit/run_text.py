@@ -31,6 +31,7 @@ from polygen.emit.text_values import (
     cast,
     mixed,
     of_each,
+    parts_of,
     token,
     word_of,
 )
@@ -367,7 +368,7 @@ def assign(
         given = [Argument(state, Constant(one)) for one in arguments]
         state.call(Called(state, "store", (), given))
         return
-    for number, part in enumerate(parts := _parts(found)):
+    for number, part in enumerate(parts := parts_of(found)):
         word = Register(found.base, found.at + number, ())
         own = made.parts[part] if isinstance(made, Part) else made
         assign(Constant(word), "", Constant(own), state)
@@ -382,13 +383,6 @@ def assign(
         found.base[at[who], who] = np.broadcast_to(made, (state.threads,))[who]
     else:
         found.base[at] = made if state.mask is True else np.where(state.mask, made, found.base[at])
-
-
-def _parts(found: Any) -> Sequence[Any]:
-    """What is in registers that are one value: letters, or the numbers of a word's elements."""
-    if not isinstance(found, Register) or len(found.dims) != 1:
-        return ()
-    return range(found.dims[0]) if word_of(found.kind) else LETTERS.get(found.kind, ())
 
 
 def _merged(mask: Any, made: Any, found: Any) -> Any:

@@ -10,7 +10,7 @@ import functools
 import math
 import operator
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +64,13 @@ class Register:
     at: Any
     dims: tuple[int, ...]
     kind: str = ""
+
+
+def parts_of(found: Any) -> Sequence[Any]:
+    """What is in registers that are one value: letters, or the numbers of a word's elements."""
+    if not isinstance(found, Register) or len(found.dims) != 1:
+        return ()
+    return range(found.dims[0]) if word_of(found.kind) else LETTERS.get(found.kind, ())
 
 
 @dataclass(frozen=True, slots=True)

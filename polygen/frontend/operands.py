@@ -49,14 +49,17 @@ def rounded(
     kind = given[0] if given else _multiplied_again(left)
     behind = (one for node in computed for one in walk(node, products=False))
     chained = any(isinstance(one, ProductNode) for one in behind)
-    if kind not in MATMUL_DTYPES or (kind == F32 and chained) or kind.bits < 16:
+    turned = kind == F32 and chained and not _keeps_rows(left, right)
+    if kind not in MATMUL_DTYPES or turned or kind.bits < 16:
         operand = describe(computed[0])
         reason = f"the other operand is {kind}" if given else f"it comes from {kind}"
+        implied = "only 16-bit types, tf32, f32 and f64 are implied"
+        if turned:
+            implied = "products of f32 go on with rows of another one alone"
         raise DTypeError(
             f"{text}: the computed operand {operand} is {computed[0].dtype}",
-            why=f"{reason}; only 16-bit types, tf32 and f64 are implied"
-            + ", and in front of products f32" * chained,
-            nearest=_nearest(operand, computed[0], kind, bool(given), _keeps_rows(left, right)),
+            why=f"{reason}; {implied}",
+            nearest=_nearest(operand, computed[0], kind, bool(given)),
         )
     if kind != TF32:  # which is how f32 is read, and rounds nothing
         left, right = (_operand(trace, n, kind) if n in computed else n for n in (left, right))
@@ -67,10 +70,12 @@ def _keeps_rows(left: Node, right: Node) -> bool:
     """Whether a product of matrices may follow the one in its left operand in the same kernel."""
     views = (one for one in (left, *walk(left, products=False)) if isinstance(one, ViewNode))
     turned = any(isinstance(view.source, ProductNode) or view is left for view in views)
-    return _is_computed(left) and not turned and min(len(left.dims), len(right.dims)) > 1
+    beside = any(isinstance(one, ProductNode) for one in walk(right, products=False))
+    matrices = min(len(left.dims), len(right.dims)) > 1
+    return _is_computed(left) and matrices and not (turned or beside)
 
 
-def _nearest(operand: str, node: Node, kind: DType, given: bool, keeps_rows: bool) -> str:
+def _nearest(operand: str, node: Node, kind: DType, given: bool) -> str:
     """What is written in the place of a computed operand whose type nothing says.
 
     Args:
@@ -78,17 +83,11 @@ def _nearest(operand: str, node: Node, kind: DType, given: bool, keeps_rows: boo
         node: the operand.
         kind: the type that it meets, or comes from.
         given: whether the other operand is one that is not computed.
-        keeps_rows: whether a chain's second product may be this one.
     """
     in_bf16 = f'Write ({operand}).astype("{BF16}")'
     behind = [one for one in walk(node, products=False) if isinstance(one, ProductNode)]
-    apart = f"Return {operand} from one function, and multiply it in a second"
-    if kind == F32 and behind and not keeps_rows:
-        return apart
-    if given and kind == F32:  # one instruction makes both products of a chain
-        return f"Say {BF16}[...] of all that both products read"
-    if any(min(kind.bits, one.operand.bits) < BF16.bits for one in behind):
-        return apart
+    if kind == F32 or any(min(kind.bits, one.operand.bits) < BF16.bits for one in behind):
+        return f"Return {operand} from one function, and multiply it in a second"
     return f'{in_bf16}, and .astype("{BF16}") behind the other operand' if given else in_bf16
 
 

@@ -8,6 +8,9 @@ atom's fragment map, in bytes:
                            -storage order-> (m or n, k, byte of the element)
  =  (lane, register, byte) -registers->  (atom tile, lane, element, byte) -fragment map-> the same
 
+What a product sums over may be in another order, if it is so in both operands: then the fragment
+map is followed by that permutation of k.
+
 Bytes make one entry serve every element size. Both sides are compared point by point, as fragments
 are: isl lists the points of each relation, of which there are some hundred. The closed-form
 addresses (`row`, `unit`) are proved equal to the address relation by enumerating the lanes.
@@ -16,7 +19,7 @@ addresses (`row`, `unit`) are proved equal to the address relation by enumeratin
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -57,6 +60,7 @@ class FragmentLoad:
     unit_of_lane: str
     offsets: tuple[tuple[int, int], ...]  # per instruction: rows, units
     register_map: tuple[tuple[int, int], ...]  # result register -> (atom tile, fragment register)
+    order: tuple[int, ...] = ()  # which index along k is at each k of the instruction; (): its own
 
     @property
     def uses_ldmatrix(self) -> bool:
@@ -77,7 +81,9 @@ class FragmentLoad:
         return 8 * self.matrices if self.uses_ldmatrix else 32
 
 
-def atom_load(of: Atom, operand: str, k_contiguous: bool, count: int = 4) -> FragmentLoad | None:
+def atom_load(
+    of: Atom, operand: str, k_contiguous: bool, count: int = 4, order: tuple[int, ...] = ()
+) -> FragmentLoad | None:
     """The load that fills the fragments of one operand.
 
     Args:
@@ -85,6 +91,7 @@ def atom_load(of: Atom, operand: str, k_contiguous: bool, count: int = 4) -> Fra
         operand: ``"a"`` or ``"b"``.
         k_contiguous: whether k is the contiguous dimension in shared memory.
         count: tiles of the instruction beside each other; one load may serve several of them.
+        order: which index along k is at each k of the instruction; (): its own.
 
     Returns:
         None when no instruction loads that storage order: 8-bit elements not contiguous along k.
@@ -92,25 +99,27 @@ def atom_load(of: Atom, operand: str, k_contiguous: bool, count: int = 4) -> Fra
     Raises:
         HardwareDataError: an entry's address formula contradicts its relation.
     """
-    return _atom_load(of.name, operand, k_contiguous, count)
+    return _atom_load(of.name, operand, k_contiguous, count, order)
 
 
 @functools.cache
-def _atom_load(name: str, operand: str, k_contiguous: bool, count: int) -> FragmentLoad | None:
+def _atom_load(
+    name: str, operand: str, k_contiguous: bool, count: int, order: tuple[int, ...]
+) -> FragmentLoad | None:
     contiguous = "k" if k_contiguous else "mn"
     for load_name, table in read(FILE)["loads"].items():
         if (table["operand"], table["contiguous"]) != (operand, contiguous):
             continue
         built = build(load_name, table, atom(name))
-        if built.subtiles and count % built.subtiles == 0 and _is_right(load_name, name):
-            return built
+        if built.subtiles and count % built.subtiles == 0 and _is_right(load_name, name, order):
+            return replace(built, order=order)
     return None
 
 
 @functools.cache
-def _is_right(load_name: str, name: str) -> bool:
+def _is_right(load_name: str, name: str, order: tuple[int, ...]) -> bool:
     """Whether a load fills an atom's fragment, proved once whatever stands beside it."""
-    return delivers(read(FILE)["loads"][load_name], atom(name))
+    return delivers(read(FILE)["loads"][load_name], atom(name), order)
 
 
 def build(name: str, table: dict[str, Any], of: Atom) -> FragmentLoad:
@@ -150,13 +159,19 @@ def build(name: str, table: dict[str, Any], of: Atom) -> FragmentLoad:
     return load
 
 
-def delivers(table: dict[str, Any], of: Atom) -> bool:
-    """Whether a load's relation equals the atom's fragment map, compared byte by byte."""
+def delivers(table: dict[str, Any], of: Atom, order: tuple[int, ...] = ()) -> bool:
+    """Whether a load's relation equals the atom's fragment map, compared byte by byte.
+
+    Args:
+        table: the load's entry.
+        of: the atom.
+        order: which index along k is at each k of the instruction; (): its own.
+    """
     fragment, k_contiguous = of.fragment(table["operand"]), table["contiguous"] == "k"
     instruction = _instruction(table, table["operand"])
     matrices, results = instruction["matrices"], _results(instruction)
     result, placement = (_function(text) for text in (instruction["result"], table["placement"]))
-    wanted = _wanted(table, of)
+    wanted = _wanted(table, of, order)
     if not result or not placement or wanted is None:
         return False
     size, loaded = fragment.dtype.bytes, {}
@@ -177,7 +192,9 @@ def _function(text: str) -> dict[tuple[int, ...], tuple[int, ...]] | None:
     return found if len(found) == len(pairs) else None
 
 
-def _wanted(table: dict[str, Any], of: Atom) -> dict[tuple[int, ...], tuple[int, ...]] | None:
+def _wanted(
+    table: dict[str, Any], of: Atom, order: tuple[int, ...]
+) -> dict[tuple[int, ...], tuple[int, ...]] | None:
     """(lane, register, byte) -> (m or n, k, byte of the element), as the atom needs it.
 
     Returns:
@@ -192,6 +209,8 @@ def _wanted(table: dict[str, Any], of: Atom) -> dict[tuple[int, ...], tuple[int,
     byte = REGISTER_BYTES * registers[:, None] + np.arange(REGISTER_BYTES)
     wanted = np.empty((len(fragment.table), *byte.shape, _COORDINATES), np.int64)
     wanted[..., :2] = fragment.table[:, byte // size][..., axes]
+    if order:
+        wanted[..., 1] = np.array(order)[wanted[..., 1]]
     wanted[..., 0] += extent * tiles[:, None]
     wanted[..., 2] = byte % size
     slots = np.ndindex(wanted.shape[:-1])

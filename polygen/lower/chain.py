@@ -3,8 +3,8 @@
 1. Shared memory holds a ring for the rows, one for the keys and one for the values, each in the
    layout that matrix descriptors tell, or in rows, as for any product.
 2. The second product's operand stays where the first one left its sums: the fragment of the one
-   composed with the fragment of the other is the identity of every thread, in pairs of one register
-   (`carried`). Nothing moves.
+   composed with the fragment of the other is the identity of every thread, or one order of k that
+   all share, in which the right operand is then loaded (`carried`). Nothing moves.
 3. What is computed at (row, key) is split at the reference: what makes its terms, and what is made
    with it (`chain_scan`).
 """
@@ -18,7 +18,7 @@ from polygen.frontend.program import Program
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.lower.build import plan_of
-from polygen.lower.carried import carried_proof
+from polygen.lower.carried import carried_proof, in_pairs
 from polygen.lower.chain_leaves import ChainLeaves
 from polygen.lower.chain_memory import chain_memory, chain_resources, layouts
 from polygen.lower.chain_scan import KeyScan
@@ -67,6 +67,8 @@ def lower_chain(
         VerifyError: the second product's operand is not where the first one's sums are.
     """
     sync = tree.synchronised
+    if shape.roles:
+        in_pairs(atom)
     made = layouts(matched, shape, atom, schedule)
     buffers = chain_memory(matched, shape, made, barriers(sync))
     copied = {f"fill_{name}": one.bytes for name, one in made.items() if shape.roles}
@@ -76,7 +78,7 @@ def lower_chain(
     between = KeyScan(given, matched, shape, out)
     found = ChainLeaves(given, matched, shape, buffers, syncs, out, between).all()
     leaves = tuple(counting(tuple(found), sync.counters))
-    taken = chain_resources(matched, shape, schedule, device, needed(buffers))
+    taken = chain_resources(shape, atom, schedule, device, needed(buffers))
     along = matched.values.m
     resident = device.multiprocessors * schedule.min_blocks if shape.roles else 0
     launch = Launch(

@@ -17,6 +17,7 @@ from polygen.hardware.fragment_load import atom_load
 from polygen.hardware.matrix_layout import MatrixLayout, matrix_layout, pattern_bytes
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.buffers import Buffer, Rows
+from polygen.lower.carried import order_of
 from polygen.lower.layout import ring
 from polygen.lower.memory import barrier_buffers, panel_slots, placed
 from polygen.lower.operands import major
@@ -25,7 +26,6 @@ from polygen.lower.resources import registers_available
 from polygen.lower.ring_tiles import ring_extents
 from polygen.poly.by_chain import ChainShape
 from polygen.poly.chain_match import VALUES, ChainMatch
-from polygen.poly.operand import Operand
 from polygen.schedule.model import Pipeline, Schedule
 
 _BESIDE = 32  # registers of a consumer beside scores, weights and sums
@@ -42,27 +42,30 @@ def layouts(matched: ChainMatch, shape: ChainShape, atom: Atom, schedule: Schedu
     """
     made = _by_rows if shape.pipeline is not None else _of_descriptors
     return {
-        name: made(name, operand, ring_extents(matched, name, shape.tiles), atom, schedule)
-        for name, operand in matched.operands
+        name: made(matched, name, ring_extents(matched, name, shape.tiles), atom, schedule)
+        for name, _ in matched.operands
     }
 
 
 def _of_descriptors(
-    name: str, operand: Operand, extents: tuple[int, int], atom: Atom, schedule: Schedule
+    matched: ChainMatch, name: str, extents: tuple[int, int], atom: Atom, schedule: Schedule
 ) -> MatrixLayout:
+    operand = dict(matched.operands)[name]
     where = f"schedule {schedule.name}, {operand.tensor.name}"
     own = atom.m if name == "a" else extents[0]
     return matrix_layout(major(operand), *extents, operand.tensor.dtype.bytes, atom.k, own, where)
 
 
 def _by_rows(
-    name: str, operand: Operand, extents: tuple[int, int], atom: Atom, schedule: Schedule
+    matched: ChainMatch, name: str, extents: tuple[int, int], atom: Atom, schedule: Schedule
 ) -> Rows:
     """Stored rows, which threads copy and fragments are loaded from."""
+    operand = dict(matched.operands)[name]
     side, k_contiguous = "ab"["mn".index(operand.role)], operand.k_contiguous
+    order = order_of(matched, name, atom)
     own = schedule.tile.warp.m // atom.m if name == "a" else extents[0] // atom.n
-    loaded = atom_load(atom, side, k_contiguous, own)
-    assert loaded is not None  # of 16 bits there is one for each order
+    loaded = atom_load(atom, side, k_contiguous, own, order)
+    assert loaded is not None  # of 16 and 32 bits there is one for each storage order
     rows, columns = extents if k_contiguous else extents[::-1]
     size = operand.tensor.dtype.bytes
     width = min(chunk_bytes(), operand.alignment)
@@ -107,7 +110,7 @@ def chain_memory(
 
 
 def chain_resources(
-    matched: ChainMatch, shape: ChainShape, schedule: Schedule, device: Device, shared: int
+    shape: ChainShape, atom: Atom, schedule: Schedule, device: Device, shared: int
 ) -> Resources:
     """Count what a block takes.
 
@@ -115,7 +118,7 @@ def chain_resources(
         ResourceError: with the figure, the limit and what to reduce.
     """
     if shape.pipeline is not None:
-        return _of_warps(shape, shape.pipeline, schedule, device, shared)
+        return _of_warps(shape, shape.pipeline, atom, schedule, device, shared)
     where, tiles = f"schedule {schedule.name}", shape.tiles
     threads = (shape.consumers + 1) * device.group_threads
     sums = tiles.atoms[0] * tiles.warp[1] // 2
@@ -146,7 +149,12 @@ def chain_resources(
 
 
 def _of_warps(
-    shape: ChainShape, pipeline: Pipeline, schedule: Schedule, device: Device, shared: int
+    shape: ChainShape,
+    pipeline: Pipeline,
+    atom: Atom,
+    schedule: Schedule,
+    device: Device,
+    shared: int,
 ) -> Resources:
     """The same where warps do everything: the compiler divides registers among all threads."""
     where, tiles, blocks = f"schedule {schedule.name}", shape.tiles, schedule.min_blocks
@@ -157,19 +165,21 @@ def _of_warps(
             where=where,
             nearest="Use larger warp tiles",
         )
-    high, wide, _ = tiles.atom
     sums, scores = (tiles.warp[0] * n // device.warp_size for n in (tiles.warp[1], tiles.cta[2]))
     beside = shape.products
-    # Of a step: 16-bit elements, two of a register. Scores are no more when values are loaded.
-    each = high * wide // device.warp_size * pipeline.fragments
-    rows, keys, columns = (n // high * each for n in (tiles.warp[0], tiles.cta[2], tiles.cta[1]))
+    # Fragments of a step; and what is made of scores, which are no more when values are loaded.
+    slots = atom.pieces * pipeline.fragments
+    of_rows, of_columns = (one.registers * slots for one in (atom.a, atom.b))
+    rows = tiles.warp[0] // atom.m * of_rows
+    keys, columns = (n // atom.n * of_columns for n in (tiles.cta[2], tiles.cta[1]))
+    weights = scores * atom.pieces // atom.a.elements_per_register
     made, layers = 0, 0
     for one in shape.layers:  # their sums, and what they multiply: fragments, or what was made
         own = one.columns * tiles.warp[0] // device.warp_size
-        inside = one.products * (own + one.columns // high * each)
+        inside = one.products * (own + one.columns // atom.n * of_columns)
         layers = max(layers, inside + (made or rows))
-        made = own // 2
-    held = max(beside * (scores + keys) + (made or rows), scores // 2 + columns + made)
+        made = own * atom.pieces // atom.a.elements_per_register
+    held = max(beside * (scores + keys) + (made or rows), weights + columns + made)
     registers = max(sums + held, layers) + _BESIDE
     available = registers_available(schedule, device, threads)
     if registers > available:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import F32
+from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import Program
 from polygen.hardware.device import common_facts
 from polygen.lower.epilogue import epilogue
@@ -135,16 +136,12 @@ class KeyScan:
         own = [name for name, value in matched.states if value == chain.reference]
         given = {name: "reference" for name in own if name in used}
         if not chain.reference:
-            if any(s.term == chain.weight for s in chain.states):
-                raise self._both(chain.weight)
-            wanted = (chain.weight, *dict.fromkeys(s.term for s in chain.states))
-            return None, self._part(wanted, scores)
+            wanted = (chain.weight, *(s.term for s in chain.states))
+            return None, self._part(self._weighed(wanted), scores)
         (x,) = (s.term for s in chain.states if s.value == chain.reference)
-        rest = dict.fromkeys(s.term for s in chain.states if s.value != chain.reference)
-        if chain.weight in rest:
-            raise self._both(chain.weight)
+        rest = (s.term for s in chain.states if s.value != chain.reference)
         advance = self._part((x,), scores)
-        weigh = self._part((chain.weight, *rest), {x: "score", **given})
+        weigh = self._part(self._weighed((chain.weight, *rest)), {x: "score", **given})
         read = {arg for s in weigh.statements for arg in s.args}
         score = next((one for one in scores if one in read), "")
         if score:
@@ -156,13 +153,22 @@ class KeyScan:
             )
         return advance, weigh
 
-    def _both(self, weight: str) -> UnsupportedProgram:
-        return UnsupportedProgram(
-            f"{weight} is folded and multiplied",
-            where=self.matched.chain.scores.name,
-            why="behind the last key it is 0 for the product, which the fold need not be",
-            nearest="Fold the value before it is rounded",
-        )
+    def _weighed(self, wanted: tuple[str, ...]) -> tuple[str, ...]:
+        """What is multiplied and what is folded, each once: the same where it is summed as it is.
+
+        Raises:
+            UnsupportedProgram: it is folded in another way.
+        """
+        weight = self.matched.chain.weight
+        folds = (s.monoid for s in self.matched.chain.states if s.term == weight)
+        if any(MONOIDS[monoid].identity != (0.0,) for monoid in folds):
+            raise UnsupportedProgram(
+                f"{weight} is folded and multiplied",
+                where=self.matched.chain.scores.name,
+                why="behind the last key it is 0 for the product, which the fold need not be",
+                nearest="Fold the value before it is rounded",
+            )
+        return tuple(dict.fromkeys(wanted))
 
     def _part(self, wanted: tuple[str, ...], given: dict[str, str]) -> Terms:
         """The statements behind some values, up to those that are given."""

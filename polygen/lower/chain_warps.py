@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from polygen.lower.buffers import Buffer
+from polygen.lower.carried import order_of
 from polygen.lower.chain_scan import KeyScan
 from polygen.lower.given import Given
 from polygen.lower.operands import copy, load
@@ -75,7 +76,8 @@ def warp_leaves(
         unit = "cp.async" if one.asynchronous else "threads"
         found.append(Leaf(f"copy_{name}", "move", unit, _COPY, one))
         own = shape.tiles.warp[0] if name == "a" else one.tile
-        loaded = replace(load(given, name, operand, own), buffer=ring)
+        order = order_of(matched, name, given.atom)
+        loaded = replace(load(given, name, operand, own, order), buffer=ring)
         found.append(Leaf(f"load_{name}", "load", "threads", _STEP, loaded))
     if shape.asynchronous:
         note = "commit[t]: the copies of step t become one group"

@@ -202,4 +202,4 @@ def check_chain(
     """
     made = layouts(found, shape, atom, schedule)
     least = needed(chain_memory(found, shape, made))
-    chain_resources(found, shape, schedule, device, least)
+    chain_resources(shape, atom, schedule, device, least)

@@ -113,7 +113,9 @@ def copy(
     return found
 
 
-def load(given: Given, name: str, operand: Operand, own: int = 0) -> Load:
+def load(
+    given: Given, name: str, operand: Operand, own: int = 0, order: tuple[int, ...] = ()
+) -> Load:
     """The fragment loads of one operand.
 
     Args:
@@ -121,6 +123,7 @@ def load(given: Given, name: str, operand: Operand, own: int = 0) -> Load:
         name: of the operand.
         operand: what is loaded.
         own: elements along m or n that a warp has; 0: those of its tile.
+        order: in which k is loaded, as `atom_load` has it.
 
     Raises:
         UnsupportedProgram: no instruction loads its storage order.
@@ -129,7 +132,7 @@ def load(given: Given, name: str, operand: Operand, own: int = 0) -> Load:
     tiles, atom = given.tiles, given.atom
     own = own or tiles.warp[side]
     count = own // (atom.m, atom.n)[side]
-    found = atom_load(atom, "ab"[side], operand.k_contiguous, count)
+    found = atom_load(atom, "ab"[side], operand.k_contiguous, count, order)
     if found is None:
         k = str(operand.extent("k"))
         raise UnsupportedProgram(

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from polygen.hardware.atom import Atom
 from polygen.hardware.matrix_layout import MatrixLayout, matrix_layout
 from polygen.lower.accesses import corner, map_axes
-from polygen.lower.carried import carried
+from polygen.lower.carried import in_pairs
 from polygen.lower.epilogue import own_part
 from polygen.lower.given import Given
 from polygen.lower.operands import major
@@ -110,7 +110,7 @@ def conversion(matched: Match, loop: RestLoop, tiles: Tiling, atom: Atom) -> Con
     """
     rest = matched.rest
     assert rest is not None
-    groups, pairs = atom.k // atom.n, carried(atom)
+    groups, pairs = atom.k // atom.n, in_pairs(atom)
     return Convert(
         total=loop.middle.called("sum"),
         fragment=loop.last.left,

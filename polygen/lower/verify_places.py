@@ -20,6 +20,7 @@ from polygen.hardware.fragment_load import atom_load
 from polygen.hardware.matrix_layout import MatrixLayout, copied_to
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.accesses import ROWS_BEFORE
+from polygen.lower.carried import order_of
 from polygen.lower.formulas import units, value
 from polygen.lower.operands import K_INSIDE
 from polygen.lower.plan import KernelPlan
@@ -174,7 +175,8 @@ def _check_load(plan: KernelPlan, of: Load) -> None:
     wanted = (operand.role, count, own, dtype.bytes, rest)
     if made != wanted or of.slots != plan.schedule.pipeline.fragments:
         raise VerifyError(f"load_{of.operand} is of {made} and not {wanted}", where=plan.entry)
-    if of.load != atom_load(plan.atom, "ab"[axis], operand.k_contiguous, count):
+    order = () if plan.chained is None else order_of(plan.chained, of.operand, plan.atom)
+    if of.load != atom_load(plan.atom, "ab"[axis], operand.k_contiguous, count, order):
         raise VerifyError(f"load_{of.operand} reads rows of another dim", where=plan.entry)
     if of.round_to_tf32 != (dtype.name == "tf32" or plan.atom.pieces > 1):
         raise VerifyError(f"load_{of.operand} rounds", where=plan.entry)

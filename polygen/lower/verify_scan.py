@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from polygen.errors import VerifyError
 from polygen.frontend.dtypes import F32
+from polygen.frontend.monoids import MONOIDS
 from polygen.lower.plan import KernelPlan
 from polygen.lower.result_work import Finish
 from polygen.lower.ring_tiles import extents_of
@@ -120,15 +121,18 @@ def _check_terms(plan: KernelPlan, scan: Scan, found: ChainMatch) -> None:
     chain, scores = found.chain, score_names(found.sums)
     scored = scored_by(plan, scan)
     reference = {name: "reference" for name, value in found.states if value == chain.reference}
-    terms = list(dict.fromkeys(s.term for s in chain.states if s.value != chain.reference))
+    summed = [s for s in chain.states if s.value != chain.reference]
+    weighed = tuple(dict.fromkeys((chain.weight, *(s.term for s in summed))))
+    if any(s.term == chain.weight and MONOIDS[s.monoid].identity != (0.0,) for s in summed):
+        raise VerifyError(f"{chain.weight} is 0 where its fold has something", where=plan.entry)
     if (scan.advance is None) == bool(chain.reference):
         raise VerifyError("terms have no reference, or one too many", where=plan.entry)
     if scan.advance is None:
-        _check_part(plan, scan.weigh, scores, (chain.weight, *terms), scored)
+        _check_part(plan, scan.weigh, scores, weighed, scored)
         return
     (own,) = (s.term for s in chain.states if s.value == chain.reference)
     _check_part(plan, scan.advance, scores, (own,), scored)
-    _check_part(plan, scan.weigh, {own: "score"} | reference, (chain.weight, *terms), scored)
+    _check_part(plan, scan.weigh, {own: "score"} | reference, weighed, scored)
 
 
 def _check_part(

@@ -71,6 +71,11 @@ class ChainMatch:
         return self.values.n
 
     @property
+    def item(self) -> int:
+        """Bytes of an element of the operands."""
+        return self.values.operand(VALUES).tensor.dtype.bytes
+
+    @property
     def in_panels(self) -> Pointwork:
         """What is computed at every result, with those results that panels hold: matrices."""
         matrices = tuple(one for one in self.after.writes if one.kind != "row")

@@ -194,6 +194,8 @@ def test_a_head_dim_without_a_number() -> None:
 def test_more_columns_than_registers_hold() -> None:
     text = _refused(softmax, "bf16[S,64]", "bf16[T,64]", "bf16[T,320]")
     assert "320 columns" in text and "256 columns" in text
+    text = _refused(softmax, "f32[S,64]", "f32[T,64]", "f32[T,256]")
+    assert "a chain with 256 columns" in text and "Multiply by parts of v, of 192" in text
 
 
 def test_what_is_multiplied_and_folded() -> None:
@@ -224,15 +226,20 @@ def test_types_and_targets_without_an_instruction() -> None:
     for arch in ("sm_75", "sm_70"):
         text = _refused(softmax, *operands, arch=arch)
         assert f"a chain of products of f16 on {arch}" in text and 'Use arch="sm_80"' in text
+        text = _refused(softmax, "tf32[S,64]", "tf32[T,64]", "tf32[T,64]", arch=arch)
+        assert "f16, bf16, tf32 and f32" in text
     text = _refused(softmax, arch="sm_80", schedule=_schedule())
     assert "warpgroups, with roles," in text and 'Use arch="sm_90a"' in text
     text = _refused(
         lambda q, k, v: pg.softmax((q @ k.mT) * 0.1).astype("e4m3") @ v,
         "e4m3[S,64]", "e4m3[T,64]", "e4m3[T,64]",
     )  # fmt: skip
-    assert "f16 and bf16" in text
+    assert "Use f16, bf16, tf32 or f32, or make two functions" in text
     text = _refused(softmax, "f16[S,64]", "f16[T,64]", "bf16[T,64]")
-    assert "Pass all of them as f16 or as bf16" in text
+    assert "Pass all of them as one type, f16, bf16, tf32 or f32" in text
+    given = tuple(f"tf32[{side},64]" for side in "STT")
+    text = _refused(softmax, *given, schedule=_schedule())
+    assert "a chain of products of tf32 on sm_90a" in text and "leave out roles" in text
 
 
 def test_tuning() -> None:

@@ -269,9 +269,10 @@ def attention(*signature):
 
 
 def test_the_types_that_a_chain_is_told_to_have():
-    with pytest.raises(PolygenError, match=r"Say bf16\[...\] of all that both products read"):
-        attention(*("f32[B,S,64]",) * 3)
-    assert attention(*("bf16[B,S,64]",) * 3)
+    with pytest.raises(PolygenError, match="Pass all of them as one type, f16, bf16, tf32 or f32"):
+        attention(*("f32[B,S,64]",) * 2, "bf16[B,S,64]")
+    for kind in ("f16", "tf32", "f32"):
+        assert attention(*(f"{kind}[B,S,64]",) * 3)
 
 
 def test_an_array_to_add_to_is_another_one():

@@ -83,12 +83,10 @@ def test_schedules_with_roles() -> None:
     assert "sums of several products of the same rows" in text
 
 
-@pytest.mark.parametrize("kind", ["tf32", "e4m3", "s8"])
+@pytest.mark.parametrize("kind", ["e4m3", "s8"])
 def test_other_types(kind: str) -> None:
-    with pytest.raises(PolygenError) as found:
+    with pytest.raises(PolygenError, match="only 16-bit types, tf32, f32 and f64 are implied"):
         pg.fuse(three).compile(*widths(32, 32, 32, 32, kind=kind), arch="sm_90a")
-    says = "of f16 and bf16" if kind == "tf32" else "only 16-bit types, tf32 and f64 are implied"
-    assert says in str(found.value).replace("e5m2 ", "")
 
 
 def test_targets_without_copies_in_the_background() -> None:

@@ -165,9 +165,9 @@ NOT_YET = {
         "(x @ w) @ u", {"x": "f16[M,K]", "w": "f16[K,N]", "u": "f16[N,P]"},
         ("a product of a chain sums over K", "Give K as a number"),
     ),
-    "chain of f32": (
+    "chain of tf32": (
         "(x @ w) @ u", {"x": "tf32[M,K]", "w": "tf32[K,N]", "u": "tf32[N,P]"},
-        ("a chain of products of tf32", "Use arch=\"sm_90a\" and f16 or bf16"),
+        ("a product of a chain sums over K", "Give K as a number"),
     ),
     "chain with work between": (
         "x @ u + gelu(x @ w) @ w", {"x": "f16[M,K]", "w": "f16[K,K]", "u": "f16[K,K]"},

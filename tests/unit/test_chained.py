@@ -13,11 +13,13 @@ import polygen as pg
 from polygen import fit_chain
 from polygen.adapters.kernels import Kernels
 from polygen.chained import is_chain, matched, whole_dims, with_numbers
-from polygen.errors import ResourceError
+from polygen.errors import ResourceError, VerifyError
 from polygen.fit_chain import decide_chain
+from polygen.hardware.atom import atom
 from polygen.hardware.device import device
+from polygen.hardware.fragment_load import atom_load
 from polygen.knobs import scope
-from polygen.lower.carried import carried
+from polygen.lower.carried import carried, in_pairs
 from polygen.lower.scan_work import Scan
 
 SIGNATURE = ("bf16[B,S,64]", "bf16[B,T,64]", "bf16[B,T,64]")
@@ -100,19 +102,64 @@ def test_what_panels_do_not_hold_leaves_the_registers(monkeypatch) -> None:
         assert chosen.epilogue.through == "registers" and "tma" not in chosen.name
 
 
-@pytest.mark.parametrize("name", ["wgmma_m64k16_f32_bf16", "wgmma_m64k16_f32_f16"])
-def test_sums_are_the_next_operand_in_place(name: str) -> None:
-    from polygen.hardware.atom import atom
+IN_PLACE = ("wgmma_m64k16_f32_bf16", "wgmma_m64k16_f32_f16", "m16n8k16_f32_bf16")
 
-    assert carried(atom(name)) == ((0, 0), (0, 2), (1, 0), (1, 2))
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_sums_are_the_next_operand_in_place(name: str) -> None:
+    found = carried(atom(name))
+    assert in_pairs(atom(name)) == ((0, 0), (0, 2), (1, 0), (1, 2))
+    assert found.order == () and found.registers[1] == ((0, 2), (0, 3))
+
+
+@pytest.mark.parametrize("name", ["m16n8k8_f32_tf32", "m16n8k8_f32_f32"])
+def test_sums_as_wide_as_operands_are_in_another_order(name: str) -> None:
+    """That order makes of the operand's fragment the sums': for every lane and register."""
+    of = atom(name)
+    found = carried(of)
+    assert found.order == (0, 2, 4, 6, 1, 3, 5, 7)
+    order = np.array(found.order)
+    for register, ((group, element),) in enumerate(found.registers):
+        assert group == 0
+        rows, k = of.a.table[:, register].T
+        assert np.array_equal(of.c.table[:, element], np.stack([rows, order[k]], axis=-1))
+
+
+@pytest.mark.parametrize("k_contiguous", [True, False])
+def test_values_are_loaded_in_that_order(k_contiguous: bool) -> None:
+    of = atom("m16n8k8_f32_tf32")
+    order = carried(of).order
+    load, own = (atom_load(of, "b", k_contiguous, 8, one) for one in (order, ()))
+    assert load is not None and load.order == order and load != own
+    lanes = np.arange(32)
+    seen = []
+    for number in range(load.count):
+        rows, bytes_ = load.lane_addresses(number)
+        for word in range(load.results):
+            at = rows, bytes_ // 4 + word
+            seen.append(np.stack(at if not k_contiguous else at[::-1], axis=-1))
+    wanted = np.stack([order[0] + 2 * (lanes % 4), lanes // 4], axis=-1)
+    assert np.array_equal(seen[0], wanted)
+    assert np.array_equal(seen[1] - seen[0], np.tile([1, 0], (32, 1)))
+
+
+def test_an_order_that_no_load_has() -> None:
+    of = atom("m16n8k8_f32_tf32")
+    assert atom_load(of, "b", False, 8, (1, 0, 2, 3, 4, 5, 6, 7)) is None
+
+
+def test_what_descriptors_do_not_read_is_refused() -> None:
+    """A matrix descriptor has rows in the instruction's own order."""
+    with pytest.raises(VerifyError, match="no pair of sums"):
+        in_pairs(atom("wgmma_m64k8_f32_tf32"))
 
 
 def test_what_moves_between_the_products_is_refused() -> None:
-    from polygen.errors import VerifyError
-    from polygen.hardware.atom import atom
-
-    with pytest.raises(VerifyError, match="no pair of sums"):
-        carried(atom("wgmma_m64k8_f32_tf32"))
+    """Sums of rows that other lanes multiply."""
+    of = atom("m16n8k8_f32_tf32")
+    elsewhere = np.roll(of.c.table, 1, axis=0)
+    with pytest.raises(VerifyError, match="element 0 of the left operand is no sum"):
+        carried.__wrapped__(replace(of, c=replace(of.c, table=elsewhere)))
 
 
 def test_show_explains_the_derivation() -> None:

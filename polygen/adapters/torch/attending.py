@@ -21,7 +21,7 @@ from polygen.adapters.chain_gain import predicted_chain
 from polygen.adapters.forms import Form, most_general
 from polygen.adapters.gain import Gain
 from polygen.adapters.graphs import Graph, Shape, same
-from polygen.adapters.groups import refused
+from polygen.adapters.groups import multiplied_as, refused
 from polygen.adapters.kernels import stored
 from polygen.adapters.legality import refusal
 from polygen.adapters.torch import tensors
@@ -41,6 +41,8 @@ from polygen.frontend.build import build_program
 from polygen.frontend.dtypes import F32, TF32, DType
 from polygen.frontend.program import Program, Tensor
 from polygen.runtime.arrays import storage_order
+
+_MULTIPLIED = ("query", "key", "value")
 
 
 def attend(graph: FxGraph, translated: Graph, settings: Settings) -> list[Record]:
@@ -114,7 +116,7 @@ class _Plan:
         function = replace(function, order=_order(order, found.lead, group))
         values = [one.value for one in operands]
         exact = all(v.dtype == torch.float64 and v.device.type == "cpu" for v in values[:3])
-        types = [_type(value, exact, place < 3) for place, value in enumerate(values)]
+        types = [_type(value, exact, place) for place, value in enumerate(values)]
         kind = result.meta["val"].dtype
         if kind != values[0].dtype:
             raise UnsupportedProgram(
@@ -135,14 +137,22 @@ class _Plan:
         return _Plan(found, tuple(operands), function, result, program, sizes, exact)
 
 
-def _type(value: torch.Tensor, exact: bool, multiplied: bool) -> DType:
-    """The type in which a kernel reads an array."""
+def _type(value: torch.Tensor, exact: bool, place: int) -> DType:
+    """The type in which a kernel reads an array.
+
+    Raises:
+        PolygenError: it reads none of that type, or f32 may not be multiplied as tf32.
+    """
+    multiplied = place < len(_MULTIPLIED)
     if exact and value.dtype == torch.float64:
         return TF32 if multiplied else F32
     found = KNOWN.get(value.dtype)
     if found is None:
         raise UnsupportedProgram(f"an array beside the scores is {value.dtype}")
-    return TF32 if multiplied and found == F32 else found
+    if not multiplied:
+        return found
+    allowed = torch.get_float32_matmul_precision() != "highest"
+    return multiplied_as(found, _MULTIPLIED[place], "attention", allow_tf32=allowed)
 
 
 def _stored(result: FxNode) -> DType:

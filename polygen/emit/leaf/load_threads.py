@@ -11,6 +11,7 @@ from polygen.emit.leaves import plus, slot_address
 from polygen.errors import VerifyError
 from polygen.hardware import formula
 from polygen.hardware.fragment_load import FragmentLoad
+from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.buffers import Buffer
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import Load
@@ -59,6 +60,8 @@ def _(plan: KernelPlan, one: Leaf, work: Load) -> Text:
         f"{one.statement}[k,s]: {work.buffer}[k % {buffer.slots}] -> {slot}, "
         f"proved equal to the instruction's fragment ({form.name})"
     )
+    if form.order:
+        comment += f", whose k is rows {', '.join(map(str, form.order))} of a step"
     return Text(filled("load_threads", record), comment)
 
 
@@ -67,7 +70,8 @@ def _address(buffer: Buffer, work: Load, number: int) -> str:
 
     Along the contiguous dim the tile moves by whole power-of-two steps inside the swizzle's block,
     so the step can be XORed into the lane's address, which needs no register per step; along the
-    other dim it moves by whole periods of the swizzle, which is a constant.
+    other dim it moves by whole periods of the swizzle, which is a constant. Where rows have several
+    of these blocks, tiles of other blocks are a constant away as well.
     """
     form, size = work.load, work.element_bytes
     rows, units = form.offsets[number]
@@ -86,6 +90,11 @@ def _address(buffer: Buffer, work: Load, number: int) -> str:
             lane = f"{place}({row}, {warp} * {size} + {lane_byte})"
             return f"((slot + {lane}) ^ i * {across * size}) + s * {form.tile_k * row_bytes}"
         at = f"s * {form.tile_k} + {row}, ({warp} + i * {across}) * {size} + {lane_byte}"
+        each = _tiles_of_block(buffer, work)
+        if each:
+            inside = f"{warp} * {size} + i % {each} * {across * size} + {lane_byte}"
+            at = f"s * {form.tile_k} + {row}, {inside}"
+            return f"slot + {place}({at}) + i / {each} * {each * across * size}"
     return f"slot + {place}({at})"
 
 
@@ -123,6 +132,17 @@ def check_address(text: str, buffer: Buffer, work: Load, number: int) -> None:
     found = formula.value(text, names | {f"place_{buffer.name}": place})
     if not np.array_equal(found, wanted) or (byte >= layout.row_bytes).any():
         raise VerifyError(f"lanes load {buffer.name} from elsewhere", where=text)
+
+
+def _tiles_of_block(buffer: Buffer, work: Load) -> int:
+    """Tiles beside each other in a block of the swizzle, where a warp's have several blocks; or 0.
+
+    Of loads in another order than the instruction's: the text of others was timed as it is.
+    """
+    form, size = work.load, work.element_bytes
+    block, own = buffer.rows.swizzle.block * chunk_bytes(), work.warp_tile * size
+    each, rest = divmod(block, form.tile_mn * size)
+    return each if form.order and not rest and own > block and own % block == 0 else 0
 
 
 def _is_separable(buffer: Buffer, work: Load, number: int) -> bool:

@@ -250,8 +250,8 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
         at = next(
             n for n, name in enumerate(terms.results) if name.removesuffix("_kept") == state.term
         )
-        if at:  # what is multiplied is 0 outside
-            beyond[at] = identities(state.monoid)[0]
+        # What is multiplied is 0 outside; where it is folded, too, the one that adds nothing.
+        beyond[at] = identities(state.monoid)[0]
 
     def use(element: int) -> list[str]:
         row, _ = plan.atom.c.of_thread[element]
@@ -322,16 +322,25 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
     return _text(lines, f"{_instance(one)}: sums for the reference of this tile")
 
 
-@leaf("convert", "threads", Scan, needs=("scan", "pack"))
+@leaf("convert", "threads", Scan, needs=("scan",))
 def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
-    pairs, steps = carried(plan.atom), scan.columns // plan.atom.k
+    found, steps = carried(plan.atom), scan.columns // plan.atom.k
     rows, behind = plan.tiles.atoms[0], "next" if scan.layer else "second"
     kind = plan.match.operand(VALUES).tensor.dtype
+    each, count = plan.atom.k // plan.atom.n if steps > 1 else 0, len(found.registers)
+    step = "s" if each == 1 else f"s * {each}"
     body = []
-    for register, (group, element) in enumerate(pairs):
-        at = plus(f"s * {plan.atom.k // plan.atom.n if steps > 1 else 0}", group)
-        first, second = (f"{scan.scores}[m][{at}][{element + e}]" for e in range(2))
-        body.append(f"  {scan.weights}[m][s][{register}] = pack_{kind}({first}, {second});")
+    for register, held in enumerate(found.registers):
+        own = f"{scan.weights}[m][s][{register}]"
+        numbers = [f"{scan.scores}[m][{plus(step, group)}][{element}]" for group, element in held]
+        if len(held) > 1:
+            body.append(f"  {own} = pack_{kind}({', '.join(numbers)});")
+        elif plan.atom.pieces > 1:
+            rest = f"{scan.weights}[m][s][{count + register}]"
+            body.append(f"  {own} = __float_as_uint({numbers[0]});")
+            body.append(f"  split_to_tf32({own}, {rest});")
+        else:
+            body.append(f"  {own} = round_to_tf32(__float_as_uint({numbers[0]}));")
     lines = [
         _UNROLL,
         f"for (int m = 0; m < {plan.tiles.atoms[0]}; ++m)",
@@ -344,7 +353,8 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
         f"{_instance(one)}: {scan.scores} -> the {behind} product's operand, proved to be in the "
         "registers of the same thread"
     )
-    return _text(lines, comment, [f"unsigned {scan.weights}[{rows}][{steps}][{len(pairs)}];"])
+    words = count * plan.atom.pieces
+    return _text(lines, comment, [f"unsigned {scan.weights}[{rows}][{steps}][{words}];"])
 
 
 @leaf("complete", "threads", Scan, needs=("scan",))

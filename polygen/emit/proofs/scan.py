@@ -16,7 +16,7 @@ from polygen.emit.proofs.score_tiles import HALVES, Tiles, both, combining, noth
 from polygen.emit.proofs.threads import of_kernel, of_place, times
 from polygen.emit.run_text import Called
 from polygen.emit.text_functions import run
-from polygen.emit.text_values import Register, as_float, mixed, token
+from polygen.emit.text_values import Register, as_bits, as_float, mixed, token
 from polygen.errors import VerifyError
 from polygen.lower.carried import carried
 from polygen.lower.plan import KernelPlan, Leaf
@@ -66,10 +66,13 @@ def _(plan: KernelPlan, leaf: Leaf, scan: Scan, texts: tuple[str, ...]) -> None:
     names[scan.scores] = tiles.register(scores)
     names |= tiles.beside(scan)
     left = run(read(texts[0]), names, tiles.threads, tiles.handlers(scan, terms)).names
-    products = [np.where(tiles.inside, one[:, 0], as_float(0)) for one in (made, lets_through)]
+    kept = [name.removesuffix("_kept") for name in terms.results]
+    folded = (nothing_of(s) for s in scan.summed if s.term == kept[0])
+    outside = next(folded, as_float(0))
+    products = [np.where(tiles.inside, one[:, 0], outside) for one in (made, lets_through)]
     tiles.check_scores(left[scan.scores], products, np.ones((), bool))
     for s in scan.summed:
-        at = [name.removesuffix("_kept") for name in terms.results].index(s.term)
+        at = kept.index(s.term)
         nothing = nothing_of(s)
         scaled = before[s.value] * correction if s.rescaled else before[s.value]
         first = np.where(tiles.names["k"] == 0, nothing, scaled).reshape(-1, tiles.threads)
@@ -113,11 +116,12 @@ def _(plan: KernelPlan, leaf: Leaf, scan: Scan, texts: tuple[str, ...]) -> None:
 @proof("convert", "threads", Scan)
 def _(plan: KernelPlan, leaf: Leaf, scan: Scan, texts: tuple[str, ...]) -> None:
     tiles, atom = Tiles.of(plan, leaf.place, scan), plan.atom
-    carried(atom)
+    order = np.array(carried(atom).order or range(atom.k))
     kind = plan.match.operand(VALUES).tensor.dtype
     scores = mixed("score", tiles.row_of_each, tiles.key_of_each)
     names = tiles.names | {scan.scores: tiles.register(scores)}
-    left = run(read(texts[0]), names, tiles.threads).names[scan.weights].base
+    left = run(read(texts[0]), names, tiles.threads, {"split_to_tf32": _split})
+    left = left.names[scan.weights].base
     own = atom.a.table[tiles.names["thread"] % atom.lanes]
     corner = tiles.row[:, 0] - atom.c.table[tiles.names["thread"] % atom.lanes, 0, 0]
     each = atom.a.elements_per_register
@@ -126,15 +130,20 @@ def _(plan: KernelPlan, leaf: Leaf, scan: Scan, texts: tuple[str, ...]) -> None:
     for m, s, register in np.ndindex(plan.tiles.atoms[0], steps, registers):
         at = own[:, register * each : (register + 1) * each]
         values = [
-            mixed("score", corner[m] + at[:, h, 0], first + s * atom.k + at[:, h, 1])
+            mixed("score", corner[m] + at[:, h, 0], first + s * atom.k + order[at[:, h, 1]])
             for h in range(each)
         ]
-        wanted = mixed(f"pack_{kind}", *values)
-        if not np.array_equal(left[(m * steps + s) * registers + register], wanted):
-            raise VerifyError(
-                f"{scan.weights}[{m}][{s}][{register}] is not of the scores that the instruction "
-                "takes it for"
-            )
+        wanted = [mixed(f"pack_{kind}", *values)]
+        if each == 1:
+            bits = as_bits(values[0])
+            wanted = [mixed(f"{part}_to_tf32", bits) for part in ("round", "rest")[: atom.pieces]]
+        for piece, one in enumerate(wanted):
+            place = piece * registers + register
+            if not np.array_equal(left[(m * steps + s) * registers * atom.pieces + place], one):
+                raise VerifyError(
+                    f"{scan.weights}[{m}][{s}][{place}] is not of the scores that the instruction "
+                    "takes it for"
+                )
 
 
 @proof("complete", "threads", Scan)
@@ -146,6 +155,13 @@ def _(plan: KernelPlan, leaf: Leaf, scan: Scan, texts: tuple[str, ...]) -> None:
     for s in scan.summed:
         own = held[s.register].reshape(-1, tiles.threads)
         tiles.check_rows(names[s.register], [tiles.of_lanes(own, nothing_of(s))], s.value)
+
+
+def _split(called: Called) -> None:
+    """The nearest tf32 of a number, and the one nearest to what that leaves."""
+    first, rest = called.arguments
+    rest.store(mixed("rest_to_tf32", first.value))
+    first.store(mixed("round_to_tf32", first.value))
 
 
 def _of_warps(plan: KernelPlan, called: Called) -> Any:

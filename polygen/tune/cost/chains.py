@@ -30,6 +30,7 @@ from polygen.schedule.problem import Problem
 _REST_FILE = "chains.toml"
 
 _SUM_BYTES = 4
+_WORD = 2  # bytes of the elements for which rates of products are given
 _KILO = 1e3  # GHz to cycles of a microsecond, GB/s to bytes of one
 
 
@@ -49,6 +50,7 @@ class ChainProblem:
         upper: greatest key of a row less the row; None: no bound.
         layers: that make the rows: what each sums over, and its columns, of all its products.
         products: of the rows, each with keys of its own.
+        terms: products that instructions make of one: several where operands are split.
     """
 
     rows: int
@@ -62,6 +64,7 @@ class ChainProblem:
     upper: int | None = None
     layers: tuple[tuple[int, int], ...] = ()
     products: int = 1
+    terms: int = 1
 
     def visited(self, rows: int, keys: int) -> list[int]:
         """Tiles of keys that each tile of rows of a matrix visits.
@@ -87,6 +90,11 @@ class ChainProblem:
     def width(self) -> int:
         """Elements that a key has: of all its products."""
         return self.depth * self.products + self.columns
+
+    @property
+    def work(self) -> float:
+        """What a product of elements takes of what one of 16 bits does, as of single products."""
+        return self.item / _WORD * self.terms
 
     @property
     def bytes(self) -> float:
@@ -116,7 +124,7 @@ def chain_time(device: Device, schedule: Schedule, problem: ChainProblem) -> flo
     sharing = min(schedule.min_blocks, -(-blocks // device.multiprocessors))
     width = problem.width
     if schedule.specialised:
-        products = cta.m * cta.k * width / p.product_rate * sharing
+        products = cta.m * cta.k * width * problem.work / p.product_rate * sharing
         exponentials = cta.m * cta.k / p.compute_function_rate * sharing
         ring = schedule.pipeline.stages * cta.k * width * problem.item
         copies = cta.k * width * problem.item / ring * p.latency * (1 + p.crowding)
@@ -152,7 +160,7 @@ def _step_of_warps(
     cta, warps = schedule.tile.cta, schedule.tile.cta.m // schedule.tile.warp.m
     width, item = problem.width, problem.item
     busy = min(1.0, math.sqrt(sharing * warps / p.full_rate_warps))
-    products = cta.m * cta.k * width / (p.warp_rate * busy) * sharing
+    products = cta.m * cta.k * width * problem.work / (p.warp_rate * busy) * sharing
     exponentials = cta.m * cta.k / p.warp_function_rate * sharing
     loaded = item * (warps * cta.k * width + cta.m * problem.depth)
     loads = loaded / p.warp_shared_rate * sharing

@@ -219,12 +219,24 @@ def test_what_is_not_predicted_to_win_is_left(function, shapes, why):
     [
         ((2, 4, 64, 264), {}, "a chain with 264 columns"),
         ((2, 4, 64, 64), {"arch": "sm_75"}, "a chain of products of bf16 on sm_75"),
-        ((2, 4, 64, 64), {"dtype": torch.float32}, "a chain of products of tf32"),
+        ((2, 4, 64, 64), {"dtype": torch.float32}, "query is f32"),
     ],
 )
 def test_what_no_kernel_does_is_left(shape, options, why):
     (record, *_), _ = decided(by_hand, [shape] * 3, take="legal", **options)
     assert not record.taken and why in record.why
+
+
+def test_attention_of_float32_where_tf32_is_allowed():
+    torch.set_float32_matmul_precision("high")
+    try:
+        of = functools.partial(decided, by_hand, dtype=torch.float32)
+        (legal, *_), graph = of([(2, 4, 64, 64)] * 3, take="legal")
+        (record, *_), _ = of(LONG)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert legal.taken and launched(graph)
+    assert not record.taken and "of tf32 was not measured" in record.why
 
 
 def test_libraries_were_measured_beside_kernels_of_one_target():

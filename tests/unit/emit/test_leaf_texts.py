@@ -226,6 +226,8 @@ KERNELS = {
     "attended by warps": (attended, tuple(f"f16[B,H,{rows},64]" for rows in "STT"), "sm_80"),
     "causal": (causal, tuple(f"bf16[B,H,{rows},128]" for rows in "STT"), "sm_90a"),
     "biased": (biased, (*(f"bf16[B,H,{rows},64]" for rows in "STT"), "bf16[S,T]"), "sm_80"),
+    "in tf32": (attended, tuple(f"tf32[B,H,{rows},64]" for rows in "STT"), "sm_80"),
+    "in f32": (attended, tuple(f"f32[B,H,{rows},64]" for rows in "STT"), "sm_80"),
     "keys in parts": (attended, tuple(f"bf16[B,H,{rows},64]" for rows in "STT"), "sm_90a"),
     "layers": (layered, LAYERS, "sm_80"),
     "realigned": (product, ("bf16[M,K]@2", "bf16[N,K]@2"), "sm_90a"),
@@ -273,6 +275,7 @@ CASES = [
     ("by lanes", "multiply"), ("by lanes", "store"), ("by lanes", "zero"),
     ("copied by chunks", "multiply"), ("attended by warps", "multiply"),
     ("layers", "weigh"), ("layers", "weigh of both"), ("layers", "convert"), ("layers", "multiply"),
+    ("in tf32", "weigh"), ("in tf32", "convert"), ("in f32", "convert"),
 ]  # fmt: skip
 # Leaves that are not the first ones of what they do.
 NAMED = {"weigh of both": "weigh_l1", "elements": "elements", "over held": "walk_1_held"}
@@ -373,6 +376,12 @@ MISTAKES = [
     ("attended", "rescale", "[2] *= correction[m][1]", "[2] *= correction[m][0]",
      "register 2 of sum in thread 0 is not for its row's reference"),
     ("attended", "convert", "s * 2 + 1", "s * 2", "weights[0][0][2] is not of the scores"),
+    ("in tf32", "convert", "scores[m][s][1]", "scores[m][s][0]",
+     "weights[0][0][2] is not of the scores"),
+    ("in f32", "convert", "weights[m][s][4]);", "weights[m][s][5]);",
+     "weights[0][0][4] is not of the scores"),
+    ("in tf32", "convert", "round_to_tf32(__float_as_uint(scores[m][s][3]))",
+     "__float_as_uint(scores[m][s][3])", "weights[0][0][3] is not of the scores"),
     ("layers", "weigh", ">= keys", "> keys", "the score of row"),
     ("layers", "weigh", "scores_l0[m][n][2]", "scores_l0[m][n][0]", "the score of row"),
     ("layers", "weigh of both", "scores_l1_2[m][n][1]", "scores_l1[m][n][1]", "the score of row"),

@@ -78,3 +78,13 @@ def test_layers_in_front_and_gates_take_longer() -> None:
         target, schedule, gated
     )
     assert gated.bytes > replace(gated, products=1).bytes
+
+
+def test_elements_of_4_bytes_take_longer_and_parts_of_f32_longer_still() -> None:
+    """As of single products: a product of tf32 takes two of 16 bits, and one of f32 three of it."""
+    target, narrow = device("sm_80"), ChainProblem(4096, 4096, 64, 64, 64, 2)
+    wide = replace(narrow, item=4)
+    times = [chain_time(target, _of_warps(4, 16), one) for one in (narrow, wide)]
+    assert 1.3 * times[0] < times[1] < 2.1 * times[0]
+    assert wide.work == 2 and replace(wide, terms=3).work == 6
+    assert chain_time(target, _of_warps(4, 16), replace(wide, terms=3)) > 1.5 * times[1]
