@@ -14,7 +14,15 @@ from polygen.emit.ctext import definition
 from polygen.emit.folds import combined, exchanged, identities
 from polygen.emit.leaf.scan_correction import correction_lines
 from polygen.emit.leaf.score_reads import arguments, by_row, pair_reads
-from polygen.emit.leaf.score_terms import called, functions, near, terms_lines, unmasked, within
+from polygen.emit.leaf.score_terms import (
+    called,
+    functions,
+    largest_size,
+    near,
+    terms_lines,
+    unmasked,
+    within,
+)
 from polygen.emit.leaf.store_pairs import pairs_record
 from polygen.emit.leaf.table import Text, filled, leaf
 from polygen.emit.leaves import extent_names, made_sums, pair_of_sums, plus, size_name
@@ -116,7 +124,7 @@ def _elements(
     limit, lines = near(scan, terms), [f"if (whole{inside}) {{"]
     if limit:
         lines += [
-            *(_in(line) for line in _largest(plan, scan)),
+            *(_in(line) for line in largest_size(plan, scan)),
             f"  if (__all_sync(0xffffffffu, largest <= {limit})) {{",
             *(_in(_in(line)) for line in body(False, small=True)),
             "  } else {",
@@ -130,26 +138,6 @@ def _elements(
         "} else {",
         *(_in(line) for line in body(True)),
         "}",
-    ]
-
-
-def _largest(plan: KernelPlan, scan: Scan) -> list[str]:
-    """The largest size of a thread's scores: of each element of a group first, so that they wait
-    less for each other.
-    """
-    count = len(plan.atom.c.of_thread)
-    held = (f"{scan.scores}[m][n][{n}]" for n in range(count))
-    each = (f"  sizes[{n}] = fmaxf(sizes[{n}], fabsf({one}));" for n, one in enumerate(held))
-    largest = "sizes[0]"
-    for n in range(1, count):
-        largest = f"fmaxf({largest}, sizes[{n}])"
-    return [
-        f"float sizes[{count}] = {{}};",
-        _UNROLL,
-        f"for (int n = 0; n < {scan.columns // plan.atom.n}; ++n) {{",
-        *each,
-        "}",
-        f"const float largest = {largest};",
     ]
 
 

@@ -19,6 +19,7 @@ from polygen.emit.exponentials import (
 )
 from polygen.emit.functions import literal
 from polygen.emit.names import c_name
+from polygen.lower.plan import KernelPlan
 from polygen.lower.scan_work import Scan, Terms
 from polygen.poly.pointwise import Compute
 
@@ -111,3 +112,23 @@ def functions(name: str, scan: Scan, terms: Terms) -> list[str]:
             "};",
         ]
     return found
+
+
+def largest_size(plan: KernelPlan, scan: Scan) -> list[str]:
+    """The largest size of a thread's scores: of each element of a group first, so that they wait
+    less for each other.
+    """
+    count = len(plan.atom.c.of_thread)
+    held = (f"{scan.scores}[m][n][{n}]" for n in range(count))
+    each = (f"  sizes[{n}] = fmaxf(sizes[{n}], fabsf({one}));" for n, one in enumerate(held))
+    largest = "sizes[0]"
+    for n in range(1, count):
+        largest = f"fmaxf({largest}, sizes[{n}])"
+    return [
+        f"float sizes[{count}] = {{}};",
+        "#pragma unroll",
+        f"for (int n = 0; n < {scan.columns // plan.atom.n}; ++n) {{",
+        *each,
+        "}",
+        f"const float largest = {largest};",
+    ]
