@@ -139,7 +139,7 @@ def _unread(tensor: Tensor, product: Contraction, access: Access, k: str) -> boo
         return True
     other = product.rhs if access == product.lhs else product.lhs
     of_results = bool(along) and not along & set(other.iterators)
-    adjacent = all(abs(step(index, one)) == 1 for one in along)
+    adjacent = any(abs(step(index, one)) == 1 for one in along)
     return tensor.dtype.bits == _ALONG_SUMS and of_results and adjacent
 
 

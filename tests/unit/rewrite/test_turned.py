@@ -47,6 +47,10 @@ CASES: dict[str, tuple[Any, tuple[str, ...], dict[str, tuple[int, ...]]]] = {
     "columns backwards": (
         lambda x, w: x @ w[:, ::-1], ("s8[M,K]", "s8[K,6]"), {"w_turned": (1, 0)},
     ),
+    "heads of columns of bytes": (
+        lambda x, w: np.max((x @ w).reshape(-1, 4, 8), axis=-1), ("s8[M,K]", "s8[K,32]"),
+        {"w_turned": (1, 0)},
+    ),
     "matrices of bytes": (product, ("s8[B,M,K]", "s8[B,K,N]"), {"w_turned": (0, 2, 1)}),
     "one array in both ways": (
         lambda x: (x @ x).astype("f32"), ("s8[M,M]",), {"x_turned": (1, 0)},
