@@ -64,6 +64,31 @@ def softmax(q, k, v):
     return pg.softmax((q @ k.mT) * 0.125) @ v
 
 
+@pytest.mark.parametrize(("kind", "tolerance"), [("tf32", 4e-3), ("f32", 2e-5)])
+@pytest.mark.parametrize(("rows", "keys", "depth"), [(1, 1, 64), (257, 513, 64), (300, 200, 128)])
+def test_attention_of_wide_types(
+    kind: str, tolerance: float, rows: int, keys: int, depth: int
+) -> None:
+    """By warps: what is made of scores is rounded to tf32, or split, in registers."""
+    arrays = [
+        np.random.default_rng(seed).standard_normal((2, length, depth)).astype(np.float32)
+        for seed, length in enumerate((rows, keys, keys))
+    ]
+    signature = tuple(f"{kind}[B,{length},{depth}]" for length in "STT")
+    for arch in (_arch(), _of_warps()):
+        _run(softmax, signature, arrays, tolerance, arch=arch)
+
+
+@pytest.mark.parametrize("kind", ["tf32", "f32"])
+def test_layers_of_wide_types_are_exact(kind: str) -> None:
+    """Small whole numbers, which tf32 holds."""
+    rng = np.random.default_rng(1)
+    shapes = ((1000, 32), (32, 48), (48, 16))
+    arrays = [rng.integers(-1, 2, shape).astype(np.float32) for shape in shapes]
+    signature = (f"{kind}[M,32]", f"{kind}[32,48]", f"{kind}[48,16]")
+    _run(lambda x, u, d: pg.relu(x @ u) @ d, signature, arrays, 0.0, arch=_of_warps())
+
+
 @pytest.mark.parametrize(
     ("rows", "keys", "depth"), [(1, 1, 64), (257, 513, 64), (1000, 1111, 128), (300, 200, 256)]
 )
