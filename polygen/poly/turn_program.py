@@ -21,12 +21,10 @@ from dataclasses import dataclass
 
 from polygen import isl
 from polygen.errors import VerifyError
-from polygen.poly.block_tree import check_once
 from polygen.poly.legality import Proof
+from polygen.poly.make_program import check_chunks, program_of_chunks
 from polygen.poly.realign_program import CHUNK, CHUNKS, FIRST, ROWS, WARP, WHERE
-from polygen.poly.tile_program import Buffer, Place, TileProgram
-from polygen.poly.tile_tree import loop
-from polygen.poly.versions import TileModel
+from polygen.poly.tile_program import TileProgram
 
 TURNED = "turned"  # the statement
 
@@ -100,19 +98,7 @@ class TurnShape:
 
 def turn_program(shape: TurnShape) -> TileProgram:
     """The statement of a block."""
-    place = Place("warps", (WARP,), (shape.warps,), shape.lanes)
-    read, written = (f"{name}[l,p] : {shape.chunks}" for name in ("given", "operand"))
-    statement = place.runs(TURNED, (CHUNK,), shape.visits, (read,), (written,))
-    order = loop(CHUNK, TURNED)
-    return TileProgram(
-        (ROWS, CHUNKS, FIRST),
-        f"{ROWS} >= 1 and 0 <= {FIRST} < {CHUNKS}",
-        (Buffer("given", "global"), Buffer("operand", "global")),
-        (statement,),
-        order,
-        order,
-        dependent=shape.dependent,
-    )
+    return program_of_chunks(shape, TURNED, "l")
 
 
 def check_turning(shape: TurnShape, program: TileProgram) -> tuple[Proof, ...]:
@@ -125,16 +111,7 @@ def check_turning(shape: TurnShape, program: TileProgram) -> tuple[Proof, ...]:
     Raises:
         VerifyError: with what is left out, written twice or not read.
     """
-    model = TileModel(program)
-    wanted = model.set(f"operand[l,p] : {shape.all}")
-    written = model.writes["operand"].get(TURNED)
-    check_once(written, wanted, TURNED, WHERE)
-    assert written is not None  # else it would have been refused
-    names = f"[{','.join(program.parameters)}] -> "
-    alike = isl.Map(f"{names}{{ operand[l,p] -> given[l,p] }}")
-    unread = written.apply_range(alike).subtract(model.reads["given"][TURNED])
-    if not unread.is_empty():
-        raise VerifyError(f"{isl.sample_pair(unread)} is not read", where=WHERE)
+    check_chunks(shape, program, TURNED, "l")
     check_rows_of_lanes(shape)
     rows_by_chunks = f"{shape.rows} rows by {shape.segment}"
     return (Proof("every chunk of a turned operand is written once", rows_by_chunks),)
