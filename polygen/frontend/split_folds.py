@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from polygen.frontend.nodes import ApplyNode, FoldNode, Node, ProductNode, ViewNode, walk
+from polygen.frontend.nodes import ApplyNode, FoldNode, Node, ViewNode
 from polygen.frontend.rebuilding import every_node, rebuilt
-from polygen.frontend.taking import split_axes, taken, with_single
+from polygen.frontend.taking import products_of, split_axes, taken, with_single
 
 if TYPE_CHECKING:
     from polygen.frontend.trace import Trace
@@ -37,22 +37,18 @@ def split_where_folded(trace: Trace, roots: Sequence[Node]) -> list[Node]:
     views = {view for fold in _folds(roots) for view in _split_by(fold)}
     if not views:
         return list(roots)
-    before = {one for view in views for one in _products(view.source)}
+    before = {one for view in views for one in products_of(view.source)}
     ways = {_way(view) for view in views}
 
     def change(node: Node, reads: Sequence[Node]) -> Node | None:
         if not isinstance(node, ViewNode) or _way(node) not in ways:
             return None
-        if before.isdisjoint(_products(node.source)):
+        if before.isdisjoint(products_of(node.source)):
             return None
         return taken(trace, reads[0], with_single(node), node.dims)
 
     found = rebuilt(trace, roots, change)
     return list(roots) if before & {*every_node(found)} else found
-
-
-def _products(value: Node) -> list[ProductNode]:
-    return [one for one in walk(value, products=False) if isinstance(one, ProductNode)]
 
 
 def _way(view: ViewNode) -> frozenset[Any]:

@@ -135,9 +135,14 @@ def _some(reach: Reach, extent: Dim, dims: Sequence[Dim]) -> bool:
     return (behind, whole.offset) != (extent, 0)
 
 
+def products_of(node: Node) -> list[ProductNode]:
+    """The products that a value is made of, none of those behind them."""
+    return [one for one in walk(node, products=False) if isinstance(one, ProductNode)]
+
+
 def _of_products(node: Node) -> bool:
     """Whether products without groups of rows are behind a value."""
-    found = [one for one in walk(node, products=False) if isinstance(one, ProductNode)]
+    found = products_of(node)
     return bool(found) and all(one.ends is None for one in found)
 
 

@@ -23,7 +23,7 @@ from polygen.emit.folds import short_beside_folds, split_of
 from polygen.emit.leaf.finish_folds import computed
 from polygen.emit.leaf.table import proof
 from polygen.emit.leaf.walk_row import register_of, terms_of
-from polygen.emit.leaves import real_of
+from polygen.emit.leaves import c_type, real_of
 from polygen.emit.names import c_name
 from polygen.emit.proofs.stored import Wanted, Writes, check_writes
 from polygen.emit.proofs.threads import Arrays, lay_out, of_kernel, size
@@ -177,7 +177,7 @@ class _Row:
                 value = held(tensor.dtype, self.arrays.stored_in(tensor, place))
                 base[self.names[WORD] * self.wide + beside, lane] = value
             dims = (work.words, self.wide)
-            found[name] = Register(base, 0, dims, f"WordOf<{_C[tensor.dtype.bytes]}, {self.wide}>")
+            found[name] = Register(base, 0, dims, f"WordOf<{c_type(tensor.dtype)}, {self.wide}>")
         return found
 
     def differ(self, one: Any, other: Any) -> bool:
@@ -260,9 +260,6 @@ class _Row:
             lines += [f"const {real} term_{n} = {term};" for n, term in enumerate(terms)]
         done = run(read("\n".join(lines)), names, count).names
         return done["made"], [done[f"term_{n}"] for n in range(len(fold.args) if fold else 0)]
-
-
-_C = {1: "unsigned char", 2: "unsigned short", 4: "float", 8: "double"}
 
 
 def _padded(names: Mapping[str, Any], tensor: Tensor, kept: Sequence[KeptRows]) -> Tensor:
