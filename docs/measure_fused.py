@@ -12,31 +12,40 @@ is there keeps the cases that are not measured again.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import gc
 import json
+import multiprocessing
 import re
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fused_cases import Case, all_cases, pytorch
+from fused_chains import beside, chains
 
 import polygen as pg
 from polygen.bench.card import smi
+from polygen.chained import is_chain
 from polygen.decide import candidates
 from polygen.errors import SpillError
+from polygen.fit_chain import decide_chain
 from polygen.hardware.device import device
+from polygen.lower.chain_entries import tile_of
 from polygen.lower.cover import covering
 from polygen.schedule.load import load_schedule, schedules_folder
 from polygen.schedule.problem import Fitted
 
+ARCH = "sm_90a"
 TILES = (
     "cooperative_128x256x64", "pingpong_64x256x64", "pingpong_128x128x64", "pingpong_64x128x64",
 )  # fmt: skip
+TILES_BESIDE = 3  # of a chain
 PROTOCOL = (
     "Contenders in random order in one process, standard normal data, L2 flushed, medians in "
     "microseconds of CUDA events; operands bf16 where nothing else is said; rows with a date are "
@@ -47,6 +56,7 @@ PROTOCOL = (
 def _operands(case: Case) -> list[Any]:
     torch = pytorch()
     kinds = {"bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
+    kinds["tf32"] = torch.float32
     whole = {"s8": (torch.int8, -127, 128), "u8": (torch.uint8, 0, 256)}
     depth = case.sizes.get("K", 1)
     found = []
@@ -70,6 +80,7 @@ def measured(case: Case, rounds: int) -> dict[str, Any]:
     torch = pytorch()
     from polygen.runtime.measure import interleaved  # noqa: PLC0415
 
+    torch.backends.cuda.matmul.allow_tf32 = any(t.startswith("tf32") for t in case.signature)
     row: dict[str, Any] = {"sizes": case.sizes, "signature": case.signature, "us": {}}
     given = _operands(case)
     fused = pg.fuse(case.polygen)
@@ -77,7 +88,7 @@ def measured(case: Case, rounds: int) -> dict[str, Any]:
     row["schedule"], row["origin"] = kernel.schedule.name, str(kernel.schedule_origin)
     row["resources"] = str(kernel.resources)
     calls: dict[str, Callable[[], Any]] = {"polygen": lambda: kernel(*given)}
-    for name, other in _ways(case) if case.others else ():
+    for name, other in _others(case):
         row.setdefault("compiled", {})[name] = str(other.resources)
         calls[name] = lambda other=other: other(*given)
     calls["eager"] = lambda: case.torch(*given)
@@ -97,12 +108,44 @@ def measured(case: Case, rounds: int) -> dict[str, Any]:
     return row
 
 
+def _others(case: Case, arch: str | None = None) -> Iterator[tuple[str, pg.Kernel]]:
+    """What is measured beside polygen's choice, by name."""
+    if not case.others:
+        return
+    if is_chain(pg.fuse(case.polygen).program(*case.signature)):
+        yield from _tiles(case, arch)
+    else:
+        yield from _ways(case, arch)
+
+
+def _tiles(case: Case, arch: str | None = None) -> Iterator[tuple[str, pg.Kernel]]:
+    """Kernels of a chain with the tiles that the cost model likes best after the one it takes."""
+    fused = pg.fuse(case.polygen)
+    program, target = fused.program(*case.signature), device(ARCH)
+    taken: set[str] = set()
+    while len(taken) <= TILES_BESIDE:
+        try:
+            schedule = decide_chain(
+                program, target, "auto", skip=frozenset(taken), sizes=case.sizes
+            ).schedule
+        except pg.PolygenError:  # no more of them
+            return
+        first, tile = not taken, tile_of(schedule.name)
+        taken.add(schedule.name)
+        if first:
+            continue
+        with contextlib.suppress(SpillError):
+            made = fused.compile(*case.signature, sizes=case.sizes, schedule=schedule, arch=arch)
+            assert made.resources  # compiled now
+            yield tile, made
+
+
 def _ways(case: Case, arch: str | None = None) -> Iterator[tuple[str, pg.Kernel]]:
     """Kernels with rows finished behind them and inside, by name, with the stages that fit."""
     fused, row = pg.fuse(case.polygen), case.sizes["N"]
-    _, fit = candidates(fused.program(*case.signature), device("sm_90a"), case.sizes)
+    _, fit = candidates(fused.program(*case.signature), device(ARCH), case.sizes)
     for name in TILES:
-        shipped = load_schedule(schedules_folder() / "sm_90a" / f"{name}.toml")
+        shipped = load_schedule(schedules_folder() / ARCH / f"{name}.toml")
         behind, inside = fit(shipped), covering(shipped, row)
         tried = {"behind": [behind.schedule] if isinstance(behind, Fitted) else []}
         if row <= inside.tile.cta.n * inside.cluster.n:
@@ -126,6 +169,22 @@ def _ways(case: Case, arch: str | None = None) -> Iterator[tuple[str, pg.Kernel]
                 break
 
 
+def made_ahead(name: str) -> None:
+    """Have the kernels of a case in the cache."""
+    case = every_case()[name]
+    with contextlib.suppress(pg.PolygenError):  # measuring says which
+        fused = pg.fuse(case.polygen)
+        made = fused.compile(*case.signature, sizes=case.sizes, arch=ARCH)
+        assert made.resources
+        for _ in _others(case, ARCH):
+            pass
+
+
+def every_case() -> dict[str, Case]:
+    """All of them, by their names."""
+    return all_cases() | chains() | beside()
+
+
 def _first(made: Any) -> Any:
     return made[0] if isinstance(made, tuple) else made
 
@@ -138,12 +197,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no case after that")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--compile", type=int, help="make all kernels first, by so many processes")
     words = parser.parse_args()
-    cases = all_cases()
+    cases = every_case()
     wanted = [n for n in cases if not words.names or any(part in n for part in words.names)]
     if words.list:
         print("\n".join(wanted))
         return
+    if words.compile:
+        with ProcessPoolExecutor(words.compile, multiprocessing.get_context("spawn")) as pool:
+            list(pool.map(made_ahead, wanted))
     began, record = time.monotonic(), _record(words.out)
     pytorch().backends.cudnn.benchmark = True
     for name in wanted:

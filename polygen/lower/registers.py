@@ -14,12 +14,13 @@ from polygen.hardware.data_file import read
 from polygen.hardware.device import common_facts
 from polygen.lower.memory import workers
 from polygen.lower.promoting import numbers_held
-from polygen.lower.tally import WAYS
+from polygen.lower.tally import WAYS, rows_together
 from polygen.poly.match import Match
 from polygen.poly.pointwise import Pointwork
 from polygen.poly.promoted_by import SETS
 from polygen.poly.register_operands import kept
 from polygen.poly.results import panel_columns
+from polygen.poly.ring_folds import RingFolds
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 
@@ -102,11 +103,12 @@ def tally_registers(work: Pointwork, matched: Match, tiles: Tiling) -> int:
     """Registers in which folds of operands are made: some for every row of a thread."""
     facts = common_facts()
     threads = facts["warpgroup_warps"] * facts["warp_size"]
-    return sum(
-        len(fold.terms) * max(WAYS, -(-tiles.warp["mn".index(one.role)] // threads))
-        for one in work.ring_folds(matched)
-        for fold in one.folds
-    )
+
+    def own(one: RingFolds) -> int:
+        rows, across = tiles.warp["mn".index(one.role)], rows_together(matched.operand(one.ring))
+        return max(WAYS, across, -(-rows // threads))
+
+    return sum(len(fold.terms) * own(one) for one in work.ring_folds(matched) for fold in one.folds)
 
 
 def function_registers(work: Pointwork) -> int:

@@ -7,6 +7,7 @@ is proved of the texts (`polygen/emit/proofs/tally.py`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
@@ -25,14 +26,14 @@ from polygen.lower.operands import k_of_all
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Read
 from polygen.lower.synchronise import counter_of
-from polygen.lower.tally import Leave, Stored, Tally, lanes_of
+from polygen.lower.tally import Leave, Stored, Tally, lanes_of, rows_together
 from polygen.poly.elements import Element
 from polygen.poly.legality import Proof
 from polygen.poly.register_operands import tile_extents
 from polygen.poly.ring_folds import RingFolds
 from polygen.schedule.sums import FoldOrder
 
-_ACCESS_BYTES = 8
+_ACCESS_BYTES = 8  # of a row
 
 
 def tallies(given: Given, buffers: Mapping[str, Buffer]) -> tuple[Tally, ...]:
@@ -55,10 +56,12 @@ def _tally(given: Given, of: RingFolds, buffers: Mapping[str, Buffer]) -> Tally:
     layout = buffers[f"ring_{of.ring}"].layout
     assert layout is not None
     groups = given.atom.scope == "warpgroup"
-    threads = given.device.group_threads if groups else common_facts()["warp_size"]
-    k_inner = operand.k_contiguous
-    access = _ACCESS_BYTES // operand.tensor.dtype.bytes if k_inner else 1
+    warp = common_facts()["warp_size"]
+    threads = given.device.group_threads if groups else warp
+    k_inner, size = operand.k_contiguous, operand.tensor.dtype.bytes
+    access = _ACCESS_BYTES // size if k_inner else 1
     rows = tiles.warp[axis]
+    across = math.gcd(rows, rows_together(operand))
     counter = ""
     if groups:
         counter = counter_of(given.tree.synchronised, f"tally_{of.ring}", f"ring_{of.ring}")
@@ -73,8 +76,9 @@ def _tally(given: Given, of: RingFolds, buffers: Mapping[str, Buffer]) -> Tally:
         depth=depth,
         threads=threads,
         thread=f"thread % {threads}" if groups else "lane",
-        lanes=lanes_of(rows, threads, depth // access),
+        lanes=lanes_of(rows // across, threads, depth // access, warp),
         access=access,
+        across=across,
         k_inner=k_inner,
         place=_place(layout),
         part=f" + w_{of.role} * {rows}",

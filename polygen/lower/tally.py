@@ -2,8 +2,8 @@
 
 1. An agent folds the rows of its warp tile. A row of a k tile is cut among adjacent lanes where
    there are more threads than rows; where there are fewer, a thread has several rows, by turns.
-2. Lanes of a row read it in accesses of adjacent elements where k is innermost in the ring, else
-   element by element: then neighbours in shared memory are neighbours of lanes.
+2. Where k is innermost in the ring, lanes of a row read it in accesses of adjacent elements. Else
+   an access has one element of each of several adjacent rows, which are all of one thread.
 3. A thread combines terms into several registers by turns, so that one need not wait for the one
    before. When all of k is done, registers are combined in their order, then lanes of a row meet by
    exchanges, and the first of them writes the result.
@@ -19,8 +19,10 @@ from dataclasses import dataclass
 from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import Dim, Tensor
 from polygen.lower.fragments import Beside, numbers_made
+from polygen.poly.operand import Operand
 from polygen.poly.ring_folds import RingFold, RingFolds
 
+_ACROSS_BYTES = 16  # of several rows: what stays together in a ring, however it is swizzled
 WAYS = 4  # registers into which a thread combines elements of an access by turns, of all rows
 
 
@@ -40,7 +42,8 @@ class Tally:
         threads: of an agent.
         thread: formula for a thread's number in its agent.
         lanes: that share a row.
-        access: adjacent elements that are read together.
+        access: adjacent elements of a row that are read together.
+        across: adjacent rows of a thread, of which elements are read together.
         k_inner: whether k is innermost in the ring.
         place: where a stored row's byte lies in the tile, over `row` and `byte`.
         part: where the agent's rows begin in the block's tile, as a term.
@@ -62,6 +65,7 @@ class Tally:
     thread: str
     lanes: int
     access: int
+    across: int
     k_inner: bool
     place: str
     part: str
@@ -92,13 +96,18 @@ class Tally:
 
     @property
     def turns(self) -> int:
+        """How often a thread takes rows."""
+        return -(-self.rows * self.lanes // (self.threads * self.across))
+
+    @property
+    def own(self) -> int:
         """Rows of a thread."""
-        return -(-self.rows * self.lanes // self.threads)
+        return self.turns * self.across
 
     @property
     def ways(self) -> int:
         """Registers of a row."""
-        return max(1, min(WAYS // self.turns, self.access))
+        return max(1, min(WAYS // self.own, self.access))
 
     @property
     def accesses(self) -> int:
@@ -170,9 +179,14 @@ class Leave:
         return -(-self.work.rows // self.work.threads)
 
 
-def lanes_of(rows: int, threads: int, accesses: int) -> int:
+def rows_together(operand: Operand) -> int:
+    """Rows of which a thread reads elements in one access, where a tile has so many."""
+    return 1 if operand.k_contiguous else _ACROSS_BYTES // operand.tensor.dtype.bytes
+
+
+def lanes_of(rows: int, threads: int, accesses: int, warp: int) -> int:
     """Lanes that share a row: a power of two that divides its accesses, of one warp."""
     lanes = 1
-    while 2 * lanes * rows <= threads and accesses % (2 * lanes) == 0:
+    while 2 * lanes * rows <= threads and 2 * lanes <= warp and accesses % (2 * lanes) == 0:
         lanes *= 2
     return lanes

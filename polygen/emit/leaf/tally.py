@@ -42,11 +42,11 @@ _UNROLLED = 2  # accesses that are on their way to a thread: more take registers
 
 @leaf("begin", "threads", Tally)
 def _(plan: KernelPlan, one: Leaf, work: Tally) -> Text:
-    count, declared, cleared = work.turns * work.ways, [], []
+    count, declared, cleared = work.own * work.ways, [], []
     real = real_of(plan)
     for fold in work.folds:
         names = work.names(fold)
-        declared.append(f"{real} {', '.join(f'{n}[{work.turns}][{work.ways}]' for n in names)};")
+        declared.append(f"{real} {', '.join(f'{n}[{work.own}][{work.ways}]' for n in names)};")
         cleared += [
             f"(&{name}[0][0])[fold_i] = {value};"
             for name, value in zip(names, identities(fold.monoid, real), strict=True)
@@ -63,30 +63,35 @@ def _(plan: KernelPlan, one: Leaf, work: Tally) -> Text:
     slot = f"{work.counter}.slot" if work.counter else f"(k % {plan.buffer(work.buffer).slots})"
     size, each = work.element.dtype.bytes, work.threads // work.lanes
     row, byte = ("own_row", f"first_k * {size}") if work.k_inner else ("own_k", f"own_row * {size}")
-    words = -(-work.access * size // _WORD_BYTES)
+    together = work.access * work.across
+    words = -(-together * size // _WORD_BYTES)
     real = real_of(plan)
+    own_k = "first_k + e" if work.across == 1 else "first_k"
     inner = [
         f"const {real} element = {_number(work, size)};",
-        f"const int own_k = {work.k_tile} * {work.depth} + first_k + e;",
+        f"const int own_k = {work.k_tile} * {work.depth} + {own_k};",
     ]
+    by_row = [_row(work)] if any(map(_by_row, work.folds)) else []
+    if work.across > 1:
+        inner, by_row = [*inner, *by_row], []
     for fold, beside in zip(work.folds, work.beside, strict=True):
         inner += ["{", *(f"  {line}" for line in _term(work, fold, beside, real)), "}"]
     lines = [
         f"const unsigned tile = {slot_address(plan.buffer(work.buffer), slot)};",
         "#pragma unroll",
         f"for (int turn_of_row = 0; turn_of_row < {work.turns}; ++turn_of_row) {{",
-        f"  const int own_row = min({_own_row(work, each)}, {work.rows - 1}){work.part};",
-        *([f"  {_row(work)}"] if any(map(_by_row, work.folds)) else []),
+        f"  const int own_row = min({_own_row(work, each)}, {work.rows - work.across}){work.part};",
+        *(f"  {line}" for line in by_row),
         f"#pragma unroll {_UNROLLED}",
         f"  for (int access = 0; access < {work.accesses}; ++access) {{",
         f"    const int first_k = ({_lane(work)} + access * {work.lanes}) * {work.access};",
         f"    unsigned held[{words}];",
         "    {",
         f"      const int row = {row.replace('own_k', 'first_k')}, byte = {byte};",
-        f"      load_shared<{work.access * size}>(held, tile + {work.place});",
+        f"      load_shared<{together * size}>(held, tile + {work.place});",
         "    }",
         "#pragma unroll",
-        f"    for (int e = 0; e < {work.access}; ++e) {{",
+        f"    for (int e = 0; e < {together}; ++e) {{",
         *(f"      {line}" for line in inner),
         "    }",
         "  }",
@@ -103,8 +108,8 @@ def _(plan: KernelPlan, one: Leaf, work: Tally) -> Text:
     agent = plan.place(one.place).agent
     lines = [
         "#pragma unroll",
-        f"for (int turn_of_row = 0; turn_of_row < {work.turns}; ++turn_of_row) {{",
-        f"  const int own_row = {_own_row(work, each)};",
+        f"for (int turn_of_row = 0; turn_of_row < {work.own}; ++turn_of_row) {{",
+        f"  const int own_row = {_shared_row(work, each)};",
     ]
     for fold in work.folds:
         names = [f"fold_{at}" for at in range(len(fold.terms))]
@@ -219,8 +224,19 @@ def tally_tensors(plan: KernelPlan) -> tuple[Tensor, ...]:
 
 
 def _own_row(work: Tally, each: int) -> str:
+    """The first of a thread's rows, of a turn."""
     row = work.thread if work.lanes == 1 else f"{work.thread} / {work.lanes}"
+    if work.across > 1:
+        row, each = f"{row} * {work.across}", each * work.across
     return f"{row} + turn_of_row * {each}"
+
+
+def _shared_row(work: Tally, each: int) -> str:
+    """The row that a register has terms of."""
+    if work.across == 1:
+        return _own_row(work, each)
+    first = _own_row(work, each).replace("turn_of_row", f"turn_of_row / {work.across}")
+    return f"{first} + turn_of_row % {work.across}"
 
 
 def _lane(work: Tally) -> str:
@@ -229,7 +245,8 @@ def _lane(work: Tally) -> str:
 
 def _row(work: Tally) -> str:
     """The row of the array, the last one behind it."""
-    return f"const int row_of_all = min({work.tile} + own_row, {size_name(work.extents[0])} - 1);"
+    row = "own_row" if work.across == 1 else "own_row + e"
+    return f"const int row_of_all = min({work.tile} + {row}, {size_name(work.extents[0])} - 1);"
 
 
 def _by_row(fold: RingFold) -> bool:
@@ -247,8 +264,9 @@ def _number(work: Tally, size: int) -> str:
 
 def _word(work: Tally, size: int) -> tuple[str, str]:
     """The word that has element `e` of an access, and which of the word's it is."""
-    if size >= _WORD_BYTES or work.access == 1:
-        return ("held[e]" if work.access > 1 else "held[0]"), "0"
+    together = work.access * work.across
+    if size >= _WORD_BYTES or together == 1:
+        return ("held[e]" if together > 1 else "held[0]"), "0"
     per = _WORD_BYTES // size
     return f"held[e / {per}]", f"e % {per}"
 
@@ -287,7 +305,8 @@ def _term(work: Tally, fold: RingFold, beside: tuple[Beside, ...], real: str) ->
             for value, none in zip(values, nothing, strict=True)
         ]
     way = f"e % {work.ways}" if work.ways > 1 else "0"
-    into = [f"{name}[turn_of_row][{way}]" for name in work.names(fold)]
+    row = "turn_of_row" if work.across == 1 else f"turn_of_row * {work.across} + e"
+    into = [f"{name}[{row}][{way}]" for name in work.names(fold)]
     return [*lines, combined(fold.monoid, into, values)]
 
 
