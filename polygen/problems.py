@@ -104,6 +104,7 @@ def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[st
         block=matched.block,
         reading=sum(bool(one.matrices) for one in work.before),
         tallied=_tallied(matched, work),
+        leaving=not any(map(work.uses, work.ring_folds(matched))),
         turned=_turned(program, counted),
     )
 

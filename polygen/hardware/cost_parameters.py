@@ -90,6 +90,7 @@ class CostParameters:
         fold_exponential: into a sum of exponentials.
         fold_rate: of these instructions, lanes' per cycle.
         tally: such instructions for a term of an operand that is folded beside the product.
+        tally_alone: share of them that one consumer alone does not hide.
         lane_rate: multiply-adds per cycle where lanes multiply.
         lane_load_rate: elements per cycle that they read and convert for them.
         warp_memory: share of what kernels with roles reach of device memory, without them.
@@ -175,6 +176,7 @@ class CostParameters:
     fold_exponential: float
     fold_rate: float
     tally: float
+    tally_alone: float
     lane_rate: float
     lane_load_rate: float
     warp_memory: float

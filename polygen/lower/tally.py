@@ -51,6 +51,8 @@ class Tally:
         tile: where the block's tile begins in the array.
         extents: of the problem along m or n, and along k.
         k_tile: which of all k tiles the block's k-th is.
+        only: coordinates of a block that are 0 where its tile is folded: nobody but who stores
+            results has a use for them, and these are stored of such tiles.
     """
 
     ring: str
@@ -73,6 +75,7 @@ class Tally:
     tile: str
     extents: tuple[Dim, Dim]
     k_tile: str
+    only: tuple[str, ...]
 
     @property
     def folds(self) -> tuple[RingFold, ...]:

@@ -82,6 +82,12 @@ class Pointwork:
         own = {(read.tensor, read.index): read for read in every}
         return ring_folds(self.operands, tuple(own.values()), match)
 
+    def uses(self, rows: RingFolds) -> bool:
+        """Whether elements read results of a ring's rows, which leave else and nothing more."""
+        names = {name for name, _ in rows.results}
+        every = (read for one in (*self.before, self) for read in one.reads)
+        return any(read.tensor.name in names for read in every)
+
     @property
     def matrices(self) -> tuple[Element, ...]:
         """The whole matrices that are read."""

@@ -102,6 +102,7 @@ def test_folds_that_are_folded_of_folds():
         ({"depth": 16}, "no agent has whole rows"),
         ({"part": ""}, "no agent has whole rows"),
         ({"role": "n"}, "rings are folded as"),
+        ({"only": ("b_n",)}, "ring_a is folded where"),
     ],
 )
 def test_elements_that_are_left_out_or_read_elsewhere(change, message):

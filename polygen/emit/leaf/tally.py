@@ -37,6 +37,7 @@ from polygen.poly.elements import Along, Element
 from polygen.poly.ring_folds import RingFold
 
 _WORD_BYTES = 4
+_ALL = 8  # accesses of several rows on their way to a thread: their sums are few
 _UNROLLED = 2  # accesses that are on their way to a thread: more take registers from the sums
 
 
@@ -82,7 +83,7 @@ def _(plan: KernelPlan, one: Leaf, work: Tally) -> Text:
         f"for (int turn_of_row = 0; turn_of_row < {work.turns}; ++turn_of_row) {{",
         f"  const int own_row = min({_own_row(work, each)}, {work.rows - work.across}){work.part};",
         *(f"  {line}" for line in by_row),
-        f"#pragma unroll {_UNROLLED}",
+        f"#pragma unroll {_UNROLLED if work.across == 1 else _ALL}",
         f"  for (int access = 0; access < {work.accesses}; ++access) {{",
         f"    const int first_k = ({_lane(work)} + access * {work.lanes}) * {work.access};",
         f"    unsigned held[{words}];",
@@ -97,9 +98,15 @@ def _(plan: KernelPlan, one: Leaf, work: Tally) -> Text:
         "  }",
         "}",
     ]
+    if work.only:
+        lines = [
+            f"if ({' && '.join(f'{dim} == 0' for dim in work.only)}) {{",
+            *(f"  {t}" for t in lines),
+            "}",
+        ]
     values = ", ".join(fold.value for fold in work.folds)
     note = f"{one.statement}[k]: elements of {work.buffer} into {values}, {work.order}"
-    return Text(block(*lines).replace("  #pragma", "#pragma"), note)
+    return Text(_with_margin(lines), note)
 
 
 @leaf("share", "threads", Tally, needs=("words",))

@@ -57,6 +57,7 @@ def _(plan: KernelPlan, leaf: Leaf, work: Tally, texts: tuple[str, ...]) -> None
     ends = (first + rows - 3, (2 * ring.slots - 1) * depth + 3)
     names = of_kernel(plan, dict(zip(map(str, work.extents), ends, strict=True)))
     own, threads = of_place(plan, leaf.place)
+    names |= dict.fromkeys(work.only, 0)  # of other tiles nobody reads what is folded
     # Numbers of elements, or as many of their bytes as an element has: in a copy of the block each.
     parts = -(-(2 * rows * depth).bit_length() // (8 * each))
     names |= times(own, parts) | {"shared": SHARED + np.repeat(np.arange(parts), threads) * APART}

@@ -87,6 +87,7 @@ class Counts(NamedTuple):
         terms: products of tensor cores for one of the program's, of operands that warps split.
         making_vectors: vectors along k that it reads numbers of for them, over all of them.
         tallied: terms of folds of operands, per k tile.
+        seldom: whether a block folds few of its tiles, of which the results leave.
     """
 
     roles: int
@@ -159,6 +160,7 @@ class Counts(NamedTuple):
     terms: int = 1
     making_vectors: int = 0
     tallied: int = 0
+    seldom: bool = False
 
     @property
     def tiles(self) -> int:

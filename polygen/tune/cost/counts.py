@@ -263,6 +263,7 @@ def _counts(device: Device, fitted: Fitted, terms: _Terms) -> Counts:
             problem.tallied[0] * cta.m * (cta.n // warp.n)
             + problem.tallied[1] * cta.n * (cta.m // warp.m)
         ),
+        seldom=problem.leaving and not pingpong,
     )
 
 

@@ -143,7 +143,12 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     shared = beside * c.operand_reads / p.shared_rate + passed
     convert = beside * _converting(p, c)
     tally = beside * c.tallied * p.tally / p.fold_rate
-    product = np.maximum.reduce([multiply, shared, convert, tally]) + c.instructions * p.instruction
+    product = np.maximum.reduce([multiply, shared, convert])
+    alone = np.where((c.workers == 1) & (c.pingpong == 0), p.tally_alone, 0.0)
+    folding = np.maximum(tally - product, alone * tally)
+    # Results that leave are of one in many tiles: of one that a block has, as it is then the last.
+    product = product + np.where(c.seldom > 0, folding / np.maximum(c.rounds, 1), folding)
+    product = product + c.instructions * p.instruction
     rate = np.where(c.beside > 0, p.promote_beside, p.promote_rate)
     product = product + beside * c.promoted / rate
     # Whose turn it is multiplies alone, and nobody does while sums of blocks are promoted.

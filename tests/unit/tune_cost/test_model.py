@@ -45,6 +45,7 @@ PROBLEMS = (
     Problem(4096, 4096, 4096, element_bytes=4, terms=3),
     Problem(4096, 4096, 12288, element_bytes=4, result_bytes=4, block=32),
     Problem(4096, 4096, 4096, functions=1, tallied=(2, 1)),
+    Problem(4096, 4096, 4096, tallied=(0, 1), leaving=True),
 )  # fmt: skip
 
 
@@ -75,7 +76,7 @@ WORSE = (
     "warp_latency", "warp_crowding", "full_rate_warps", "barrier", "round", "exchange",
     "copy_start", "launch_start", "thread_crowding", "warp_narrow_turn",
     "fragment_latency", "fragment_start", "vector_latency", "promote_turn",
-    "row_pass", "tally",
+    "row_pass", "tally", "tally_alone",
     "unstored", "fold", "fold_index", "fold_exponential",
 )  # fmt: skip
 
@@ -271,6 +272,17 @@ def test_terms_of_folds_of_operands_cost_those_who_multiply(specialised):
         predict(H200, one, Problem(4096, 4096, 4096, tallied=(0, count))) for count in (0, 8, 16)
     ]
     assert found[0] < found[1] < found[2]
+
+
+def test_results_that_leave_are_folded_of_few_tiles():
+    """Where consumers take turns all tiles are folded."""
+    for one in (f for f in ALL if f.schedule.specialised):
+        every = Problem(4096, 4096, 4096, tallied=(0, 4))
+        found = [predict(H200, one, replace(every, leaving=leaving)) for leaving in (True, False)]
+        if one.schedule.roles.form == "pingpong":
+            assert found[0] == found[1]
+        else:
+            assert found[0] < found[1]
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
