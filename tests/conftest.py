@@ -2,7 +2,7 @@
 
 Of those marked ``sample(n)`` one case in n runs, always the same; with POLYGEN_SAMPLE=all, all do.
 Of those marked ``slow`` one in POLYGEN_SLOW_SHARE runs, whose name decides, so that other tests may
-come and go; all do without it.
+come and go; all do without it. Tests that `long_tests.txt` lists are marked so.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from zlib import crc32
 
+import long_tests
 import progress
 import pytest
 from hypothesis import HealthCheck, settings
@@ -46,6 +47,9 @@ def _missing_gpu() -> str | None:
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     progress.use(config)
+    limit = os.environ.get("POLYGEN_NOTE_LONG")
+    if limit and not os.environ.get("PYTEST_XDIST_WORKER"):
+        config.pluginmanager.register(long_tests.Notes(float(limit)))
 
 
 def _sampled(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
@@ -66,6 +70,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if os.environ.get("POLYGEN_SAMPLE") != "all":
         items[:], left_out = _sampled(items)
         config.hook.pytest_deselected(items=left_out)
+    long = long_tests.listed()
+    for item in items:
+        if item.nodeid in long:
+            item.add_marker(pytest.mark.slow)
     share = int(os.environ.get("POLYGEN_SLOW_SHARE", "1"))
     slow = (one for one in items if one.get_closest_marker("slow"))
     left_out = [one for one in slow if crc32(one.nodeid.encode()) % share]

@@ -119,6 +119,7 @@ SHIPPED = Path(__file__).parents[3] / "schedules/sm_90a"
 SHARED = {
     "shared sums": load_schedule(SHIPPED / "cooperative_64x64x64_s11_k4.toml"),
     "shared last round": load_schedule(SHIPPED / "cooperative_128x128x64_w64_s5_k2x16last.toml"),
+    "columns that leave": load_schedule(SHIPPED / "cooperative_128x64x64.toml"),
 }
 
 
@@ -128,6 +129,10 @@ def distances(x, w):
 
 def of_columns(x, w):
     return (x @ w.T) / np.sqrt(np.sum(w * w, axis=1))
+
+
+def leaving(x, d):
+    return (x.T @ d).astype("bf16"), np.sum(d, axis=0)
 
 
 def beside(x, w, g):
@@ -214,6 +219,7 @@ KERNELS = {
     "distances": (distances, PAIR, "sm_90a"),
     "distances by warps": (distances, PAIR, "sm_80"),
     "of columns": (of_columns, ("e4m3[M,K]", "e4m3[N,K]"), "sm_90a"),
+    "columns that leave": (leaving, ("bf16[M,K]", "bf16[M,N]"), "sm_90a"),
     "beside": (beside, ("f16[M,K]", "f16[N,K]", "f16[K]"), "sm_80"),
     "gated": (gated, GATED, "sm_80"),
     "folded": (folded, PAIR, "sm_80"),
@@ -253,6 +259,7 @@ MADE_OF |= {"held rows": partial(sample, "held rows")}
 CASES = [
     ("distances", "share"), ("distances by warps", "share"), ("of columns", "share"),
     ("beside", "share"), ("distances in double", "share"), ("computed", "make"),
+    ("columns that leave", "share"), ("columns that leave", "leave"),
     ("loaded", "make"), ("gated", "edge"),
     ("paired", "make"),
     ("gated", "store_pairs"), ("folded", "edge"), ("folded", "store_pairs"),
