@@ -28,7 +28,7 @@ from polygen.schedule.load import shipped
 from polygen.schedule.model import HELD_ROWS, ROW_WARPS, ROW_WORDS, Schedule
 from polygen.schedule.problem import Fitted, Problem
 from polygen.tune.choose import choose
-from polygen.tune.cost import following, predict
+from polygen.tune.cost import following, predict, predict_all
 
 Fit = Callable[[Schedule], Fitted | str]
 
@@ -173,11 +173,32 @@ def _chosen(
         found = in_tiles(program)
         problem = problem_of(program, found.matched, found.work, sizes)
         fit = fitting(found.matched, device, found.work, careful=True, row=row, clusters=clusters)
-        decided, origin = choose(device, problem, fit, skip)
+        decided, origin = choose(device, problem, _with_fewer_panels(fit, problem, device), skip)
     except (ScheduleError, UnsupportedProgram):
         return None
     time = _predicted(device, decided, fit, problem)
     return None if time is None else (decided, origin, time)
+
+
+def _with_fewer_panels(fit: Fit, problem: Problem, device: Device) -> Fit:
+    """Fits schedules with one panel at a time where rings have more of their stages then, and that
+    is predicted to be faster: elements of several products need panels for each.
+    """
+
+    def fitted(candidate: Schedule) -> Fitted | str:
+        found, way = fit(candidate), candidate.epilogue
+        whole = isinstance(found, Fitted) and (
+            found.schedule.pipeline.stages == candidate.pipeline.stages
+        )
+        if whole or way.through != "tma" or not candidate.specialised:
+            return found
+        fewer = fit(replace(candidate, epilogue=replace(way, slots=1, prefetch=1)))
+        if isinstance(fewer, str) or isinstance(found, str):
+            return found if isinstance(fewer, str) else fewer
+        own, other = predict_all(device, [found, fewer], problem)
+        return fewer if other < own else found
+
+    return fitted
 
 
 def _predicted(device: Device, decided: Schedule, fit: Fit, problem: Problem) -> float | None:
