@@ -24,6 +24,7 @@ from polygen.poly.pointwise import Pointwork
 from polygen.poly.prologue import Prologue
 from polygen.poly.realign import copied
 from polygen.poly.register_operands import stored_bits
+from polygen.poly.ring_folds import RingFolds
 from polygen.poly.turned import turned_operands
 from polygen.rewrite.programs import rewritten
 from polygen.schedule.problem import Problem
@@ -61,6 +62,7 @@ def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[st
         for role in "mn"
     )
     whole, threads = work.matrices, held((*lefts, *rights))
+    rings = work.ring_folds(matched)
     return Problem(
         # Groups of rows are matrices below one another, of so many rows in the mean.
         m=-(-size(matched.m) // count) if matched.groups else size(matched.m),
@@ -103,8 +105,8 @@ def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[st
         passes=len(work.before),
         block=matched.block,
         reading=sum(bool(one.matrices) for one in work.before),
-        tallied=_tallied(matched, work),
-        leaving=not any(map(work.uses, work.ring_folds(matched))),
+        tallied=_tallied(rings),
+        leaving=bool(rings) and not any(map(work.uses, rings)),
         turned=_turned(program, counted),
     )
 
@@ -120,10 +122,10 @@ def _turned(program: Program, size: Callable[[Dim], int]) -> tuple[int, int]:
     return read, written
 
 
-def _tallied(matched: Match, work: Pointwork) -> tuple[int, int]:
+def _tallied(rings: tuple[RingFolds, ...]) -> tuple[int, int]:
     """Terms of folds beside the products, for an element of each side's operands."""
     found = dict.fromkeys("mn", 0)
-    for one in work.ring_folds(matched):
+    for one in rings:
         found[one.role] += len(one.folds)
     return found["m"], found["n"]
 
