@@ -35,6 +35,9 @@ EQUIVALENT = {
     r"\[\d+\](;|,| = \{).*: \d+ -> \d+$": "registers that nobody uses",
     r"combine_.*: (\d+ -> \d+|% -> /)$": "which of a place's registers takes a term: all are "
     "combined behind",
+    r"if \(own_row < 64 && thread % 128 % 16 == 0\) \{: (16 -> 17|0 -> 1)$": (
+        "another of the lanes that share a row, of each row one, and all of them have the result"
+    ),
     r"load_shared.*: \d+ -> \d+$": "chunks of a row are read in another order, each once; terms "
     "are added up",
     r"if \(count >= 2\) \{: 2 -> 4$": "pairs are finished one by one",
