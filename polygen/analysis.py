@@ -18,7 +18,7 @@ from polygen.poly.pointwise import Pointwork, pointwork
 from polygen.poly.prologue import prologues, without_prologues
 from polygen.poly.rest_match import with_rest_of
 from polygen.poly.row_match import with_row_operands
-from polygen.poly.row_passes import split_for
+from polygen.poly.row_passes import passes_of_all, split_for
 from polygen.poly.rows import with_rows
 from polygen.poly.scop import Scop, scop
 from polygen.poly.sections import require_alike, sections
@@ -100,25 +100,46 @@ def all_analysed(program: Program, *, in_tile: bool = False) -> Prospect:
     require_alike(program)
     found = sections(program)
     if len(found) > 1:
-        first, *others = (
-            replace(one, work=replace(one.work, numbered=True)) for one in map(all_analysed, found)
-        )
+        first, *others = (one.prospect for one in sections_analysed(program, in_tile=in_tile))
         return replace(first, others=tuple(others))
     return analysed(program, in_tile=in_tile).prospect
 
 
-def analysed(program: Program, *, in_tile: bool = False) -> Analysed:
+def sections_analysed(program: Program, *, in_tile: bool = False) -> tuple[Analysed, ...]:
+    """What is known of every section of a program; of passes over rows all have as many.
+
+    Args:
+        program: of several sections.
+        in_tile: whether their rows are in tiles.
+    """
+    found = sections(rewritten(program))
+    alike = passes_of_all(found) if in_tile else None
+    return tuple(
+        _numbered(analysed(one, in_tile=in_tile, alike=alike)) for one in found
+    )
+
+
+def _numbered(one: Analysed) -> Analysed:
+    """Panels of sections are called by number."""
+    work = replace(one.prospect.work, numbered=True)
+    return replace(one, prospect=replace(one.prospect, work=work))
+
+
+def analysed(
+    program: Program, *, in_tile: bool = False, alike: tuple[bool, ...] | None = None
+) -> Analysed:
     """The program without folds and what computes operands, and what is known of it.
 
     Args:
         program: of one section.
         in_tile: whether its rows are in tiles.
+        alike: with rows in tiles, the passes that all sections of its kernel go through.
 
     Raises:
         UnsupportedProgram: no kernel can be made of it, or tiles do not cover its rows.
     """
     program = rewritten(program)
-    split = split_for(program, in_tile=in_tile)
+    split = split_for(program, in_tile=in_tile, alike=alike)
     times = dict(split.passes.statements) if split.passes else {}
     computed = prologues(split.main)
     products = without_prologues(split.main, computed)

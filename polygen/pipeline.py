@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from polygen.analysis import ISL_LOCK, Analysed, analysed, prospect
+from polygen.analysis import ISL_LOCK, Analysed, analysed, prospect, sections_analysed
 from polygen.brief import Brief
 from polygen.chained import is_chain
 from polygen.decide import decide
@@ -40,6 +40,7 @@ from polygen.poly.mapping import ScheduleTree, map_program
 from polygen.poly.prologue_proofs import prove_prologues
 from polygen.poly.realign import program_behind, realign, realign_all
 from polygen.poly.results import copies_in_background, copies_staged, panels, row_vectors
+from polygen.poly.row_passes import passes_of_all
 from polygen.poly.scop import Scop, scop
 from polygen.poly.sections import require_alike, sections
 from polygen.poly.supported import require_sizes
@@ -204,7 +205,7 @@ def _mapped(
         matched,
         decided,
         folded=bool(tallies),
-        covered=found.passes is not None,
+        covered=bool(found.passes and found.passes.results),
         several=bool(depths),
     )
     tree = map_program(
@@ -242,15 +243,17 @@ def _of_sections(
     instruction, decided, origin = decide(program, whole, device, sizes, schedule, skip)
     copy = realign_all(program, [one.matched for one in whole.each], decided)
     asked, program = program, program_behind(program, copy)
-    every = [analysed(one) for one in sections(program)]
+    in_tile = decided.covers_rows
+    every = sections_analysed(program, in_tile=in_tile)
+    alike = passes_of_all(sections(program)) if in_tile else None
     depths = tuple(depth for one in every for depth in one.prospect.matched.depths)
     trees, plans = [], []
     for section, own in zip(sections(program), every, strict=True):
-        work = replace(own.prospect.work, numbered=True)
-        known = replace(own.prospect, work=work).under(decided)
-        own = replace(own, prospect=known)
+        own = replace(own, prospect=own.prospect.under(decided))
         trees.append(_mapped(section, own, decided, instruction, device, depths))
-        plans.append(lower(section, trees[-1], decided, instruction, device, numbered=True))
+        plans.append(
+            lower(section, trees[-1], decided, instruction, device, numbered=True, alike=alike)
+        )
     plan = join(program, plans)
     check_parameters(plan)
     for one in plan.sections:

@@ -37,8 +37,9 @@ def combining(plan: KernelPlan) -> tuple[list[str], list[str]]:
     folded = plan.following is not None and plan.scores is None
     rows = split_of(plan).rows if folded else ()
     late = (fold for one in rows for fold in one.folds)
-    passes = (one for e in plan.epilogue.before for one in e.folds)
-    made = [one.monoid for one in (*plan.epilogue.folds, *passes)]
+    own = [one.epilogue for one in plan.each]
+    passes = (fold for e in own for before in e.before for fold in before.folds)
+    made = [fold.monoid for fold in (*(fold for e in own for fold in e.folds), *passes)]
     made += [one.function for one in late]
     made += tally_monoids(plan)
     rows_first = [one for one in plan.copies if isinstance(one, MakeRowsPlan)]

@@ -56,6 +56,7 @@ def lower(
     device: Device,
     *,
     numbered: bool = False,
+    alike: tuple[bool, ...] | None = None,
 ) -> KernelPlan:
     """Decide everything that the emitter needs.
 
@@ -66,6 +67,7 @@ def lower(
         atom: the instruction.
         device: the target.
         numbered: whether panels are called by number, as in kernels of several sections.
+        alike: with rows in tiles, the passes that all sections of the kernel go through.
 
     Raises:
         ResourceError: the plan does not fit the device.
@@ -80,7 +82,7 @@ def lower(
             nearest='Use ["m", "n"]',
         )
     tiles, group = tree.tiles, schedule.raster.group
-    split = split_for(program, in_tile=schedule.covers_rows)
+    split = split_for(program, in_tile=schedule.covers_rows, alike=alike)
     products = without_prologues(split.main)
     work = pointwork(products, tree.fusion, tree.match, split)
     work = replace(work, numbered=numbered)

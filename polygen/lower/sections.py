@@ -61,7 +61,10 @@ def join(program: Program, plans: Sequence[KernelPlan]) -> KernelPlan:
         leaves=_every_leaf(ready),
         launch=replace(first.launch, further=further),
         proofs=tuple(dict.fromkeys(proofs)),
-        sums=Sums(tuple(order for plan in plans for order in plan.sums.orders)),
+        sums=Sums(
+            tuple(order for plan in plans for order in plan.sums.orders),
+            folds=tuple(order for plan in plans for order in plan.sums.folds),
+        ),
         sections=ready,
     )
 

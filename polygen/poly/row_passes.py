@@ -56,8 +56,16 @@ def held_of(value: str) -> str:
     return f"held_{value}"
 
 
-def split_for(program: Program, *, in_tile: bool) -> Split:
+def split_for(
+    program: Program, *, in_tile: bool, alike: tuple[bool, ...] | None = None
+) -> Split:
     """The parts of a program as a schedule has them: with rows in a tile, or behind the kernel.
+
+    Args:
+        program: what to compute.
+        in_tile: whether its rows are in tiles.
+        alike: of a section whose kernel has others, the passes that all of them go through, and
+            whether each leaves a value; None: those that it needs.
 
     Raises:
         UnsupportedProgram: a result of a fold is used where it is not known; with the dependence.
@@ -66,17 +74,42 @@ def split_for(program: Program, *, in_tile: bool) -> Split:
     if program.gathered and program.folds:
         require_rows_known(without_prologues(program))
     split = split_folds(program)
-    if not in_tile or not split.rows:
+    if not in_tile or not (split.rows or alike):
         return split
-    inside = _Covering(beside_products(rewritten(program))[0], split).split()
+    if not split.rows:
+        return replace(split, passes=_no_passes(len(alike or ())))
+    inside = _Covering(beside_products(rewritten(program))[0], split, alike).split()
     return replace(inside, operands=split.operands)
+
+
+def passes_of_all(programs: Sequence[Program]) -> tuple[bool, ...]:
+    """The passes of sections over the sums of their tiles, which are those of one kernel.
+
+    Args:
+        programs: of the sections, some without rows.
+
+    Returns:
+        Of every pass whether it leaves a value in registers: where all do; none, where one has
+        other passes than the others.
+    """
+    found = [split_for(one, in_tile=True).passes for one in programs]
+    holds = {tuple(map(bool, one.held)) if one is not None else () for one in found}
+    most = max(map(len, holds))
+    return holds.pop() if len(holds) == 1 else (False,) * most
+
+
+def _no_passes(count: int) -> RowPasses:
+    """Passes that fold nothing: all statements are in the last one."""
+    return RowPasses((), ((),) * count, (), ("",) * count)
 
 
 class _Covering:
     """Statements pass by pass."""
 
-    def __init__(self, program: Program, behind: Split) -> None:
-        self.program, self.behind = program, behind
+    def __init__(
+        self, program: Program, behind: Split, alike: tuple[bool, ...] | None = None
+    ) -> None:
+        self.program, self.behind, self.alike = program, behind, alike
         self.writers = {s.write.name: s for s in program.statements}
         self.pointwise: dict[str, list[Pointwise]] = {}  # per value; of a joined output several
         for one in program.pointwise:
@@ -98,7 +131,8 @@ class _Covering:
         rows = behind.rows[0]
         used = self._used()
         folds = [self.writers[name] for name in self.writers if name in used]
-        count = 1 + max(self.level[fold.write.name] for fold in folds) - 1
+        count = max(self.level[fold.write.name] for fold in folds)
+        count = max(count, len(self.alike or ()))  # what folds nothing does nothing
         made: list[Pointwise] = []
         of: dict[str, int] = {}
         by_pass = []
@@ -219,7 +253,8 @@ class _Covering:
             later: that passes behind it need.
             number: of the pass.
         """
-        made = [s for s in self._computed(own, self.holding) if self._holdable(s)]
+        may = self.alike is None or self.alike[number]
+        made = [s for s in self._computed(own, self.holding) if may and self._holdable(s)]
         for one in reversed(made):
             value = one.write.name
             rest = self._computed(later, value)
