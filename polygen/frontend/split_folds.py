@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from polygen.frontend.nodes import ApplyNode, FoldNode, Node, ViewNode
+from polygen.frontend.part_folds import is_part
 from polygen.frontend.rebuilding import every_node, rebuilt
 from polygen.frontend.taking import products_of, split_axes, taken, with_single
 
@@ -39,12 +40,16 @@ def split_where_folded(trace: Trace, roots: Sequence[Node]) -> list[Node]:
         return list(roots)
     before = {one for view in views for one in products_of(view.source)}
     ways = {_way(view) for view in views}
+    heads = {one for view in views for one in _of_one(view)}
 
     def change(node: Node, reads: Sequence[Node]) -> Node | None:
-        if not isinstance(node, ViewNode) or _way(node) not in ways:
+        if not isinstance(node, ViewNode):
             return None
-        if before.isdisjoint(products_of(node.source)):
-            return None
+        own = products_of(node.source)
+        if _way(node) not in ways or before.isdisjoint(own):
+            parts = (any(is_part(whole, one) for whole in before) for one in own)
+            if not (heads & _of_one(node) and all(parts)):
+                return None
         return taken(trace, reads[0], with_single(node), node.dims)
 
     found = rebuilt(trace, roots, change)
@@ -57,6 +62,18 @@ def _way(view: ViewNode) -> frozenset[Any]:
     return frozenset(
         (axis - rank, *((digit.scale, view.dims[int(digit.of)]) for digit in digits))
         for axis, digits in split_axes(view).items()
+    )
+
+
+def _of_one(view: ViewNode) -> frozenset[tuple[int, int]]:
+    """The axes, counted from the last one, of which a view makes several, all but one of them of
+    one index: as those of a single head are. With how many.
+    """
+    rank = len(view.source.dims)
+    return frozenset(
+        (axis - rank, len(digits))
+        for axis, digits in split_axes(view).items()
+        if [view.dims[int(digit.of)] for digit in digits].count(1) == len(digits) - 1
     )
 
 

@@ -329,8 +329,7 @@ class _Covering:
             return argument
         writer = self.writers.get(argument.name)
         if isinstance(writer, Contraction):
-            axes = self.places.values[argument.name]
-            return Access(argument.name, tuple(0 if a is None else iterator(a) for a in axes))
+            return Access(argument.name, self._of_product(argument.name))
         if isinstance(writer, Fold):
             index = tuple(computed_index(one, names) for one in argument.index)
             return Access(result_of(argument.name), index)
@@ -339,6 +338,12 @@ class _Covering:
         if writer is not None:
             return Access(self._name(argument.name, number, last), self._whole())
         return Access(argument.name, tuple(computed_index(i, names) for i in argument.index))
+
+    def _of_product(self, value: str) -> tuple[str | int, ...]:
+        """Where a product's value is read: at its own point, along axes of one index as well."""
+        ones = (at for at, extent in enumerate(self.places.axes) if extent == 1)
+        axes = (next(ones, None) if at is None else at for at in self.places.values[value])
+        return tuple(0 if at is None else iterator(at) for at in axes)
 
     def _row_fold(self, fold: Fold, number: int) -> Fold:
         """A fold of a pass, whose result elements use."""
@@ -349,8 +354,10 @@ class _Covering:
         return self._placed_fold(fold, number, fold.write.name, last=True)
 
     def _placed_fold(self, fold: Fold, number: int, name: str, *, last: bool) -> Fold:
-        along = self._along(fold)
-        names = {it: iterator(at) for it, at in along.items()}
+        along, sizes = self._along(fold), dict(fold.domain)
+        ones = (at for at, extent in enumerate(self.places.axes) if extent == 1)
+        of_one = zip((it for it in fold.write.iterators if sizes[it] == 1), ones, strict=False)
+        names = {it: iterator(at) for it, at in (*along.items(), *of_one)}
         return replace(
             fold,
             name=f"{fold.name}_r{number}",
