@@ -114,7 +114,26 @@ class _Parts:
                 if column not in one.write.index:
                     raise _Whole
                 values[one.write.name] = one.write.index.index(column)
+        for one in reversed(self.own):  # and what these read that is computed of arguments alone
+            for access in one.reads if one.name in along else ():
+                self._before(access, along[one.name], along, values)
         return along, values
+
+    def _before(
+        self, access: Access, column: str, along: dict[str, str], values: dict[str, int]
+    ) -> None:
+        """Note that a value in front of the products is along columns, if it is read so."""
+        writer = next((one for one in self.own if one.write.name == access.name), None)
+        if access.name in values or writer is None or column not in access.iterators:
+            return
+        axis = access.index.index(column) if column in access.index else -1
+        made = writer.write.index[axis]
+        elsewhere = (one for one in self.program.statements if one not in self.own)
+        if axis < 0 or not isinstance(made, str) or isinstance(writer, Fold):
+            raise _Whole
+        if any(read.name == access.name for one in elsewhere for read in one.reads):
+            raise _Whole
+        along[writer.name], values[access.name] = made, axis
 
     def _part(self, one: Statement, column: str, values: dict[str, int], at: int) -> Statement:
         """A statement in one part of the columns."""
@@ -131,8 +150,6 @@ class _Parts:
         def access(given: Access) -> Access:
             if given.name in values:
                 return Access(self._called(given.name, at), given.index)
-            if given.name not in self.program.tensors and column in given.iterators:
-                raise _Whole  # of a value that is computed in front of the products
             return Access(given.name, tuple(map(moved, given.index)))
 
         def argument(given: Argument) -> Argument:

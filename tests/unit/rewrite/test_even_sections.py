@@ -33,12 +33,19 @@ def alone(x, a, b, c, r, v):
     return pair(x, a, b), pg.where(pg.indices(y)[1] < 5, y + r, y * v).reshape(-1, 2, 6)
 
 
+def computed_columns(x, a, b, c, v):
+    return pair(x, a, b), x @ (c * 2 + 1).astype("bf16").T + v * 3
+
+
 def beside_names(x, a, b, c, v1_1):
     return pair(x, a, b), x @ c.T * v1_1
 
 
 CUT = {
     alone: ((X, A, B, "bf16[12,K]", "f32[M,12]", "f32[12]"), [[("M", 8)] * 2, [("M", 6)] * 2]),
+    computed_columns: (
+        (X, A, B, "bf16[12,K]", "f32[12]"), [[("M", 8)] * 2, [("M", 6)] * 2],
+    ),
     beside_names: ((X, A, B, "bf16[20,K]", "f32[20]"), [[("M", 8)] * 2, [("M", 10)] * 2]),
     lambda x, a, b, e, f, c, d: (pair(x, a, b) + pair(x, e, f), x @ c.T, x @ d.T): (
         (X, A, B, A, B, "bf16[4,K]", "bf16[4,K]"),  # those over one domain are together before
@@ -77,8 +84,9 @@ WHOLE = {
     "folds": (
         lambda x, a, b, c: (pair(x, a, b), pg.softmax(x @ c.T)), (X, A, B, "bf16[16,K]"),
     ),
-    "computed columns": (
-        lambda x, a, b, c: (pair(x, a, b), x @ (c * 2).T), (X, A, B, "bf16[16,K]"),
+    "what another section reads, too": (
+        lambda x, a, b, c, d, v: (pair(x, a, b), x @ c.T + (v * 2), x @ d.T + (v * 2).sum()),
+        (X, A, B, "bf16[16,K]", "bf16[32,K]", "f32[16]"),
     ),
     "three beside two": (
         lambda x, a, b, c, d, e: (pair(x, a, b), pair(x, c, d) + x @ e.T),
