@@ -14,11 +14,11 @@ from polygen.poly.fusion import Fusion, fuse
 from polygen.poly.half_planes import read_domain, restricted
 from polygen.poly.match import Match, match
 from polygen.poly.orientation import oriented, oriented_work
-from polygen.poly.pointwise import Pointwork, pointwork
+from polygen.poly.pointwise import Pointwork, among_sections, pointwork
 from polygen.poly.prologue import prologues, without_prologues
 from polygen.poly.rest_match import with_rest_of
 from polygen.poly.row_match import with_row_operands
-from polygen.poly.row_passes import passes_of_all, split_for
+from polygen.poly.row_passes import Alike, alike, split_for
 from polygen.poly.rows import with_rows
 from polygen.poly.scop import Scop, scop
 from polygen.poly.sections import require_alike, sections
@@ -106,40 +106,30 @@ def all_analysed(program: Program, *, in_tile: bool = False) -> Prospect:
 
 
 def sections_analysed(program: Program, *, in_tile: bool = False) -> tuple[Analysed, ...]:
-    """What is known of every section of a program; of passes over rows all have as many.
+    """What is known of every section of a program, all of which fold alike.
 
     Args:
         program: of several sections.
         in_tile: whether their rows are in tiles.
     """
     found = sections(rewritten(program))
-    alike = passes_of_all(found) if in_tile else None
-    return tuple(
-        _numbered(analysed(one, in_tile=in_tile, alike=alike)) for one in found
-    )
+    all_do = alike(found, in_tile=in_tile)
+    return tuple(analysed(one, in_tile=in_tile, among=all_do) for one in found)
 
 
-def _numbered(one: Analysed) -> Analysed:
-    """Panels of sections are called by number."""
-    work = replace(one.prospect.work, numbered=True)
-    return replace(one, prospect=replace(one.prospect, work=work))
-
-
-def analysed(
-    program: Program, *, in_tile: bool = False, alike: tuple[bool, ...] | None = None
-) -> Analysed:
+def analysed(program: Program, *, in_tile: bool = False, among: Alike | None = None) -> Analysed:
     """The program without folds and what computes operands, and what is known of it.
 
     Args:
         program: of one section.
         in_tile: whether its rows are in tiles.
-        alike: with rows in tiles, the passes that all sections of its kernel go through.
+        among: of a section whose kernel has others, what all of them do.
 
     Raises:
         UnsupportedProgram: no kernel can be made of it, or tiles do not cover its rows.
     """
     program = rewritten(program)
-    split = split_for(program, in_tile=in_tile, alike=alike)
+    split = split_for(program, in_tile=in_tile, alike=among)
     times = dict(split.passes.statements) if split.passes else {}
     computed = prologues(split.main)
     products = without_prologues(split.main, computed)
@@ -155,5 +145,5 @@ def analysed(
     if planes:
         matched = replace(matched, domain=planes)
         model = restricted(model, matched, fusion)
-    prospect = Prospect(matched, pointwork(statements, fusion, matched, split))
-    return Analysed(products, model, fusion, prospect, split.passes)
+    work = among_sections(pointwork(statements, fusion, matched, split), among)
+    return Analysed(products, model, fusion, Prospect(matched, work), split.passes)

@@ -59,35 +59,6 @@ def by_tiles(
     return chosen[0], f"{chosen[1]}; its {what} cover rows of {_either(rows)} elements"
 
 
-def require_covered(
-    program: Program, device: Device, sizes: dict[str, int], found: Prospect, schedule: Schedule
-) -> None:
-    """Refuse sections whose elements use results of rows that no tile has whole.
-
-    Args:
-        program: what to compute.
-        device: the target.
-        sizes: of the symbolic dims.
-        found: what is known of it.
-        schedule: that was chosen, or given.
-
-    Raises:
-        UnsupportedProgram: with the rows, and the widest tile.
-    """
-    rows = _rows(program, found, sizes)
-    if not found.others or not rows or schedule.covers_rows:
-        return
-    long = f"rows of {_either(rows)} elements" if min(rows) else "rows of unknown length"
-    raise UnsupportedProgram(
-        f"products over different output domains, and {long} whose results elements use",
-        where=f"{program.name}, schedule {schedule.name}, epilogue.rows",
-        why="a launch behind the kernel finishes rows of one domain, and no tile that the schedule "
-        f"has covers these; the widest of all have {_widest(device)} columns",
-        nearest='Use epilogue.rows = "tile" and tiles as wide as the rows, with sizes that say how '
-        "long they are, or split the function",
-    )
-
-
 def _either(rows: list[int]) -> str:
     return " and ".join(map(str, dict.fromkeys(rows)))
 
@@ -161,7 +132,7 @@ def in_blocks(
         sizes: of the symbolic dims.
         skip: with `HELD_ROWS` in it lanes hold no words: with these the launch spills.
     """
-    if schedule.covers_rows or program.invariant:
+    if schedule.covers_rows or program.invariant or len(sections(rewritten(program))) > 1:
         return schedule
     extents = [[one.axes[at] for at in one.own] for one, _, _ in _rows_of_launches(program)]
     if not extents or not all(isinstance(d, int) or d in sizes for own in extents for d in own):

@@ -19,7 +19,7 @@ from pathlib import Path
 from polygen import knobs
 from polygen.analysis import MOST_PROSPECTS, Prospect, all_analysed, in_tiles, prospect
 from polygen.chained import is_chain
-from polygen.covering import by_clusters, by_tiles, in_blocks, require_covered
+from polygen.covering import by_clusters, by_tiles, in_blocks
 from polygen.errors import InvarianceError, ScheduleError, UnsupportedProgram, echo
 from polygen.fit import check_instructions, fitting, instruction_for
 from polygen.fit_sections import check_operands, check_sections, fitting_all
@@ -144,7 +144,6 @@ def decide(
             origin += "; f32 is multiplied in parts of tf32, three products for one"
     for one in prospect.each:
         check_first(one.matched, decided)
-    require_covered(program, device, sizes, prospect, decided)
     prospect = in_tiles(program) if decided.covers_rows else behind
     as_run = prospect.under(decided)
     instruction = instruction_for(as_run.matched, device, decided)

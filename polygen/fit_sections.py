@@ -42,9 +42,7 @@ def fitting_all(
         careful: as for `polygen.fit.fitting`.
         row: elements of the longest rows that tiles are to cover; 0: they need not.
     """
-    fits = [
-        fitting(matched, device, work, careful=careful, row=row) for matched, work in sections
-    ]
+    fits = [fitting(matched, device, work, careful=careful, row=row) for matched, work in sections]
 
     def settled(candidate: Schedule) -> Fitted | str:
         for _ in range(_ROUNDS):

@@ -30,7 +30,7 @@ from polygen.lower.memory import memory, needed
 from polygen.lower.plan import CopyPlan, GroupPlan, KernelPlan, MakePlan, MakeRowsPlan
 from polygen.lower.realign import precede
 from polygen.lower.resources import resources
-from polygen.lower.sections import join
+from polygen.lower.sections import alone, join
 from polygen.lower.verify import verify
 from polygen.lower.verify_parameters import check_parameters
 from polygen.poly.depth import prove_walk
@@ -40,7 +40,7 @@ from polygen.poly.mapping import ScheduleTree, map_program
 from polygen.poly.prologue_proofs import prove_prologues
 from polygen.poly.realign import program_behind, realign, realign_all
 from polygen.poly.results import copies_in_background, copies_staged, panels, row_vectors
-from polygen.poly.row_passes import passes_of_all
+from polygen.poly.row_passes import alike
 from polygen.poly.scop import Scop, scop
 from polygen.poly.sections import require_alike, sections
 from polygen.poly.supported import require_sizes
@@ -220,7 +220,7 @@ def _mapped(
         panels=panels(decided, work),
         derived=synchronised,
         invariant=program.invariant,
-        folds=bool(work.folds),
+        folds=bool(work.folds) or work.folding,
         passes=found.passes,
         longer=any(depth not in matched.depths for depth in depths),
         tallies=tallies,
@@ -245,18 +245,16 @@ def _of_sections(
     asked, program = program, program_behind(program, copy)
     in_tile = decided.covers_rows
     every = sections_analysed(program, in_tile=in_tile)
-    alike = passes_of_all(sections(program)) if in_tile else None
+    all_do = alike(sections(program), in_tile=in_tile)
     depths = tuple(depth for one in every for depth in one.prospect.matched.depths)
     trees, plans = [], []
     for section, own in zip(sections(program), every, strict=True):
         own = replace(own, prospect=own.prospect.under(decided))
         trees.append(_mapped(section, own, decided, instruction, device, depths))
-        plans.append(
-            lower(section, trees[-1], decided, instruction, device, numbered=True, alike=alike)
-        )
-    plan = join(program, plans)
+        plans.append(lower(section, trees[-1], decided, instruction, device, all_do))
+    plan = join(program, [follow(one, synchronised) for one in plans])
     check_parameters(plan)
-    for one in plan.sections:
+    for one in alone(plan):
         verify(one)
     plan = precede(plan, copy, synchronised, asked)
     tree = replace(

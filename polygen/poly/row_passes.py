@@ -21,7 +21,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from polygen import isl
 from polygen.errors import UnsupportedProgram
@@ -56,16 +56,13 @@ def held_of(value: str) -> str:
     return f"held_{value}"
 
 
-def split_for(
-    program: Program, *, in_tile: bool, alike: tuple[bool, ...] | None = None
-) -> Split:
+def split_for(program: Program, *, in_tile: bool, alike: Alike | None = None) -> Split:
     """The parts of a program as a schedule has them: with rows in a tile, or behind the kernel.
 
     Args:
         program: what to compute.
         in_tile: whether its rows are in tiles.
-        alike: of a section whose kernel has others, the passes that all of them go through, and
-            whether each leaves a value; None: those that it needs.
+        alike: of a section whose kernel has others, what all of them do; None: what it needs.
 
     Raises:
         UnsupportedProgram: a result of a fold is used where it is not known; with the dependence.
@@ -74,28 +71,42 @@ def split_for(
     if program.gathered and program.folds:
         require_rows_known(without_prologues(program))
     split = split_folds(program)
-    if not in_tile or not (split.rows or alike):
+    passes = alike.passes if alike is not None else None
+    if not in_tile or not (split.rows or passes):
         return split
     if not split.rows:
-        return replace(split, passes=_no_passes(len(alike or ())))
-    inside = _Covering(beside_products(rewritten(program))[0], split, alike).split()
+        return replace(split, passes=_no_passes(len(passes or ())))
+    inside = _Covering(beside_products(rewritten(program))[0], split, passes).split()
     return replace(inside, operands=split.operands)
 
 
-def passes_of_all(programs: Sequence[Program]) -> tuple[bool, ...]:
-    """The passes of sections over the sums of their tiles, which are those of one kernel.
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """What the sections of a kernel do with the sums of their tiles, as one tile program says it.
+
+    Attributes:
+        passes: over those of tiles that cover rows, and whether each leaves a value in registers:
+            where all sections do; none, where one has other passes than the others.
+        folds: whether parts of folds are made, of some sections.
+    """
+
+    passes: tuple[bool, ...] = ()
+    folds: bool = False
+
+
+def alike(programs: Sequence[Program], *, in_tile: bool) -> Alike:
+    """What sections do, some of them without rows or folds.
 
     Args:
-        programs: of the sections, some without rows.
-
-    Returns:
-        Of every pass whether it leaves a value in registers: where all do; none, where one has
-        other passes than the others.
+        programs: of the sections.
+        in_tile: whether their rows are in tiles.
     """
-    found = [split_for(one, in_tile=True).passes for one in programs]
+    every = [split_for(one, in_tile=in_tile) for one in programs]
+    found = [one.passes for one in every]
     holds = {tuple(map(bool, one.held)) if one is not None else () for one in found}
     most = max(map(len, holds))
-    return holds.pop() if len(holds) == 1 else (False,) * most
+    passes = holds.pop() if len(holds) == 1 else (False,) * most
+    return Alike(passes, any(one.folds for one in every))
 
 
 def _no_passes(count: int) -> RowPasses:

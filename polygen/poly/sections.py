@@ -24,7 +24,6 @@ from polygen.frontend.program import Contraction, Dim, Program, Statement
 from polygen.poly.folds import split_folds
 from polygen.poly.legality import Proof
 from polygen.poly.row_operands import without_first
-from polygen.poly.row_passes import split_for
 from polygen.poly.scop import clear_name, scop
 from polygen.rewrite.joined_sets import domain_of, joined_sets, section_sets
 
@@ -99,11 +98,7 @@ def _folds(program: Program, found: Sequence[Program]) -> list[tuple[bool, str]]
     """The folds that kernels of several sections do not have, and whether there are some."""
     if len(found) == 1:
         return [(bool(without_first(program).folds), "folds of results")]
-    every = [split_folds(one) for one in found]
-    if any(one.operands.folds for one in every):
-        return [(True, "folds of operands")]
-    leave = any(split_for(one, in_tile=True).folds for one in found)
-    return [(leave, "folds whose results leave")]
+    return [(any(split_folds(one).operands.folds for one in found), "folds of operands")]
 
 
 def _first(section: Program) -> Contraction:

@@ -15,7 +15,7 @@ the parts divide, where it folds, or where an index would be no sum of digits in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from polygen.frontend.forms import Digit, Form, composed
@@ -26,6 +26,7 @@ from polygen.frontend.program import (
     Argument,
     Contraction,
     Coordinate,
+    Dim,
     Fold,
     Index,
     Program,
@@ -86,8 +87,12 @@ class _Parts:
         """
         along, values = self._columns()
         cut = [one for one in self.own if one.name in along]
+        whole = (one for one in self.own if one.name not in along)
+        if any(access.name in values for one in whole for access in one.reads):
+            raise _Whole
+        parts = range(self.count)
         return {
-            one.name: tuple(self._part(one, along[one.name], values, at) for at in range(self.count))
+            one.name: tuple(self._part(one, along[one.name], values, at) for at in parts)
             for one in cut
         }
 
@@ -159,8 +164,8 @@ class _Parts:
 
         name, write = self._called(one.name, at), access(one.write)
         if isinstance(one, Contraction):
-            operands = {"lhs": access(one.lhs), "rhs": access(one.rhs)}
-            return replace(one, name=name, domain=domain, write=write, **operands)
+            lhs, rhs = access(one.lhs), access(one.rhs)
+            return replace(one, name=name, domain=domain, write=write, lhs=lhs, rhs=rhs)
         assert not isinstance(one, Fold)
         args = tuple(map(argument, one.args))
         return replace(one, name=name, domain=domain, write=write, args=args)
@@ -173,7 +178,7 @@ class _Parts:
         return called
 
 
-def _moved(index: Index, column: str, offset: int, sizes: dict[str, object]) -> Index:
+def _moved(index: Index, column: str, offset: int, sizes: Mapping[str, Dim]) -> Index:
     """An index of the whole, where a column is one of a part that begins at `offset`."""
     if isinstance(index, (Gathered, Within)):
         if column in Access("", (index,)).iterators:

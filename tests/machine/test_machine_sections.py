@@ -154,7 +154,7 @@ FOLDED = {
                                                         warp=(64, 32))),
     "as many of each": (*front(2, 2, 32, first=True), NARROW),
     "three weights": (of_three, (*THREE, "bf16[64]"), roles(through="registers")),
-    "levels": (levels, THREE[:1] + ("bf16[64,K]", "bf16[48,K]", "bf16[200,K]"), roles()),
+    "levels": (levels, (*THREE[:1], "bf16[64,K]", "bf16[48,K]", "bf16[200,K]"), roles()),
     "left in registers": (left_in_registers, HOLDING, roles("pingpong", cta=(64, 64))),
 }  # fmt: skip
 
@@ -175,9 +175,52 @@ def test_sections_use_results_of_their_own_rows(name):
     assert report.ok and report.comparison == "equal to NumPy, bit for bit", str(report)
 
 
+def sums_that_leave(x, w, u, v):
+    """Folds of rows, of columns and of everything, of some of the sections."""
+    a, b, c = x @ w.T, x @ u.T, x @ v.T
+    return a, np.max(b, axis=1), np.min(b, axis=0), np.sum(np.clip(c, -1, 1)), c + 1
+
+
+def rows_behind(x, w, u, v):
+    """Of rows of two lengths, which the launch that follows finishes, and of none."""
+    a, b = x @ w.T, x @ u.T
+    a = a - np.max(a, axis=1, keepdims=True)
+    return a + np.min(a, axis=1, keepdims=True), b - np.max(b, axis=1, keepdims=True), x @ v.T
+
+
+def rows_in_tiles_and_sums(x, w, u, v):
+    a, b = x @ w.T, x @ u.T
+    return a - np.max(a, axis=1)[:, None], np.max(a, axis=1), np.max(abs(b), axis=0), b, x @ v.T
+
+
+FOUR = ("bf16[M,K]", "bf16[N,K]", "bf16[P,K]", "bf16[Q,K]")
+FOLLOWED = {
+    "sums that leave": (sums_that_leave, roles(through="registers"), "after"),
+    "rows behind": (rows_behind, roles("pingpong", "registers", cta=(64, 64)), "after"),
+    "rows in tiles, and sums": (
+        rows_in_tiles_and_sums, roles(through="registers", cta=(128, 128), warp=(64, 128)), "tile",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n == "rows behind" else pytest.param(n, marks=pytest.mark.slow) for n in FOLLOWED],
+)
+def test_one_launch_follows_the_folds_of_all_sections(name):
+    function, schedule, rows = FOLLOWED[name]
+    schedule = replace(schedule, epilogue=replace(schedule.epilogue, rows=rows))
+    kernel = pg.fuse(function, name="sections").compile(*FOUR, arch="sm_90a", schedule=schedule,
+                                                        out_dtype="f32")  # fmt: skip
+    assert len(kernel.passes.plan.sections) == 3 and kernel.source.count("__global__") == 2
+    report = kernel.check({"M": 136, "N": 72, "P": 104, "Q": 40, "K": 72})
+    assert report.ok and report.comparison == "equal to NumPy, bit for bit", str(report)
+
+
 @pytest.mark.slow
 def test_columns_of_a_product_alone_are_cut_beside_a_pair():
-    kernel = pg.fuse(pair_beside_one).compile(*PAIR, arch="sm_90a", schedule=roles(through="registers"))
+    schedule = roles(through="registers")
+    kernel = pg.fuse(pair_beside_one).compile(*PAIR, arch="sm_90a", schedule=schedule)
     pair, one = kernel.passes.plan.sections
     assert [len(of.match.products) for of in (pair, one)] == [2, 2] and one.match.n == 56
     findings(kernel, {"S": 136, "K": 72})
