@@ -254,8 +254,8 @@ def _of_sections(
         plans.append(lower(section, trees[-1], decided, instruction, device, all_do))
     plan = join(program, [follow(one, synchronised) for one in plans])
     check_parameters(plan)
-    for one in alone(plan):
-        verify(one)
+    found = (proof for one in alone(plan) for proof in verify(one).proofs)
+    plan = replace(plan, proofs=tuple(dict.fromkeys((*plan.proofs, *found))))
     plan = precede(plan, copy, synchronised, asked)
     tree = replace(
         trees[0],
