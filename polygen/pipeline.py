@@ -32,6 +32,7 @@ from polygen.lower.realign import precede
 from polygen.lower.resources import resources
 from polygen.lower.sections import alone, join
 from polygen.lower.verify import verify
+from polygen.lower.verify_follow import check_following
 from polygen.lower.verify_parameters import check_parameters
 from polygen.poly.depth import prove_walk
 from polygen.poly.derive_syncs import Synchronised, derive
@@ -254,6 +255,8 @@ def _of_sections(
         plans.append(lower(section, trees[-1], decided, instruction, device, all_do))
     plan = join(program, [follow(one, synchronised) for one in plans])
     check_parameters(plan)
+    for one in alone(plan):
+        check_following(one)
     found = (proof for one in alone(plan) for proof in verify(one).proofs)
     plan = replace(plan, proofs=tuple(dict.fromkeys((*plan.proofs, *found))))
     plan = precede(plan, copy, synchronised, asked)

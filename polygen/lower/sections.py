@@ -93,9 +93,19 @@ def alone(plan: KernelPlan) -> tuple[KernelPlan, ...]:
                 parts=tuple(parts for parts in after.parts if parts.value in made),
                 kept=tuple(kept for kept in after.kept if kept.name in stored),
             )
-        found.append(replace(one, following=after if made else None))
+        after = after if made else None
+        own = after.groups if after is not None else ()
+        groups = tuple(group for group in plan.groups if group.group in own)
+        found.append(replace(one, following=after, groups=groups))
     together = _together([one.following for one in found if one.following is not None])
-    if together != plan.following or any(o.following != together for o in plan.sections):
+    folds = any(one.epilogue.folds for one in plan.sections)
+    every = tuple(group.group for group in plan.groups)
+    if (
+        together != plan.following
+        or any(one.following != together for one in plan.sections)
+        or every != (together.groups if together is not None else ())
+        or folds != (together is not None)
+    ):
         raise VerifyError(f"what follows is {plan.following}, and not {together}", where=plan.entry)
     return tuple(found)
 
