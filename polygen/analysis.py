@@ -18,11 +18,11 @@ from polygen.poly.pointwise import Pointwork, among_sections, pointwork
 from polygen.poly.prologue import prologues, without_prologues
 from polygen.poly.rest_match import with_rest_of
 from polygen.poly.row_match import with_row_operands
-from polygen.poly.row_passes import Alike, alike, split_for
+from polygen.poly.row_passes import split_for
 from polygen.poly.rows import with_rows
 from polygen.poly.scop import Scop, scop
-from polygen.poly.sections import require_alike, sections
-from polygen.poly.whole_rows import RowPasses
+from polygen.poly.sections import alike, require_alike, sections
+from polygen.poly.whole_rows import Alike, RowPasses
 from polygen.rewrite.programs import rewritten
 from polygen.schedule.model import Schedule
 

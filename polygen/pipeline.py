@@ -41,9 +41,8 @@ from polygen.poly.mapping import ScheduleTree, map_program
 from polygen.poly.prologue_proofs import prove_prologues
 from polygen.poly.realign import program_behind, realign, realign_all
 from polygen.poly.results import copies_in_background, copies_staged, panels, row_vectors
-from polygen.poly.row_passes import alike
 from polygen.poly.scop import Scop, scop
-from polygen.poly.sections import require_alike, sections
+from polygen.poly.sections import alike, require_alike, sections
 from polygen.poly.supported import require_sizes
 from polygen.poly.tile_domain import all_tiles_because, tile_domain
 from polygen.poly.tile_program import TileProgram

@@ -265,9 +265,8 @@ class Builder:
         found = first_product(root, tuple(own), dict(domain))
         if found is not None and not is_folded(root):
             met = Access("", found[1]).iterators
-            ones = {at for at in kept if root.dims[at] == 1 and own[at] not in met}
-            if ones:  # the product has no such axes
-                return self._over(root, alone | ones)
+            if ones := {at for at in kept if root.dims[at] == 1 and own[at] not in met}:
+                return self._over(root, alone | ones)  # the product has no such axes
         if found is None or not any(isinstance(one, Form) for one in found[1]):
             return domain, tuple(own)
         product, index = found

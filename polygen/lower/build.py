@@ -43,8 +43,9 @@ from polygen.poly.pointwise import among_sections, pointwork
 from polygen.poly.prologue import without_prologues
 from polygen.poly.raster import prove_linear_raster, prove_raster, prove_runs
 from polygen.poly.row_groups import group_walk, prove_row_groups
-from polygen.poly.row_passes import Alike, split_for
+from polygen.poly.row_passes import split_for
 from polygen.poly.tile_walk import prove_walk
+from polygen.poly.whole_rows import Alike
 from polygen.schedule.model import Schedule
 
 

@@ -30,7 +30,7 @@ from polygen.poly.fusion import Fusion
 from polygen.poly.match import Match
 from polygen.poly.operand_folds import OperandFolds, term
 from polygen.poly.ring_folds import RingFolds, ring_folds
-from polygen.poly.row_passes import Alike
+from polygen.poly.whole_rows import Alike
 
 
 @dataclass(frozen=True, slots=True)

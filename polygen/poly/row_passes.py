@@ -21,7 +21,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from polygen import isl
 from polygen.errors import UnsupportedProgram
@@ -42,7 +42,7 @@ from polygen.poly.operand_folds import beside_products, terms
 from polygen.poly.prologue import without_prologues
 from polygen.poly.scop import Scop, space
 from polygen.poly.supported import require_rows_known
-from polygen.poly.whole_rows import Places, RowPasses, computed_index, iterator
+from polygen.poly.whole_rows import Alike, Places, RowPasses, computed_index, iterator
 from polygen.rewrite.programs import rewritten
 
 
@@ -78,35 +78,6 @@ def split_for(program: Program, *, in_tile: bool, alike: Alike | None = None) ->
         return replace(split, passes=_no_passes(len(passes or ())))
     inside = _Covering(beside_products(rewritten(program))[0], split, passes).split()
     return replace(inside, operands=split.operands)
-
-
-@dataclass(frozen=True, slots=True)
-class Alike:
-    """What the sections of a kernel do with the sums of their tiles, as one tile program says it.
-
-    Attributes:
-        passes: over those of tiles that cover rows, and whether each leaves a value in registers:
-            where all sections do; none, where one has other passes than the others.
-        folds: whether parts of folds are made, of some sections.
-    """
-
-    passes: tuple[bool, ...] = ()
-    folds: bool = False
-
-
-def alike(programs: Sequence[Program], *, in_tile: bool) -> Alike:
-    """What sections do, some of them without rows or folds.
-
-    Args:
-        programs: of the sections.
-        in_tile: whether their rows are in tiles.
-    """
-    every = [split_for(one, in_tile=in_tile) for one in programs]
-    found = [one.passes for one in every]
-    holds = {tuple(map(bool, one.held)) if one is not None else () for one in found}
-    most = max(map(len, holds))
-    passes = holds.pop() if len(holds) == 1 else (False,) * most
-    return Alike(passes, any(one.folds for one in every))
 
 
 def _no_passes(count: int) -> RowPasses:

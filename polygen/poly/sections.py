@@ -24,7 +24,9 @@ from polygen.frontend.program import Contraction, Dim, Program, Statement
 from polygen.poly.folds import split_folds
 from polygen.poly.legality import Proof
 from polygen.poly.row_operands import without_first
+from polygen.poly.row_passes import split_for
 from polygen.poly.scop import clear_name, scop
+from polygen.poly.whole_rows import Alike
 from polygen.rewrite.joined_sets import domain_of, joined_sets, section_sets
 
 _MOST = 256  # programs whose sections are kept
@@ -108,6 +110,21 @@ def _first(section: Program) -> Contraction:
 def _extents(section: Program) -> tuple[Dim, ...]:
     sizes = dict(_first(section).domain)
     return tuple(sizes[iterator] for iterator in _first(section).write.iterators)
+
+
+def alike(programs: Sequence[Program], *, in_tile: bool) -> Alike:
+    """What sections do, some of them without rows or folds.
+
+    Args:
+        programs: of the sections.
+        in_tile: whether their rows are in tiles.
+    """
+    every = [split_for(one, in_tile=in_tile) for one in programs]
+    found = [one.passes for one in every]
+    holds = {tuple(map(bool, one.held)) if one is not None else () for one in found}
+    most = max(map(len, holds))
+    passes = holds.pop() if len(holds) == 1 else (False,) * most
+    return Alike(passes, any(one.folds for one in every))
 
 
 def prove_apart(program: Program, found: Sequence[Program]) -> Proof:
