@@ -43,6 +43,7 @@ KERNELS = (
     "odd_rows",
     "residual_statistics",
     "normed_heads",
+    "qkv_heads",
     "few_rows",
     "edit_schedule",
     "saved_from_c",

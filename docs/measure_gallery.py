@@ -126,12 +126,22 @@ def residual_statistics(x: Any, w: Any, residual: Any) -> Any:
 
 def normed_heads(x: Any, w: Any, g: Any, cos: Any, sin: Any) -> Any:
     """Heads of a projection, each with its norm, turned, in front of positions."""
-    q = (x @ w.T).unflatten(-1, (-1, 128))
-    q = _wide(q)
+    return _turned_heads(x @ w.T, g, cos, sin)
+
+
+def _turned_heads(y: Any, g: Any, cos: Any, sin: Any) -> Any:
+    q = _wide(y.unflatten(-1, (-1, 128)))
     q = q * (q.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * g
     (a, b), cos, sin = q.chunk(2, -1), cos[:, None], sin[:, None]
     turned = _torch().cat([a * cos - b * sin, b * cos + a * sin], -1)
-    return turned.transpose(0, 1).to(x.dtype).contiguous()
+    return turned.transpose(0, 1).to(y.dtype).contiguous()
+
+
+def qkv_heads(x: Any, w: Any, g: Any, h: Any, cos: Any, sin: Any) -> Any:
+    """Heads of queries and keys like these, and of values as they are."""
+    q, k, v = (x @ w.T).split([2048, 1024, 1024], -1)
+    own = v.unflatten(-1, (-1, 128)).transpose(0, 1).contiguous()
+    return _turned_heads(q, g, cos, sin), _turned_heads(k, h, cos, sin), own
 
 
 def few_rows(x: Any, w: Any, b: Any) -> Any:
@@ -186,6 +196,7 @@ CASES = {
     "odd_rows": Case(odd_rows),
     "residual_statistics": Case(residual_statistics),
     "normed_heads": Case(normed_heads, ("S 2048 K",)),
+    "qkv_heads": Case(qkv_heads, ("S 4096 K",)),
     "few_rows": Case(few_rows, ("1 N K",)),
 }  # fmt: skip
 

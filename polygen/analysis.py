@@ -14,15 +14,15 @@ from polygen.poly.fusion import Fusion, fuse
 from polygen.poly.half_planes import read_domain, restricted
 from polygen.poly.match import Match, match
 from polygen.poly.orientation import oriented, oriented_work
-from polygen.poly.pointwise import Pointwork, pointwork
+from polygen.poly.pointwise import Pointwork, among_sections, pointwork
 from polygen.poly.prologue import prologues, without_prologues
 from polygen.poly.rest_match import with_rest_of
 from polygen.poly.row_match import with_row_operands
 from polygen.poly.row_passes import split_for
 from polygen.poly.rows import with_rows
 from polygen.poly.scop import Scop, scop
-from polygen.poly.sections import require_alike, sections
-from polygen.poly.whole_rows import RowPasses
+from polygen.poly.sections import alike, require_alike, sections
+from polygen.poly.whole_rows import Alike, RowPasses
 from polygen.rewrite.programs import rewritten
 from polygen.schedule.model import Schedule
 
@@ -100,25 +100,36 @@ def all_analysed(program: Program, *, in_tile: bool = False) -> Prospect:
     require_alike(program)
     found = sections(program)
     if len(found) > 1:
-        first, *others = (
-            replace(one, work=replace(one.work, numbered=True)) for one in map(all_analysed, found)
-        )
+        first, *others = (one.prospect for one in sections_analysed(program, in_tile=in_tile))
         return replace(first, others=tuple(others))
     return analysed(program, in_tile=in_tile).prospect
 
 
-def analysed(program: Program, *, in_tile: bool = False) -> Analysed:
+def sections_analysed(program: Program, *, in_tile: bool = False) -> tuple[Analysed, ...]:
+    """What is known of every section of a program, all of which fold alike.
+
+    Args:
+        program: of several sections.
+        in_tile: whether their rows are in tiles.
+    """
+    found = sections(rewritten(program))
+    all_do = alike(found, in_tile=in_tile)
+    return tuple(analysed(one, in_tile=in_tile, among=all_do) for one in found)
+
+
+def analysed(program: Program, *, in_tile: bool = False, among: Alike | None = None) -> Analysed:
     """The program without folds and what computes operands, and what is known of it.
 
     Args:
         program: of one section.
         in_tile: whether its rows are in tiles.
+        among: of a section whose kernel has others, what all of them do.
 
     Raises:
         UnsupportedProgram: no kernel can be made of it, or tiles do not cover its rows.
     """
     program = rewritten(program)
-    split = split_for(program, in_tile=in_tile)
+    split = split_for(program, in_tile=in_tile, alike=among)
     times = dict(split.passes.statements) if split.passes else {}
     computed = prologues(split.main)
     products = without_prologues(split.main, computed)
@@ -134,5 +145,5 @@ def analysed(program: Program, *, in_tile: bool = False) -> Analysed:
     if planes:
         matched = replace(matched, domain=planes)
         model = restricted(model, matched, fusion)
-    prospect = Prospect(matched, pointwork(statements, fusion, matched, split))
-    return Analysed(products, model, fusion, prospect, split.passes)
+    work = among_sections(pointwork(statements, fusion, matched, split), among)
+    return Analysed(products, model, fusion, Prospect(matched, work), split.passes)

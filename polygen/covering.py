@@ -12,9 +12,10 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from polygen.analysis import in_tiles
+from polygen.analysis import Prospect, in_tiles
 from polygen.errors import ScheduleError, UnsupportedProgram
 from polygen.fit import fitting
+from polygen.fit_sections import fitting_all
 from polygen.frontend.program import Program, Tensor
 from polygen.hardware.device import Device, common_facts
 from polygen.lower.follow_work import kept_of, row_width
@@ -22,8 +23,10 @@ from polygen.lower.make_rows import held_reads, width
 from polygen.poly.folds import Split, split_folds
 from polygen.poly.match import Match
 from polygen.poly.row_operands import row_operands
+from polygen.poly.sections import sections
 from polygen.poly.whole_rows import Rows
-from polygen.problems import TYPICAL_SIZE, problem_of
+from polygen.problems import TYPICAL_SIZE, whole_problem
+from polygen.rewrite.programs import rewritten
 from polygen.schedule.load import shipped
 from polygen.schedule.model import HELD_ROWS, ROW_WARPS, ROW_WORDS, Schedule
 from polygen.schedule.problem import Fitted, Problem
@@ -34,7 +37,7 @@ Fit = Callable[[Schedule], Fitted | str]
 
 
 def by_tiles(
-    program: Program, device: Device, sizes: dict[str, int], matched: Match, skip: frozenset[str]
+    program: Program, device: Device, sizes: dict[str, int], found: Prospect, skip: frozenset[str]
 ) -> tuple[Schedule, str] | None:
     """The choice among schedules whose tiles cover rows; None where none does or need do.
 
@@ -42,17 +45,30 @@ def by_tiles(
         program: what to compute.
         device: the target.
         sizes: of the symbolic dims.
-        matched: its products.
+        found: what is known of it.
         skip: names of schedules that turned out to need more registers than they have.
     """
-    row = _row(matched, sizes)
-    if program.invariant or not split_folds(program).rows or not 0 < row <= _widest(device):
+    rows = _rows(program, found, sizes)
+    if program.invariant or not rows or not 0 < min(rows) <= max(rows) <= _widest(device):
         return None
-    found = _chosen(program, device, sizes, row, skip, clusters=device.has("cluster"))
-    if found is None:
+    row, clusters = max(rows), device.has("cluster") and not found.others
+    chosen = _chosen(program, device, sizes, row, skip, clusters=clusters)
+    if chosen is None:
         return None
-    what = "clusters" if row > found[0].tile.cta.n else "tiles"
-    return found[0], f"{found[1]}; its {what} cover rows of {row} elements"
+    what = "clusters" if row > chosen[0].tile.cta.n else "tiles"
+    return chosen[0], f"{chosen[1]}; its {what} cover rows of {_either(rows)} elements"
+
+
+def _either(rows: list[int]) -> str:
+    return " and ".join(map(str, dict.fromkeys(rows)))
+
+
+def _rows(program: Program, found: Prospect, sizes: dict[str, int]) -> list[int]:
+    """Elements of rows of whose results elements use some, of every section that has such."""
+    each = zip(sections(rewritten(program)), found.each, strict=True) if found.others else (
+        (program, found),
+    )  # fmt: skip
+    return [_row(one.matched, sizes) for of, one in each if split_folds(of).rows]
 
 
 def by_clusters(
@@ -116,7 +132,7 @@ def in_blocks(
         sizes: of the symbolic dims.
         skip: with `HELD_ROWS` in it lanes hold no words: with these the launch spills.
     """
-    if schedule.covers_rows or program.invariant:
+    if schedule.covers_rows or program.invariant or len(sections(rewritten(program))) > 1:
         return schedule
     extents = [[one.axes[at] for at in one.own] for one, _, _ in _rows_of_launches(program)]
     if not extents or not all(isinstance(d, int) or d in sizes for own in extents for d in own):
@@ -171,8 +187,11 @@ def _chosen(
     """The fastest schedule whose tiles cover rows, its origin, and its predicted microseconds."""
     try:
         found = in_tiles(program)
-        problem = problem_of(program, found.matched, found.work, sizes)
+        problem = whole_problem(program, found, sizes)
         fit = fitting(found.matched, device, found.work, careful=True, row=row, clusters=clusters)
+        if found.others:
+            every = [(one.matched, one.work) for one in found.each]
+            fit = fitting_all(every, device, careful=True, row=row)
         decided, origin = choose(device, problem, _with_fewer_panels(fit, problem, device), skip)
     except (ScheduleError, UnsupportedProgram):
         return None

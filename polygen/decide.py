@@ -121,7 +121,7 @@ def decide(
             offers = tuple(one for one in offers if isinstance(own(one.schedule), Fitted))
             fit = of_class(fit, wanted, matched, device)
             measured = of_class(measured, wanted, matched, device, in_other_k_tiles=False)
-        covered = by_tiles(program, device, sizes, matched, skip)
+        covered = by_tiles(program, device, sizes, prospect, skip)
         try:
             decided, origin = covered or choose(device, problem, fit, skip, offers, measured)
         except ScheduleError as reason:

@@ -32,7 +32,7 @@ _ROUNDS = 4  # in which a schedule settles
 
 
 def fitting_all(
-    sections: Sequence[tuple[Match, Pointwork]], device: Device, *, careful: bool
+    sections: Sequence[tuple[Match, Pointwork]], device: Device, *, careful: bool, row: int = 0
 ) -> Callable[[Schedule], Fitted | str]:
     """Fits schedules to all sections of a program, or says why one does not.
 
@@ -40,8 +40,9 @@ def fitting_all(
         sections: products and epilogue of each.
         device: the target.
         careful: as for `polygen.fit.fitting`.
+        row: elements of the longest rows that tiles are to cover; 0: they need not.
     """
-    fits = [fitting(matched, device, work, careful=careful) for matched, work in sections]
+    fits = [fitting(matched, device, work, careful=careful, row=row) for matched, work in sections]
 
     def settled(candidate: Schedule) -> Fitted | str:
         for _ in range(_ROUNDS):

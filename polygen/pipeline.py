@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from polygen.analysis import ISL_LOCK, Analysed, analysed, prospect
+from polygen.analysis import ISL_LOCK, Analysed, analysed, prospect, sections_analysed
 from polygen.brief import Brief
 from polygen.chained import is_chain
 from polygen.decide import decide
@@ -30,8 +30,9 @@ from polygen.lower.memory import memory, needed
 from polygen.lower.plan import CopyPlan, GroupPlan, KernelPlan, MakePlan, MakeRowsPlan
 from polygen.lower.realign import precede
 from polygen.lower.resources import resources
-from polygen.lower.sections import join
+from polygen.lower.sections import alone, join
 from polygen.lower.verify import verify
+from polygen.lower.verify_follow import check_following
 from polygen.lower.verify_parameters import check_parameters
 from polygen.poly.depth import prove_walk
 from polygen.poly.derive_syncs import Synchronised, derive
@@ -41,7 +42,7 @@ from polygen.poly.prologue_proofs import prove_prologues
 from polygen.poly.realign import program_behind, realign, realign_all
 from polygen.poly.results import copies_in_background, copies_staged, panels, row_vectors
 from polygen.poly.scop import Scop, scop
-from polygen.poly.sections import require_alike, sections
+from polygen.poly.sections import alike, require_alike, sections
 from polygen.poly.supported import require_sizes
 from polygen.poly.tile_domain import all_tiles_because, tile_domain
 from polygen.poly.tile_program import TileProgram
@@ -204,7 +205,7 @@ def _mapped(
         matched,
         decided,
         folded=bool(tallies),
-        covered=found.passes is not None,
+        covered=bool(found.passes and found.passes.results),
         several=bool(depths),
     )
     tree = map_program(
@@ -219,7 +220,7 @@ def _mapped(
         panels=panels(decided, work),
         derived=synchronised,
         invariant=program.invariant,
-        folds=bool(work.folds),
+        folds=bool(work.folds) or work.folding,
         passes=found.passes,
         longer=any(depth not in matched.depths for depth in depths),
         tallies=tallies,
@@ -242,19 +243,21 @@ def _of_sections(
     instruction, decided, origin = decide(program, whole, device, sizes, schedule, skip)
     copy = realign_all(program, [one.matched for one in whole.each], decided)
     asked, program = program, program_behind(program, copy)
-    every = [analysed(one) for one in sections(program)]
+    in_tile = decided.covers_rows
+    every = sections_analysed(program, in_tile=in_tile)
+    all_do = alike(sections(program), in_tile=in_tile)
     depths = tuple(depth for one in every for depth in one.prospect.matched.depths)
     trees, plans = [], []
     for section, own in zip(sections(program), every, strict=True):
-        work = replace(own.prospect.work, numbered=True)
-        known = replace(own.prospect, work=work).under(decided)
-        own = replace(own, prospect=known)
+        own = replace(own, prospect=own.prospect.under(decided))
         trees.append(_mapped(section, own, decided, instruction, device, depths))
-        plans.append(lower(section, trees[-1], decided, instruction, device, numbered=True))
-    plan = join(program, plans)
+        plans.append(lower(section, trees[-1], decided, instruction, device, all_do))
+    plan = join(program, [follow(one, synchronised) for one in plans])
     check_parameters(plan)
-    for one in plan.sections:
-        verify(one)
+    for one in alone(plan):
+        check_following(one)
+    found = (proof for one in alone(plan) for proof in verify(one).proofs)
+    plan = replace(plan, proofs=tuple(dict.fromkeys((*plan.proofs, *found))))
     plan = precede(plan, copy, synchronised, asked)
     tree = replace(
         trees[0],

@@ -20,7 +20,8 @@ from polygen.poly.half_planes import said
 from polygen.poly.operand import Operand
 from polygen.poly.prologue import Prologue
 from polygen.poly.tile_domain import all_tiles_because
-from polygen.problems import problem_of
+from polygen.problems import whole_problem
+from polygen.rewrite.even_sections import even_sections
 from polygen.rewrite.programs import ASSUMED, rewritten
 from polygen.rewrite.separation import correction
 from polygen.schedule.problem import Fitted, Problem
@@ -40,6 +41,9 @@ def show_rewrite(program: Program) -> str:
         if normed.first:
             made = ", ".join(normed.first)
             return f"{program}\n\n# {made}: rows are made by a launch that goes before the kernel"
+        if normed == even_sections(program):
+            said = "columns are in parts, so that all sections have as many products"
+            return f"{program}\n\n# {said}\n{normed}"
         return f"{program}\n\n# {ASSUMED}\n{normed}"
     found = matched(program)
     return f"{program}\n\n{found.chain}\n\n{found.scores}\n{found.values}"
@@ -62,8 +66,7 @@ def show_cost(program: Program, plan: KernelPlan, sizes: dict[str, int], origin:
 def problem_for(plan: KernelPlan, sizes: dict[str, int]) -> Problem:
     """What the cost model prices a plan for: with rows in its tiles, or behind the kernel."""
     if plan.schedule.covers_rows:
-        found = in_tiles(plan.whole)
-        return problem_of(plan.whole, found.matched, found.work, sizes)
+        return whole_problem(plan.whole, in_tiles(plan.whole), sizes)
     return candidates(plan.whole, plan.device, sizes)[0]
 
 

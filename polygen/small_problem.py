@@ -62,8 +62,9 @@ def trial_sizes(plan: KernelPlan) -> dict[str, int]:
         sizes.setdefault(name, 8)
     for name in _odd(plan):
         sizes[name] += 3
-    if plan.schedule.covers_rows and isinstance(plan.match.n, str):
-        sizes[plan.match.n] = min(sizes[plan.match.n], plan.tiles.row)
+    for one in plan.each:
+        if one.folds_rows and isinstance(one.match.n, str):
+            sizes[one.match.n] = min(sizes[one.match.n], one.tiles.row)
     return sizes
 
 

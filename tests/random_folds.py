@@ -190,3 +190,40 @@ def output_program(seed: int, largest: int = 1500, *, roles: bool = False) -> Ra
     rng.shuffle(outputs)
     expression = f"({', '.join(outputs)})"
     return replace(case, seed=seed, expression=expression, out_dtype=None, with_roles=roles)
+
+
+def section_program(seed: int, largest: int = 100) -> Random:
+    """The program of a seed: two or three products with outputs of their own sizes, some of which
+    fold rows that elements use, or folds that leave; perhaps heads of one of them, and a pair.
+
+    Args:
+        seed: decides everything.
+        largest: size.
+    """
+    rng = random.Random(f"sections {seed}")
+    sizes = {name: rng.randint(1, largest) for name in "MKNPQ"}
+    names, signature, outputs = ["x"], ["bf16[M,K]"], []
+    pairs = rng.random() < 0.3  # of which some section has one, and others columns that are cut
+    for number, dim in enumerate("NPQ"[: rng.randint(2, 3)]):
+        heads, size = rng.randint(1, 3), rng.choice([8, 16, 24])
+        pair = pairs and rng.random() < 0.6
+        own = rng.random() < 0.4 or (pairs and not pair)
+        rows, value = f"{heads},{size}" if own else dim, ""
+        for at in range(1 + pair):
+            names.append(f"w{number}{at}")
+            signature.append(f"bf16[{rows},K]")
+            name = f"w{number}{at}"
+            made = f"einsum('mk,hdk->mhd', x, {name})" if own else f"(x @ {name}.T)"
+            value = f"{value} * {made}" if value else made
+        value = rng.choice(["{}", "{} * 2", "clip({}, -7, 9)", "{} + 1"]).format(f"({value})")
+        whole = pairs and not pair  # columns of what folds are not cut
+        done = [rng.choice(ROWS).format(v=value, a=-1) if rng.random() < 0.6 - whole else value]
+        if rng.random() < 0.3 - whole:
+            name, of = rng.choice(FOLDS[:6])
+            done.append(f"{name}({of.format(f'({value})')}, axis=-1)")
+        outputs += done
+    rng.shuffle(outputs)
+    sizes = {name: size for name, size in sizes.items() if any(name in t for t in signature)}
+    plain = dict.fromkeys(names, 0)
+    expression = f"({', '.join(outputs)})"
+    return Random(seed, expression, tuple(signature), tuple(names), sizes, None, plain, plain)

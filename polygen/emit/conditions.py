@@ -100,7 +100,7 @@ def conditions(
     program: Program,
     whole: Sequence[str] = (),
     launch: Launch | None = None,
-    covered: tuple[str, int] | None = None,
+    covered: Sequence[tuple[Dim, int]] = (),
 ) -> tuple[Condition, ...]:
     """All conditions of a kernel, in the order in which they are tested.
 
@@ -108,11 +108,12 @@ def conditions(
         program: its tensors, with the alignments it was made for.
         whole: tensors that it copies in whole pieces, so that rows must not end inside one.
         launch: its launch; persistent blocks are never too many, the tiles they share may be.
-        covered: a dim that tiles cover, and how wide they are.
+        covered: dims that tiles cover, and how wide they are.
     """
     found = [Condition("size", dim=name, multiple=_most(program, name)) for name in program.sizes]
-    if covered is not None:
-        found.append(Condition("cover", dim=covered[0], multiple=covered[1]))
+    for dim, wide in covered:
+        if not isinstance(dim, int):
+            found.append(Condition("cover", dim=dim, multiple=wide))
     if launch is not None and not launch.persistent:
         found.append(Condition("grid"))
     elif launch is not None and (launch.batches or launch.grouped or launch.further):

@@ -99,8 +99,9 @@ def _helpers(plan: KernelPlan) -> tuple[str, ...]:
     before = [name for one in computed_chunks(plan) for name in computed_lines(one)[1]]
     before += [name for work in plan.of(Make) for name in made_lines(work)[1]]
     before += tally_helpers(plan)
-    last = [name for one in plan.each for name in statements(plan, one.epilogue)[1]]
-    passes = [name for e in plan.epilogue.before for name in statements(plan, e)[1]]
+    last = [name for one in plan.each for name in statements(one, one.epilogue)[1]]
+    every = ((one, e) for one in plan.each for e in one.epilogue.before)
+    passes = [name for one, e in every for name in statements(one, e)[1]]
     before += rest_helpers(plan)
     return tuple(dict.fromkeys((*last, *passes, *before, *scan_helpers(plan))))
 

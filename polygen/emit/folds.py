@@ -12,7 +12,7 @@ from polygen.emit.names import c_name
 from polygen.frontend.dtypes import DType
 from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import Constant, Dim, Pointwise, Tensor
-from polygen.lower.launch import Count, Parts, stride_argument, workspace_argument
+from polygen.lower.launch import Count, Parts, Results, stride_argument
 from polygen.lower.plan import KernelPlan
 from polygen.lower.result_work import FoldPart
 from polygen.poly.digits import numbered
@@ -24,6 +24,17 @@ from polygen.poly.row_passes import split_for
 def split_of(plan: KernelPlan) -> Split:
     """The parts of a plan's program: what its kernel does, and what follows."""
     return split_for(plan.program, in_tile=plan.schedule.covers_rows)
+
+
+def section_of(plan: KernelPlan, group: Results) -> KernelPlan:
+    """Whose results a group of the launch that follows makes: a section's, or the kernel's."""
+    every = ((one, {fold.value for fold in one.epilogue.folds}) for one in plan.sections)
+    return next((one for one, made in every if made & {*group.folds}), plan)
+
+
+def workspace_name(plan: KernelPlan) -> str:
+    """What the kernel calls its workspace, in C."""
+    return c_name(next(one.name for one in plan.arguments if one.kind == "workspace"))
 
 
 def extent_text(extents: Sequence[Dim]) -> str:
@@ -54,7 +65,7 @@ def array_text(plan: KernelPlan, fold: str, component: int) -> str:
             before += [each] * component
             break
         before += [each] * parts.components
-    return " + ".join([c_name(workspace_argument(plan.program)), *before])
+    return " + ".join([workspace_name(plan), *before])
 
 
 def part_number(part: FoldPart) -> str:

@@ -11,19 +11,17 @@ from typing import Any
 
 from polygen.emit.ctext import definition, loops
 from polygen.emit.fold_terms import function as function_of_all
-from polygen.emit.folds import counts_text, extent_text, split_of
+from polygen.emit.folds import counts_text, extent_text, section_of, split_of, workspace_name
 from polygen.emit.leaf import render
 from polygen.emit.leaf.finish_folds import finish_lines
 from polygen.emit.leaf.merge_keys import merge_helpers, row_of_keys
 from polygen.emit.leaf.tally import tally_monoids
 from polygen.emit.leaf.walk_row import walk_lines
 from polygen.emit.leaves import real_of, size_name
-from polygen.emit.names import c_name
 from polygen.emit.row_places import coordinates, kept_bytes
 from polygen.frontend.monoids import MONOIDS
 from polygen.lower.follow_work import Settle, Walk
 from polygen.lower.key_parts import AFTER
-from polygen.lower.launch import workspace_argument
 from polygen.lower.plan import BlockPlan, GroupPlan, KernelPlan, MakeRowsPlan
 from polygen.poly.follow_program import ELEMENT, ELEMENTS, PART, result_of
 
@@ -35,10 +33,11 @@ def combining(plan: KernelPlan) -> tuple[list[str], list[str]]:
     """Functions that combine, in C, and the helpers that they and the results call."""
     lines, helpers, real = [], [], real_of(plan)
     folded = plan.following is not None and plan.scores is None
-    rows = split_of(plan).rows if folded else ()
+    rows = [one for of in plan.each for one in split_of(of).rows] if folded else []
     late = (fold for one in rows for fold in one.folds)
-    passes = (one for e in plan.epilogue.before for one in e.folds)
-    made = [one.monoid for one in (*plan.epilogue.folds, *passes)]
+    own = [one.epilogue for one in plan.each]
+    passes = (fold for e in own for before in e.before for fold in before.folds)
+    made = [fold.monoid for fold in (*(fold for e in own for fold in e.folds), *passes)]
     made += [one.function for one in late]
     made += tally_monoids(plan)
     rows_first = [one for one in plan.copies if isinstance(one, MakeRowsPlan)]
@@ -68,10 +67,11 @@ def combining(plan: KernelPlan) -> tuple[list[str], list[str]]:
         helpers += definition(lambda *v, m=monoid: (m.finish(*v),), left, real=real)[2]
     for group in (*plan.groups, *rows_first):
         for one in group.leaves:
+            of = section_of(plan, group.group) if isinstance(group, GroupPlan) else plan
             if isinstance(one.work, Settle):
-                helpers += finish_lines(plan, one.work)[1]
+                helpers += finish_lines(of, one.work)[1]
             if isinstance(one.work, Walk):
-                helpers += walk_lines(plan, one.work)[1]
+                helpers += walk_lines(of, one.work)[1]
     helpers += merge_helpers(plan)
     return lines, list(dict.fromkeys(helpers))
 
@@ -90,7 +90,7 @@ def following(plan: KernelPlan) -> dict[str, Any] | None:
         group = own.group
         each = after.results(group)
         blocks.append(f"(({extent_text(group.extents)} + {each - 1}) / {each})")
-        inside = _lines(plan, own)
+        inside = _lines(section_of(plan, group), own)
         if number == len(plan.groups) - 1:
             lines += inside
             continue
@@ -111,7 +111,7 @@ def following(plan: KernelPlan) -> dict[str, Any] | None:
         "alignment": after.alignment,
         "lines": lines,
         "sizes": ", ".join(f"int {size_name(name)}" for name in plan.program.sizes),
-        "workspace": c_name(workspace_argument(plan.program)),
+        "workspace": workspace_name(plan),
     }
 
 

@@ -90,10 +90,8 @@ def plan_conditions(plan: KernelPlan) -> tuple[Condition, ...]:
     Raises:
         VerifyError: rows that do end where a leaf moves another part of them.
     """
-    covered = None
-    if plan.schedule.covers_rows and isinstance(plan.match.n, str):
-        covered = (plan.match.n, plan.tiles.row)
-    return checked(plan, conditions(plan.program, whole_rows(plan), plan.launch, covered))
+    covered = dict.fromkeys((one.match.n, one.tiles.row) for one in plan.each if one.folds_rows)
+    return checked(plan, conditions(plan.program, whole_rows(plan), plan.launch, tuple(covered)))
 
 
 def checked(plan: KernelPlan, found: tuple[Condition, ...]) -> tuple[Condition, ...]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from polygen.emit.folds import extent_text, split_of
+from polygen.emit.folds import extent_text, split_of, workspace_name
 from polygen.emit.leaves import plus, scaled, size_name
 from polygen.emit.names import c_name
 from polygen.frontend.forms import Form
 from polygen.frontend.program import Affine, Gathered, Index, Tensor, Within
 from polygen.lower.accesses import Step
-from polygen.lower.launch import KEPT_ALIGNMENT, KeptRows, stride_argument, workspace_argument
+from polygen.lower.launch import KEPT_ALIGNMENT, KeptRows, stride_argument
 from polygen.lower.plan import KernelPlan
 from polygen.poly.digits import peeled
 from polygen.poly.whole_rows import iterator
@@ -26,8 +26,8 @@ def kept_declared(plan: KernelPlan) -> list[str]:
     after = plan.following
     if after is None or not after.kept:
         return []
-    workspace, before, lines = c_name(workspace_argument(plan.program)), ["0LL"], []
-    tensors = {one.tensor.name: one.tensor for one in split_of(plan).kept}
+    workspace, before, lines = workspace_name(plan), ["0LL"], []
+    tensors = {one.tensor.name: one.tensor for of in plan.each for one in split_of(of).kept}
     for one in after.kept:
         tensor, kind = tensors[one.name], _C_TYPES[one.item]
         sizes = [size_name(extent) for extent in tensor.dims] or ["1"]

@@ -150,11 +150,14 @@ def _placed(
     values: Mapping[str, Array],
     extents: Mapping[str, int],
 ) -> Array:
-    """The array that a statement writes: as it is, a part of it, or at sums of digits."""
+    """The array that a statement writes: as it is, a part of it, at sums of digits, or with axes of
+    one index.
+    """
     name, index = statement.write.name, statement.write.index
     if statement.write.indexed_by:
         return _by_index(statement, value, values, extents)
-    if name not in program.in_parts and not any(isinstance(one, Form) for one in index):
+    apart = name in program.tensors and any(isinstance(one, Form | int) for one in index)
+    if name not in program.in_parts and not apart:
         return value
     shape = tuple(_size(dim, extents) for dim in program.tensors[name].dims)
     found = values.get(name)

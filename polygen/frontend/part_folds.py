@@ -28,6 +28,7 @@ from polygen.frontend.nodes import (
     ViewNode,
     read_by,
 )
+from polygen.frontend.program import Dim
 from polygen.frontend.rebuilding import every_node, rebuilt
 
 if TYPE_CHECKING:
@@ -112,18 +113,30 @@ def _shares(fold: FoldNode, products: Iterable[ProductNode]) -> tuple[Share, ...
     """The parts that elements read of all products behind a fold; none: there are no such."""
     if fold.function not in _COMBINED or len(fold.axes) > 1 or not _pointwise(fold.value):
         return ()
-    found = set()
+    found, extent = set(), fold.value.dims[fold.axes[0]]
     for whole in _products(fold.value):
         axis = fold.axes[0] - len(fold.value.dims) + len(whole.dims)
         shares = {_share(whole, part, axis) for part in products if part is not whole}
-        found.add(tuple(sorted(one for one in shares if one is not None)))
+        own = (one for one in shares if one is not None and _inside(one, extent))
+        found.add(tuple(sorted(own)))
     if len(found) != 1:
         return ()
     (parts,) = found
-    extent = fold.value.dims[fold.axes[0]]
     places = sorted(place for one in parts for place in one.places)
     alike = len({one.count for one in parts}) == 1
     return parts if alike and isinstance(extent, int) and places == [*range(extent)] else ()
+
+
+def _inside(share: Share, extent: Dim) -> bool:
+    """Whether elements are of the axis, and not of what lies beside it in the same arrays."""
+    ends = (share.places[0], share.places[-1])
+    return isinstance(extent, int) and all(0 <= one < extent for one in ends)
+
+
+def is_part(whole: ProductNode, part: ProductNode) -> bool:
+    """Whether a product has some of another's elements along one axis, and all along others."""
+    shares = ((_share(whole, part, at), extent) for at, extent in enumerate(whole.dims))
+    return part is not whole and any(one and _inside(one, extent) for one, extent in shares)
 
 
 def _pointwise(value: Node) -> bool:

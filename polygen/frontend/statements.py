@@ -263,6 +263,10 @@ class Builder:
             own[axis] = it
         domain: Domain = tuple((str(own[axis]), root.dims[axis]) for axis in kept)
         found = first_product(root, tuple(own), dict(domain))
+        if found is not None and not is_folded(root):
+            met = Access("", found[1]).iterators
+            if ones := {at for at in kept if root.dims[at] == 1 and own[at] not in met}:
+                return self._over(root, alone | ones)  # the product has no such axes
         if found is None or not any(isinstance(one, Form) for one in found[1]):
             return domain, tuple(own)
         product, index = found

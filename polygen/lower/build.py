@@ -18,7 +18,7 @@ from polygen.hardware.matrix_layout import swizzle_bytes
 from polygen.lower import dots, warpgroups, warps
 from polygen.lower.carried import carried_proof
 from polygen.lower.epilogue import epilogue
-from polygen.lower.folds import fold_orders, following
+from polygen.lower.folds import MOST_WARPS, fold_orders, following
 from polygen.lower.given import Given
 from polygen.lower.launch import stride_argument, workspace_argument
 from polygen.lower.memory import needed
@@ -39,12 +39,13 @@ from polygen.lower.tally import Tally
 from polygen.lower.work import Boxes, Move
 from polygen.poly.last_round import prove_last_round
 from polygen.poly.mapping import ScheduleTree
-from polygen.poly.pointwise import pointwork
+from polygen.poly.pointwise import among_sections, pointwork
 from polygen.poly.prologue import without_prologues
 from polygen.poly.raster import prove_linear_raster, prove_raster, prove_runs
 from polygen.poly.row_groups import group_walk, prove_row_groups
 from polygen.poly.row_passes import split_for
 from polygen.poly.tile_walk import prove_walk
+from polygen.poly.whole_rows import Alike
 from polygen.schedule.model import Schedule
 
 
@@ -54,8 +55,7 @@ def lower(
     schedule: Schedule,
     atom: Atom,
     device: Device,
-    *,
-    numbered: bool = False,
+    among: Alike | None = None,
 ) -> KernelPlan:
     """Decide everything that the emitter needs.
 
@@ -65,7 +65,7 @@ def lower(
         schedule: the decisions.
         atom: the instruction.
         device: the target.
-        numbered: whether panels are called by number, as in kernels of several sections.
+        among: of a section whose kernel has others, what all of them do.
 
     Raises:
         ResourceError: the plan does not fit the device.
@@ -80,10 +80,9 @@ def lower(
             nearest='Use ["m", "n"]',
         )
     tiles, group = tree.tiles, schedule.raster.group
-    split = split_for(program, in_tile=schedule.covers_rows)
+    split = split_for(program, in_tile=schedule.covers_rows, alike=among)
     products = without_prologues(split.main)
-    work = pointwork(products, tree.fusion, tree.match, split)
-    work = replace(work, numbered=numbered)
+    work = among_sections(pointwork(products, tree.fusion, tree.match, split), among)
     given = Given(products, tree, schedule, atom, device, work)
     out = epilogue(given)
     family = dots if schedule.by_lanes else warpgroups if schedule.specialised else warps
@@ -101,7 +100,8 @@ def lower(
     if walk is not None:
         raster += prove_row_groups(walk, tiles.cta[0] * schedule.cluster.m)
     orders = tally_orders(leaf.work for leaf in inside.leaves if isinstance(leaf.work, Tally))
-    after = following(split, f"pg_{program.name}", out.folds, schedule.epilogue.row_warps)
+    row_warps = schedule.epilogue.row_warps if among is None else MOST_WARPS
+    after = following(split, f"pg_{program.name}", out.folds, row_warps)
     proofs = (*tree.proofs, *raster, *((carried_proof(atom),) if tree.match.rest else ()))
     orders_of_folds = fold_orders(program, split, out, orders, after, tiles.beside)
     found = plan_of(given, program, inside, taken, launch, after)

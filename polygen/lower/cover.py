@@ -75,6 +75,8 @@ def check_rows(
             nearest=f"Use tile.warp.n = {cta.n}, or cluster.n = 1",
         )
     row = match.n if isinstance(match.n, int) else (sizes or {}).get(match.n, 0)
+    if not any(one.folds for one in work.before):  # of a section beside others, whose rows are long
+        row = 0
     if row > cta.n * cluster.n:
         blocks = f", and clusters of {cluster.n} along n" if cluster.n > 1 else ""
         raise ScheduleError(

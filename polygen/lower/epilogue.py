@@ -100,6 +100,7 @@ def _of_pass(given: Given, work: Pointwork, suffix: str, before: tuple[Epilogue,
         holds=(work.holds, in_pass(HELD, len(before))) if work.holds else None,
         sizes=work.sizes,
         sharing=tiles.warps[1],
+        folding=work.folding,
         share=vector_share(tiles.warp, rows.vector, rows.lanes, rows.batch) if staged else None,
     )
 

@@ -33,7 +33,7 @@ from polygen.poly.pointwise import Folded
 from polygen.poly.row_passes import result_of
 from polygen.schedule.sums import FoldOrder
 
-_WARPS = 8  # of a block that combines parts
+MOST_WARPS = 8  # of a block that combines parts
 _ACROSS_BLOCK = "lanes whose numbers differ by 1, 2, 4, 8, 16, then warps in their order"
 
 
@@ -157,7 +157,7 @@ def following(
         groups[key] = group
     return Following(
         f"{entry}_folds",
-        warp * (row_warps if all(group.rows for group in groups.values()) else _WARPS),
+        warp * (row_warps if all(group.rows for group in groups.values()) else MOST_WARPS),
         warp,
         tuple(groups.values()),
         tuple(one.parts for one in parts),
@@ -260,7 +260,7 @@ def around(
         meet: the leaves by which a pass ends between blocks; None: each has whole rows.
     """
     passes = [leaf for one in out.before for leaf in _pass(one, loops, meet)]
-    if not out.folds:
+    if not (out.folds or out.folding):
         return (*passes, *leaves)
     work = Folding(out)
     return (

@@ -330,6 +330,11 @@ class KernelPlan(Brief):
         return tuple(e for one in self.each for e in (*one.epilogue.before, one.epilogue))
 
     @property
+    def folds_rows(self) -> bool:
+        """Whether tiles cover rows, which are folded before results are made of them."""
+        return self.schedule.covers_rows and any(one.folds for one in self.epilogue.before)
+
+    @property
     def batches(self) -> tuple[tuple[str, Dim], ...]:
         """Batch dims, and how many matrices there are along each."""
         return self.match.batches

@@ -140,6 +140,7 @@ class Epilogue:
     sizes: tuple[tuple[str, tuple[Dim, ...]], ...] = ()  # name -> dims whose elements it counts
     sharing: int = 1  # agents that follow each other along a row
     share: Share | None = None  # of what is staged: which vectors of a warp's tile are whose
+    folding: bool = False  # whether parts of folds are made, of a section beside it
 
     @property
     def at_once(self) -> tuple[FoldPart, ...]:

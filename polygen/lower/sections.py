@@ -5,7 +5,9 @@
    memory. Then one set of loops does for all, and a leaf asks whose tile it works on.
 2. Tensor maps are named apart.
 3. `locate` numbers the tiles of all sections through.
-4. What remains is checked section by section, as every plan is (`polygen.lower.verify`).
+4. Parts of folds of all sections lie in one workspace, and one launch follows the kernel, with the
+   groups of results of all.
+5. What remains is checked section by section, as every plan is (`polygen.lower.verify`).
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from polygen.errors import VerifyError
 from polygen.frontend.program import Program
 from polygen.lower.buffers import Buffer
 from polygen.lower.build import arguments
-from polygen.lower.launch import Argument, Extents
+from polygen.lower.launch import Argument, Extents, Following
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Store
 from polygen.lower.work import Boxes, Locate, Move, SectionTiles
@@ -40,14 +42,16 @@ def join(program: Program, plans: Sequence[KernelPlan]) -> KernelPlan:
         _require_shared(first, other)
     maps: dict[str, Argument] = {}
     named = [_with_maps(plan, maps) for plan in plans]
-    whole = arguments(program, tuple(maps.values()))
+    after = _together([plan.following for plan in plans if plan.following is not None])
+    whole = arguments(program, tuple(maps.values()), workspace=after is not None)
     tiles = tuple(
         SectionTiles(extents.along, extents.across, plan.match.batches)
         for plan in plans
         for extents in plan.launch.sections
     )
     ready = tuple(
-        replace(plan, leaves=_located(plan.leaves, tiles), arguments=whole) for plan in named
+        replace(plan, leaves=_located(plan.leaves, tiles), arguments=whole, following=after)
+        for plan in named
     )
     proofs = [proof for plan in plans for proof in plan.proofs]
     proofs += [prove_apart(program, [plan.program for plan in plans]), prove_items(len(plans))]
@@ -61,8 +65,69 @@ def join(program: Program, plans: Sequence[KernelPlan]) -> KernelPlan:
         leaves=_every_leaf(ready),
         launch=replace(first.launch, further=further),
         proofs=tuple(dict.fromkeys(proofs)),
-        sums=Sums(tuple(order for plan in plans for order in plan.sums.orders)),
+        sums=Sums(
+            tuple(order for plan in plans for order in plan.sums.orders),
+            folds=tuple(order for plan in plans for order in plan.sums.folds),
+        ),
         sections=ready,
+        following=after,
+        groups=tuple(group for plan in plans for group in plan.groups),
+    )
+
+
+def alone(plan: KernelPlan) -> tuple[KernelPlan, ...]:
+    """The plans of a kernel's sections, each with the part of the launch that follows that is its.
+
+    Raises:
+        VerifyError: that launch makes what is no section's, or in another order.
+    """
+    found = []
+    for one in plan.sections:
+        made = {fold.value for fold in one.epilogue.folds}
+        stored = {write.tensor.name for write in one.epilogue.writes}
+        after = plan.following
+        if after is not None:
+            after = replace(
+                after,
+                groups=tuple(group for group in after.groups if made & {*group.folds}),
+                parts=tuple(parts for parts in after.parts if parts.value in made),
+                kept=tuple(kept for kept in after.kept if kept.name in stored),
+            )
+        after = after if made else None
+        own = after.groups if after is not None else ()
+        groups = tuple(group for group in plan.groups if group.group in own)
+        found.append(replace(one, following=after, groups=groups))
+    together = _together([one.following for one in found if one.following is not None])
+    folds = any(one.epilogue.folds for one in plan.sections)
+    every = tuple(group.group for group in plan.groups)
+    if (
+        together != plan.following
+        or any(one.following != together for one in plan.sections)
+        or every != (together.groups if together is not None else ())
+        or folds != (together is not None)
+    ):
+        raise VerifyError(f"what follows is {plan.following}, and not {together}", where=plan.entry)
+    return tuple(found)
+
+
+def _together(every: Sequence[Following]) -> Following | None:
+    """The launch that follows a kernel of sections: their groups, parts and kept matrices.
+
+    Raises:
+        VerifyError: blocks of their launches are not alike.
+    """
+    if not every:
+        return None
+    first = every[0]
+    for other in every[1:]:
+        alike = (other.entry, other.threads, other.lanes, other.real)
+        if alike != (first.entry, first.threads, first.lanes, first.real):
+            raise VerifyError("the launches that follow have other blocks", where=first.entry)
+    return replace(
+        first,
+        groups=tuple(one for of in every for one in of.groups),
+        parts=tuple(one for of in every for one in of.parts),
+        kept=tuple(one for of in every for one in of.kept),
     )
 
 

@@ -159,7 +159,7 @@ def _buffers(leaf: Leaf, norms: list[str]) -> list[str] | None:
         operands, results = (
             [panel.buffer for panel in panels] for panels in (work.operands, work.results)
         )
-        made = ["folded"] if work.epilogue.folds else []
+        made = ["folded"] if work.epilogue.folds or work.epilogue.folding else []
         rows = ["row" + one.suffix for one in work.epilogue.before]
         if not {one.shared for one in work.epilogue.reads if one.shared} <= {*norms}:
             return []

@@ -146,7 +146,7 @@ def _instance(statement: Statement, model: Scop) -> str:
 def _apart(program: Program) -> list[Statement]:
     """Of every set of statements that values join the first product, or the first of all.
 
-    Sets with products come first.
+    Sets with products come first. An array that several store parts of joins none of them.
     """
     root: dict[str, str] = {}
 
@@ -155,14 +155,19 @@ def _apart(program: Program) -> list[Statement]:
             name = root[name]
         return name
 
+    def made(statement: Statement) -> str:
+        stored = statement.write.name in in_parts
+        return f"{statement.name} of {statement.write.name}" if stored else statement.write.name
+
+    in_parts = {*program.in_parts}
     values = {statement.write.name for statement in program.statements}
     for statement in program.statements:
         for access in statement.reads:
             if access.name in values:
-                root[find(access.name)] = find(statement.write.name)
+                root[find(access.name)] = find(made(statement))
     found: dict[str, Statement] = {}
     for one in (*program.contractions, *program.statements):
-        found.setdefault(find(one.write.name), one)
+        found.setdefault(find(made(one)), one)
     return list(found.values())
 
 

@@ -164,7 +164,7 @@ def map_program(
         blocks = blocks.union(isl.UnionMap(space(scop.parameters) + out.blocks))
     blocks = blocks.intersect_domain(scop.domain)
     needs = scop.dependences
-    if passes is not None:
+    if passes is not None and passes.results:
         shape = isl.Set(f"{space(scop.parameters)}{{ : {_rows_in_tiles(matched, tiles)} }}")
         needs = needs.union(between_passes(scop, passes)).intersect_params(shape)
     apart = check_blocks(needs, blocks, "loops.grid", tiles.split * tiles.beside)

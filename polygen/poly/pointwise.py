@@ -30,6 +30,7 @@ from polygen.poly.fusion import Fusion
 from polygen.poly.match import Match
 from polygen.poly.operand_folds import OperandFolds, term
 from polygen.poly.ring_folds import RingFolds, ring_folds
+from polygen.poly.whole_rows import Alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ class Pointwork:
     sizes: tuple[tuple[str, tuple[Dim, ...]], ...] = ()  # name -> dims whose elements it counts
     # Whether its panels are called by number: those of several sections of a kernel are the same.
     numbered: bool = False
+    folding: bool = False  # whether parts of folds are made, of a section beside it
     # Whose results are among `reads`, of all passes.
     operands: OperandFolds = field(default_factory=OperandFolds)
 
@@ -125,6 +127,11 @@ def pointwork(
         every[number] = replace(every[number], holds=holds, takes=taken)
         taken = (holds, number) if holds else taken
     return _with_operands(replace(every[-1], before=tuple(every[:-1])), split, match)
+
+
+def among_sections(work: Pointwork, alike: Alike | None) -> Pointwork:
+    """The work of a section of a kernel: what all of them do is said alike; None: it is alone."""
+    return work if alike is None else replace(work, numbered=True, folding=alike.folds)
 
 
 def _with_operands(work: Pointwork, split: Split | None, match: Match) -> Pointwork:

@@ -42,7 +42,7 @@ from polygen.poly.operand_folds import beside_products, terms
 from polygen.poly.prologue import without_prologues
 from polygen.poly.scop import Scop, space
 from polygen.poly.supported import require_rows_known
-from polygen.poly.whole_rows import Places, RowPasses, computed_index, iterator
+from polygen.poly.whole_rows import Alike, Places, RowPasses, computed_index, iterator
 from polygen.rewrite.programs import rewritten
 
 
@@ -56,8 +56,13 @@ def held_of(value: str) -> str:
     return f"held_{value}"
 
 
-def split_for(program: Program, *, in_tile: bool) -> Split:
+def split_for(program: Program, *, in_tile: bool, alike: Alike | None = None) -> Split:
     """The parts of a program as a schedule has them: with rows in a tile, or behind the kernel.
+
+    Args:
+        program: what to compute.
+        in_tile: whether its rows are in tiles.
+        alike: of a section whose kernel has others, what all of them do; None: what it needs.
 
     Raises:
         UnsupportedProgram: a result of a fold is used where it is not known; with the dependence.
@@ -66,17 +71,27 @@ def split_for(program: Program, *, in_tile: bool) -> Split:
     if program.gathered and program.folds:
         require_rows_known(without_prologues(program))
     split = split_folds(program)
-    if not in_tile or not split.rows:
+    passes = alike.passes if alike is not None else None
+    if not in_tile or not (split.rows or passes):
         return split
-    inside = _Covering(beside_products(rewritten(program))[0], split).split()
+    if not split.rows:
+        return replace(split, passes=_no_passes(len(passes or ())))
+    inside = _Covering(beside_products(rewritten(program))[0], split, passes).split()
     return replace(inside, operands=split.operands)
+
+
+def _no_passes(count: int) -> RowPasses:
+    """Passes that fold nothing: all statements are in the last one."""
+    return RowPasses((), ((),) * count, (), ("",) * count)
 
 
 class _Covering:
     """Statements pass by pass."""
 
-    def __init__(self, program: Program, behind: Split) -> None:
-        self.program, self.behind = program, behind
+    def __init__(
+        self, program: Program, behind: Split, alike: tuple[bool, ...] | None = None
+    ) -> None:
+        self.program, self.behind, self.alike = program, behind, alike
         self.writers = {s.write.name: s for s in program.statements}
         self.pointwise: dict[str, list[Pointwise]] = {}  # per value; of a joined output several
         for one in program.pointwise:
@@ -98,7 +113,8 @@ class _Covering:
         rows = behind.rows[0]
         used = self._used()
         folds = [self.writers[name] for name in self.writers if name in used]
-        count = 1 + max(self.level[fold.write.name] for fold in folds) - 1
+        count = max(self.level[fold.write.name] for fold in folds)
+        count = max(count, len(self.alike or ()))  # what folds nothing does nothing
         made: list[Pointwise] = []
         of: dict[str, int] = {}
         by_pass = []
@@ -219,7 +235,8 @@ class _Covering:
             later: that passes behind it need.
             number: of the pass.
         """
-        made = [s for s in self._computed(own, self.holding) if self._holdable(s)]
+        may = self.alike is None or self.alike[number]
+        made = [s for s in self._computed(own, self.holding) if may and self._holdable(s)]
         for one in reversed(made):
             value = one.write.name
             rest = self._computed(later, value)
@@ -294,8 +311,7 @@ class _Covering:
             return argument
         writer = self.writers.get(argument.name)
         if isinstance(writer, Contraction):
-            axes = self.places.values[argument.name]
-            return Access(argument.name, tuple(0 if a is None else iterator(a) for a in axes))
+            return Access(argument.name, self._of_product(argument.name))
         if isinstance(writer, Fold):
             index = tuple(computed_index(one, names) for one in argument.index)
             return Access(result_of(argument.name), index)
@@ -304,6 +320,12 @@ class _Covering:
         if writer is not None:
             return Access(self._name(argument.name, number, last), self._whole())
         return Access(argument.name, tuple(computed_index(i, names) for i in argument.index))
+
+    def _of_product(self, value: str) -> tuple[str | int, ...]:
+        """Where a product's value is read: at its own point, along axes of one index as well."""
+        ones = (at for at, extent in enumerate(self.places.axes) if extent == 1)
+        axes = (next(ones, None) if at is None else at for at in self.places.values[value])
+        return tuple(0 if at is None else iterator(at) for at in axes)
 
     def _row_fold(self, fold: Fold, number: int) -> Fold:
         """A fold of a pass, whose result elements use."""
@@ -314,8 +336,10 @@ class _Covering:
         return self._placed_fold(fold, number, fold.write.name, last=True)
 
     def _placed_fold(self, fold: Fold, number: int, name: str, *, last: bool) -> Fold:
-        along = self._along(fold)
-        names = {it: iterator(at) for it, at in along.items()}
+        along, sizes = self._along(fold), dict(fold.domain)
+        ones = (at for at, extent in enumerate(self.places.axes) if extent == 1)
+        of_one = zip((it for it in fold.write.iterators if sizes[it] == 1), ones, strict=False)
+        names = {it: iterator(at) for it, at in (*along.items(), *of_one)}
         return replace(
             fold,
             name=f"{fold.name}_r{number}",

@@ -21,9 +21,13 @@ from functools import lru_cache
 from polygen import isl
 from polygen.errors import UnsupportedProgram, VerifyError
 from polygen.frontend.program import Contraction, Dim, Program, Statement
+from polygen.poly.folds import split_folds
 from polygen.poly.legality import Proof
 from polygen.poly.row_operands import without_first
+from polygen.poly.row_passes import split_for
 from polygen.poly.scop import clear_name, scop
+from polygen.poly.whole_rows import Alike
+from polygen.rewrite.joined_sets import domain_of, joined_sets, section_sets
 
 _MOST = 256  # programs whose sections are kept
 
@@ -35,70 +39,8 @@ def sections(program: Program) -> tuple[Program, ...]:
     Args:
         program: without chains: what is no section by itself is refused by later passes.
     """
-    joined = _joined(program)
-    if len(joined) == 1 or not all(map(_domain, joined)):
-        return (program,)
-    if len({_domain(statements) for statements in joined}) == 1:
-        return (program,)
-    return tuple(_section(program, statements) for statements in joined)
-
-
-def _joined(program: Program) -> list[tuple[Statement, ...]]:
-    """Statements that values join, each set in program order.
-
-    What is computed from arguments alone joins nothing: every set has its own.
-    """
-    writers: dict[str, int] = {}
-    root = list(range(len(program.statements)))
-    early = _before_products(program)
-
-    def find(at: int) -> int:
-        while root[at] != at:
-            at = root[at]
-        return at
-
-    for at, statement in enumerate(program.statements):
-        for access in statement.reads:
-            if access.name in writers and writers[access.name] not in early:
-                one, other = sorted((find(at), find(writers[access.name])))
-                root[other] = one
-        writers[statement.write.name] = at
-    found: dict[int, set[int]] = {}
-    for at in range(len(program.statements)):
-        if at not in early:
-            found.setdefault(find(at), set()).add(at)
-    for own in found.values():
-        for at in sorted(early, reverse=True):  # behind those that read it
-            name = program.statements[at].write.name
-            if any(a.name == name for user in own for a in program.statements[user].reads):
-                own.add(at)
-    used = set().union(*found.values())
-    if used != set(range(len(program.statements))):  # something is computed of arguments alone
-        return [program.statements]
-    return [tuple(program.statements[at] for at in sorted(own)) for own in found.values()]
-
-
-def _before_products(program: Program) -> set[int]:
-    """The statements whose values are computed from arguments alone, and are no results."""
-    found: dict[str, int] = {}
-    for at, statement in enumerate(program.statements):
-        values = (access.name for access in statement.reads if access.name not in program.tensors)
-        if (
-            not isinstance(statement, Contraction)
-            and statement.write.name not in program.tensors
-            and all(name in found for name in values)
-        ):
-            found[statement.write.name] = at
-    return set(found.values())
-
-
-def _domain(statements: Sequence[Statement]) -> tuple[str, ...]:
-    """The extents of the output points of a set's products, in no order; () without products."""
-    first = next((s for s in statements if isinstance(s, Contraction)), None)
-    if first is None:
-        return ()
-    sizes = dict(first.domain)
-    return tuple(sorted(str(sizes[iterator]) for iterator in first.write.iterators)) or ("1",)
+    found = section_sets(program)
+    return tuple(_section(program, one) for one in found) if len(found) > 1 else (program,)
 
 
 def _section(program: Program, statements: tuple[Statement, ...]) -> Program:
@@ -120,7 +62,7 @@ def require_alike(program: Program) -> None:
     """
     found = sections(program)
     if len(found) == 1:
-        domains_of = {_domain(one): one for one in _joined(program) if _domain(one)}
+        domains_of = {domain_of(one): one for one in joined_sets(program) if domain_of(one)}
         found = tuple(_section(program, one) for one in domains_of.values())
         if len(found) < 2 or not without_first(program).folds:
             return
@@ -129,7 +71,7 @@ def require_alike(program: Program) -> None:
     )
     nearest = "Split the function: one output domain per fused function"
     reasons = [
-        (bool(without_first(program).folds), "folds of results"),
+        *_folds(program, sections(program)),
         (bool(program.ends), "rows in groups"),
         (bool(program.gathered), "rows by index"),
         (bool(program.invariant), "invariant dims"),
@@ -154,6 +96,13 @@ def require_alike(program: Program) -> None:
         )
 
 
+def _folds(program: Program, found: Sequence[Program]) -> list[tuple[bool, str]]:
+    """The folds that kernels of several sections do not have, and whether there are some."""
+    if len(found) == 1:
+        return [(bool(without_first(program).folds), "folds of results")]
+    return [(any(split_folds(one).operands.folds for one in found), "folds of operands")]
+
+
 def _first(section: Program) -> Contraction:
     return section.contractions[0]
 
@@ -161,6 +110,21 @@ def _first(section: Program) -> Contraction:
 def _extents(section: Program) -> tuple[Dim, ...]:
     sizes = dict(_first(section).domain)
     return tuple(sizes[iterator] for iterator in _first(section).write.iterators)
+
+
+def alike(programs: Sequence[Program], *, in_tile: bool) -> Alike:
+    """What sections do, some of them without rows or folds.
+
+    Args:
+        programs: of the sections.
+        in_tile: whether their rows are in tiles.
+    """
+    every = [split_for(one, in_tile=in_tile) for one in programs]
+    found = [one.passes for one in every]
+    holds = {tuple(map(bool, one.held)) if one is not None else () for one in found}
+    most = max(map(len, holds))
+    passes = holds.pop() if len(holds) == 1 else (False,) * most
+    return Alike(passes, any(one.folds for one in every))
 
 
 def prove_apart(program: Program, found: Sequence[Program]) -> Proof:

@@ -111,6 +111,20 @@ class RowPasses:
         return tuple(fold.write.name for one in self.folds for fold in one)
 
 
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """What the sections of a kernel do with the sums of their tiles, as one tile program says it.
+
+    Attributes:
+        passes: over those of tiles that cover rows, and whether each leaves a value in registers:
+            where all sections do; none, where one has other passes than the others.
+        folds: whether parts of folds are made, of some sections.
+    """
+
+    passes: tuple[bool, ...] = ()
+    folds: bool = False
+
+
 def levels(rows: Rows, after: tuple[Pointwise, ...] = ()) -> tuple[tuple[Fold, ...], ...]:
     """Folds of elements, by how many walks have to be over before their terms are known.
 

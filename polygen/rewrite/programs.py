@@ -10,6 +10,7 @@ from polygen.errors import UnsupportedProgram
 from polygen.frontend.program import Program
 from polygen.rewrite.batch_sums import batches_in_sums
 from polygen.rewrite.block_factors import factors_behind
+from polygen.rewrite.even_sections import even_sections
 from polygen.rewrite.norms import norms_behind
 from polygen.rewrite.rest import with_rest
 from polygen.rewrite.rows_first import rows_first
@@ -31,7 +32,7 @@ def rewritten(program: Program) -> Program:
             knows, and that no launch before it makes; or three products of which one reads
             another's sums are no product and the rest of its sums.
     """
-    return program if program.turned else turned(_rewritten(program))
+    return program if program.turned else even_sections(turned(_rewritten(program)))
 
 
 def _rewritten(program: Program) -> Program:

@@ -61,7 +61,7 @@ NODES = [
     "(v for v in x)", "{v for v in x}", "*x", "(*x,)", "relu(*x)", "relu(**x)", "print(x)",
     "x @ w.T << 1", "x @ w.T >> 1", "x @ w.T ^ 1", "x @ w.T % 2", "x @ w.T // 2", "0 < x @ w.T < 1",
     "x[0]", "x[K]", "x[1:]", "x[::2]", "x[:, 0]", "x[w]", "x[x]", "x[-1]", "x['a']", "x[None, 0]",
-    "x[:, :, :]", "(x @ w.T)[None, None, None]", "x[None]", "x @ w.T @ x", "x @ x", "w @ w",
+    "x[:, :, :]", "x[None]", "x @ w.T @ x", "x @ x", "w @ w",
     "x @ w", "w @ x", "x.T @ w", "x", "x.T", "x + w", "relu(x)", "1", "1.5", "x @ w.T, 3",
     "x @ w.T, x", "(x @ w.T, (x @ w.T, 1))", ", ".join(["x @ w.T"] * 9), "x @ w.T + x", "2 @ 3",
     "x @ 2", "2 @ w", "x @ w.T @ x", "relu(x @ w.T) @ w", "x @ (w.T @ w)", "x.astype('e4m3') @ w.T",

@@ -146,8 +146,8 @@ NOT_YET = {
         ("P1 reads v0[i,floor(j/2)]: parts of computed values", "Slice the operands instead"),
     ),
     "output with three axes": (
-        "(x @ w)[None]", {"x": "f16[M,K]", "w": "f16[K,N]"},
-        ("different output domains", "P1 over [1, M, N]", "outside"),
+        "(x @ w)[..., None] + c", {"x": "f16[M,K]", "w": "f16[K,N]", "c": "f32[2]"},
+        ("different output domains", "P1 over [M, N, 2]", "outside"),
     ),
     "a product that is broadcast to another": (
         "x @ w + x @ u", {"x": "f16[M,K]", "w": "f16[K,N]", "u": "f16[K,1]"},

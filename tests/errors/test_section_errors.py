@@ -19,9 +19,14 @@ def two(x, w, u):
 
 
 PROGRAMS = {
-    "folds": (
-        lambda x, w, u: (x @ w.T, (x @ u.T).sum(axis=1)), (X, WIDE, NARROW), {},
-        ("and folds of results (S0 over [M, N], S1 over [M, P]", "Split the function"),
+    "folds of operands": (
+        lambda x, w, u: (x @ w.T / np.sum(x * x, axis=1)[:, None], x @ u.T), (X, WIDE, NARROW), {},
+        ("and folds of operands (", "Split the function"),
+    ),
+    "columns that are not cut": (
+        lambda x, w, u, v: (pg.silu(x @ w.T) * (x @ u.T), x @ v.T),
+        (X, "bf16[64,K]", "bf16[64,K]", "bf16[33,K]"), {},
+        ("2 and 1 of them in one (", "as many sums", "Split the function"),
     ),
     "rows by index": (
         lambda x, r, w, u: (x[r] @ w.T, x[r] @ u.T), (X, "s32[T]", WIDE, NARROW), {},

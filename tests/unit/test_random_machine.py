@@ -17,6 +17,7 @@ from random_folds import (
     operand_program,
     output_program,
     row_program,
+    section_program,
 )
 from random_products import compile_products, product_program
 from random_programs import (
@@ -157,6 +158,16 @@ def test_random_rows_are_exact_on_the_machine(seed: int) -> None:
     arch = "sm_90a" if roles else ("sm_80", "sm_89")[seed % 2]
     case = row_program(seed, 100 if roles else 140, roles=roles)
     assert run_random(case, arch, _on_machine, compiled=compile_rows) == ""
+
+
+MORE_SECTIONS = int(os.environ.get("POLYGEN_SECTIONS", "8"))
+SECTIONS = [n if n < 1 else pytest.param(n, marks=pytest.mark.slow) for n in range(MORE_SECTIONS)]
+
+
+@pytest.mark.parametrize("seed", SECTIONS)
+def test_random_sections_are_exact_on_the_machine(seed: int) -> None:
+    """With POLYGEN_SECTIONS set, as many seeds."""
+    assert run_random(section_program(seed), "sm_90a", _on_machine) == ""
 
 
 OPERANDS = int(os.environ.get("POLYGEN_RANDOM_COUNT", "4"))

@@ -76,6 +76,11 @@ def outcomes(e: Epilogue) -> list[str]:
     return [*(write.name for write in e.writes), *terms, *held]
 
 
+def does_nothing(e: Epilogue) -> bool:
+    """Whether it is a pass of a section that folds nothing there, beside others that do."""
+    return not (e.writes or e.folds or e.holds)
+
+
 def folded(
     e: Epilogue,
     element: int,
@@ -164,7 +169,7 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
         once += if_stored(write, "row", "(column + e)")
         lines.append(f"{once}*({place}) = to_{epilogue_type(write.tensor)}({name});")
     return Text(
-        block(*lines),
+        "" if does_nothing(e) else block(*lines),
         "Results at the edge of the arrays, one at a time: element e of a vector at (row, column).",
         parameters=", ".join(
             ["int row, int column, int e", *(f"{real} {t}" for t in (*totals, *known))]

@@ -7,6 +7,7 @@ written once; others have a branch for each section that differs, with the helpe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -139,10 +140,14 @@ def _branches(plan: KernelPlan, leaf: Leaf, texts: Sequence[Text], helpers: Sequ
     """
     # What stands in front of a leaf may be more than names, such as registers that others read.
     shared = len({text.declarations for text in texts}) == 1
-    above = texts[0].declarations if shared else ()
-    texts = [replace(text, declarations=()) for text in texts] if shared else texts
-    if not all(line.startswith("const ") for text in texts for line in text.declarations):
-        raise VerifyError(f"{leaf.statement}: sections declare other registers", where="emit")
+    every = dict.fromkeys(line for text in texts for line in text.declarations)
+    above = texts[0].declarations if shared else tuple(filter(_is_register, every))
+    if not shared:
+        _require_apart(leaf, above)
+    texts = [
+        replace(text, declarations=tuple(d for d in text.declarations if d not in above))
+        for text in texts
+    ]
     whose: dict[tuple[str, ...], list[int]] = {}
     for number, text in enumerate(texts):
         whose.setdefault(_branch(plan, number, text, helpers), []).append(number)
@@ -153,6 +158,18 @@ def _branches(plan: KernelPlan, leaf: Leaf, texts: Sequence[Text], helpers: Sequ
         lines += [f"{'} else ' if at else ''}{head}", *branch]
     body = "\n".join(line if line.startswith("#") else INDENT + line for line in [*lines, "}"])
     return Text(body, "; or ".join(filter(None, comments)), above)
+
+
+def _is_register(line: str) -> bool:
+    """Whether a declaration is of registers, which leaves of one section alone read."""
+    return not line.startswith("const ")
+
+
+def _require_apart(leaf: Leaf, lines: Sequence[str]) -> None:
+    """Refuse registers of several sections under one name."""
+    names = [name for line in lines for name in re.findall(r"(\w+)(?:\[\w+\])*[,;]", line)]
+    if len(set(names)) < len(names):
+        raise VerifyError(f"{leaf.statement}: sections declare other registers", where="emit")
 
 
 def _branch(plan: KernelPlan, number: int, text: Text, helpers: Sequence[Leaf]) -> tuple[str, ...]:

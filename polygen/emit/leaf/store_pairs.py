@@ -7,6 +7,7 @@ from typing import Any
 from polygen.emit.fold_terms import gathered, kept, together
 from polygen.emit.leaf.elements import (
     arguments,
+    does_nothing,
     folded,
     inside,
     only_words,
@@ -35,6 +36,8 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
 
 @leaf("store_pairs", "threads", Epilogue, ("m",))
 def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
+    if does_nothing(e):
+        return Text("", f"{one.statement}[m]: no terms of rows")
     record = pairs_record(plan, e, _pairs(plan, e))
     does = "terms of rows" if e.suffix else "straight"
     comment = f"{one.statement}[m]: {does} from the fragments, two adjacent results at a time"

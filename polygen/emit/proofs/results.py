@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from polygen.emit.c_text import read
-from polygen.emit.leaf.elements import outcomes
+from polygen.emit.leaf.elements import does_nothing, outcomes
 from polygen.emit.leaf.table import proof
 from polygen.emit.proofs.blocks import blocks
 from polygen.emit.text_functions import run
@@ -23,6 +23,8 @@ from polygen.lower.scan_work import RowStore
 
 @proof("edge", "threads", Epilogue)
 def _(plan: KernelPlan, leaf: Leaf, e: Epilogue, texts: tuple[str, ...]) -> None:
+    if does_nothing(e):
+        return _require_nothing(texts[0])
     block = blocks(plan, leaf.place, e)
     # One element of each thread, of those that others have not.
     every, own = block.places(0, 0), np.arange(block.threads)
@@ -45,7 +47,15 @@ def _(plan: KernelPlan, leaf: Leaf, e: Epilogue, texts: tuple[str, ...]) -> None
 
 @proof("store_pairs", "threads", Epilogue)
 def _(plan: KernelPlan, leaf: Leaf, e: Epilogue, texts: tuple[str, ...]) -> None:
+    if does_nothing(e):
+        return _require_nothing(texts[0])
     _pairs(plan, leaf, e, texts[0], {})
+
+
+def _require_nothing(text: str) -> None:
+    """A section does nothing in a pass in which it folds nothing."""
+    if text.strip():
+        raise VerifyError(f"{text.strip()} is run, where nothing is folded")
 
 
 @proof("store_rows_of_states", "threads", RowStore)

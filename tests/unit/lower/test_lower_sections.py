@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 from plan_changes import with_program
 
 import polygen as pg
 from polygen.decide import candidates
+from polygen.emit.leaf.elements import does_nothing
+from polygen.emit.leaf.table import kind_of, prove
 from polygen.errors import VerifyError
 from polygen.lower.launch import Extents
-from polygen.lower.sections import join
+from polygen.lower.sections import alone, join
+from polygen.lower.verify import verify
+from polygen.lower.verify_follow import check_following
 from polygen.lower.work import Locate, Move
 from polygen.schedule.problem import Fitted
 from polygen.tune.cost.counts import counts
@@ -89,3 +95,87 @@ def test_leaves_ask_whose_tile_it_is_only_where_sections_differ():
     fill = text.partition("auto fill = ")[2].partition("};")[0]
     assert "section" not in multiply
     assert "section == 0" in fill
+
+
+@cache
+def folded():
+    """Rows in tiles of one section, sums that leave of another, and a third without folds."""
+
+    def projections(x, q, k, v):
+        a, b = x @ q.T, x @ k.T
+        return a - np.max(a, axis=1, keepdims=True), b, np.max(b, axis=0), x @ v.T
+
+    signature = ("bf16[M,K]", "bf16[64,K]", "bf16[48,K]", "bf16[112,K]")
+    sizes = {"M": 2048, "K": 4096}
+    return pg.fuse(projections).compile(*signature, arch="sm_90a", sizes=sizes)
+
+
+def test_all_sections_go_through_the_passes_of_one_and_make_the_parts_of_another():
+    plan = folded().passes.plan
+    assert [len(one.epilogue.before) for one in plan.sections] == [1, 1, 1]
+    assert [one.folds_rows for one in plan.sections] == [True, False, False]
+    assert [bool(one.epilogue.folds) for one in plan.sections] == [False, True, False]
+    assert [one.following is None for one in alone(plan)] == [True, False, True]
+    statements = {leaf.statement for one in plan.sections for leaf in one.leaves}
+    assert {"unfold_r0", "terms_r0", "meet_r0", "unfold", "fold"} <= statements
+    for one in plan.sections:
+        assert statements == {leaf.statement for leaf in one.leaves}
+    said = "\n".join(map(str, plan.proofs))
+    assert "lanes that use a row's result have every term of it" in said
+    assert "every term is in one part, and parts are written once" in said
+
+
+def checked(plan):
+    """Every section is checked with its part of what follows."""
+    for one in alone(plan):
+        check_following(one)
+        verify(one)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda after: replace(after, groups=()),
+        lambda after: replace(after, groups=after.groups * 2),
+        lambda after: replace(after, parts=()),
+        lambda after: replace(after, parts=after.parts * 2),
+        lambda after: replace(after, threads=2 * after.threads),
+        lambda after: None,
+    ],
+)
+def test_what_follows_is_that_of_the_sections(change):
+    plan = folded().passes.plan
+    after = change(plan.following)
+    with pytest.raises(VerifyError):
+        checked(replace(plan, following=after))
+    checked(plan)
+    every = tuple(replace(one, following=after) for one in plan.sections)
+    with pytest.raises(VerifyError):
+        checked(replace(plan, following=after, sections=every))
+
+
+def test_a_pass_in_which_a_section_folds_nothing_has_no_text():
+    plan = folded().passes.plan
+    first, _, last = plan.sections
+    for statement in ("terms_r0", "finish_element_r0"):
+        leaf = last.leaf(statement)
+        assert does_nothing(leaf.work) and not does_nothing(first.leaf(statement).work)
+        prove(last, leaf, (kind_of(leaf).text(last, leaf).code,))
+        with pytest.raises(VerifyError, match="where nothing is folded"):
+            prove(last, leaf, ("  row_v1[0][0] = 0.0f;",))
+    assert "not proved" not in folded().source
+
+
+def test_registers_of_sections_stand_in_front_of_their_branches():
+    text = folded().source
+    before, _, branches = text.partition("auto unfold_r0 = ")
+    assert re.search(r"float \w+\[1\]\[2\]\[\d\];\s*$", before)
+    assert "section == 0" in branches.partition("};")[0]
+
+
+def test_what_is_saved_has_the_launch_that_follows(tmp_path):
+    kernel = folded()
+    kernel.save(tmp_path)
+    loaded = pg.Kernel.load(next(tmp_path.glob("*.json")))
+    assert loaded.source == kernel.source
+    assert loaded.workspace({"M": 20, "K": 40}) == kernel.workspace({"M": 20, "K": 40}) > 0
