@@ -121,13 +121,14 @@ def gained(row: dict[str, Any], record: dict[str, Any]) -> str:
         row: of a record of docs/measure_gallery.py.
         record: with the card, and its roofs.
     """
-    own, point, roofs = row["us"]["polygen"], row["roofline"], record["roofs"]
+    own, point, roofs = row["us"]["polygen"], row["roofline"], row.get("roofs", record["roofs"])
     named = {peer: title for peer, title in PEERS.items() if peer in row["us"]}
     others = ", ".join(f"{title} {row['us'][peer] / own:.2f}" for peer, title in named.items())
     sizes = ", ".join(f"{dim} = {extent}" for dim, extent in row["sizes"].items())
     bound = point["operations_per_byte"] * roofs["gbytes"] * 1e-3 < roofs["tflops"]
     return (
-        f"- **Measured** on {record['gpu']}, {sizes}: {own:.1f} us, and {others} times as long.\n"
+        f"- **Measured** on {row.get('gpu', record['gpu'])}, {sizes}: {own:.1f} us, "
+        f"and {others} times as long.\n"
         f"- **Roofline**: {point['operations_per_byte']:.0f} operations per byte, "
         f"{point['tflops']:.0f} TFLOP/s, {point['of_roof']:.0%} of what "
         f"{'memory' if bound else 'products'} allow{'s' if bound else ''} there "

@@ -11,7 +11,8 @@ eagerly, and the same by Inductor. Roofs are measured in the same process: produ
 8192x8192x8192 in bfloat16 by cuBLAS, and a copy of 1 GiB, read and written. A kernel's point is
 the operations of its products per byte of its operands and results, and how many of them it does
 in a second. Results are compared with the same code in float64, or float32 where that takes too
-much memory. A record that is there keeps the rows that are not measured again.
+much memory. A record that is there keeps the rows that are not measured again; rows of
+another card than the record's name it, with its roofs.
 """
 
 from __future__ import annotations
@@ -377,14 +378,17 @@ def main() -> None:
         for name in wanted:
             print(f"{name}: {dry(name)}", flush=True)
         return
-    began, record = time.monotonic(), _record(words.out)
-    record["roofs"] = ceilings()
+    began, record, roofs = time.monotonic(), _record(words.out), ceilings()
+    card = _torch().cuda.get_device_name()
+    alone = {} if card == record["gpu"] else {"gpu": card, "roofs": roofs}
+    if not alone:
+        record["roofs"] = roofs
     for name in wanted:
         if time.monotonic() - began > words.seconds:
             print(f"no time for: {name}")
             continue
         try:
-            row = measured(name, words.rounds, record["roofs"], not words.no_inductor)
+            row = measured(name, words.rounds, roofs, not words.no_inductor) | alone
         except Exception as error:
             row = {"failed": f"{type(error).__name__}: {error}"[:500]}
         record["rows"][name] = row
