@@ -21,11 +21,13 @@ from polygen.frontend.program import (
     Tensor,
 )  # fmt: skip
 from polygen.poly.chain_match import ChainMatch, match_chain
+from polygen.poly.realign import make_operands, program_behind
 from polygen.poly.supported import require_rows_known
 from polygen.rewrite.chain import chain, products_in_chain
 from polygen.rewrite.layers import stages
 from polygen.rewrite.read_by_index import operands_by_index
 from polygen.rewrite.rest import with_rest
+from polygen.rewrite.rows_first import rows_first
 
 _MOST_CHAINS = 64
 
@@ -89,13 +91,36 @@ def with_numbers(program: Program, sizes: Mapping[str, int]) -> Program:
 
 
 @functools.lru_cache(maxsize=_MOST_CHAINS)
+def as_made(program: Program) -> Program:
+    """A chain with its operands as the launch before its kernel makes them, where they are
+    computed: pointwise ones (`polygen.poly.prologue`), and those with folds over their own rows,
+    which `Program.first` names.
+
+    Raises:
+        UnsupportedProgram: no launch makes them.
+    """
+    return program if program.first else rows_first(program) or program
+
+
+def behind_making(program: Program) -> Program:
+    """The chain that runs behind the launch that makes its operands; itself where none is made."""
+    program = as_made(program)
+    return program_behind(program, make_operands(program))
+
+
 def matched(program: Program) -> ChainMatch:
-    """A chain in the kernel's dims.
+    """A chain in the kernel's dims, behind the launch that makes its operands.
 
     Raises:
         UnsupportedProgram: no loop over keys runs it; with the dependence. Or rows are read by
             index.
     """
+    return _matched(behind_making(program))
+
+
+@functools.lru_cache(maxsize=_MOST_CHAINS)
+def _matched(program: Program) -> ChainMatch:
+    """The same of a chain whose operands are arguments."""
     program = operands_by_index(program)
     require_rows_known(program)
     found = chain(program)

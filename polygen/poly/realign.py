@@ -23,10 +23,11 @@ from polygen.errors import ScheduleError
 from polygen.frontend.alignment import realigned
 from polygen.frontend.program import Program, Tensor
 from polygen.hardware.swizzle import chunk_bytes
+from polygen.poly.elements import Along
 from polygen.poly.fills import by_threads
 from polygen.poly.match import Match
 from polygen.poly.operand import Operand
-from polygen.poly.prologue import operand_of, prologues, without_prologues
+from polygen.poly.prologue import operand_of, prologue, prologues, without_prologues
 from polygen.poly.row_operands import row_operands, without_first
 from polygen.poly.turned import turned_operands
 from polygen.schedule.model import Schedule
@@ -158,6 +159,37 @@ def _made(program: Program, sections: Sequence[Match]) -> Iterator[Tensor]:
         order = (*(axis for axis in tensor.order if axis != last), last)
         yield replace(tensor, order=order, alignment=chunk_bytes())
     yield from (one.tensor for one in row_operands(program).values())
+
+
+def make_operands(program: Program, warps: int = WARPS) -> Realign | None:
+    """The launch that makes the computed operands of a chain; None where all are arguments.
+
+    Args:
+        program: a chain; `first` names its operands with folds over their own rows.
+        warps: of a block, if all of them have such folds.
+    """
+    by_rows = row_operands(program)
+    in_chunks = tuple(_in_chunks(program, value) for value in prologues(program))
+    made = (*in_chunks, *(one.tensor for one in by_rows.values()))
+    if not made:
+        return None
+    warps = WARPS if in_chunks else warps
+    return Realign(f"pg_{program.name}_realign", (), made, tuple(by_rows), warps)
+
+
+def _in_chunks(program: Program, value: str) -> Tensor:
+    """The array that a computed operand becomes: it lies as the largest array that it is made of,
+    so that neighbours are read together.
+    """
+    statements = prologues(program)[value]
+    tensor = operand_of(program, statements[-1])
+    axes = tuple(Along(f"z{axis}") for axis in tensor.order)
+    reads = prologue(program.tensors, statements, axes, tensor.dtype).reads
+    most = max(reads, key=lambda one: len({along.dim for along in one.index}), default=None)
+    inner = most.index[most.tensor.order[-1]].dim if most is not None and most.index else ""
+    last = next((axis for axis, one in enumerate(axes) if one.dim == inner), tensor.order[-1])
+    order = (*(axis for axis in tensor.order if axis != last), last)
+    return replace(tensor, order=order, alignment=chunk_bytes())
 
 
 def program_behind(program: Program, copy: Realign | None) -> Program:
