@@ -21,15 +21,22 @@ from polygen.frontend.program import (
     Tensor,
 )  # fmt: skip
 from polygen.poly.chain_match import ChainMatch, match_chain
-from polygen.poly.realign import make_operands, program_behind
+from polygen.poly.realign import make_operands, program_behind, with_digits_by_rows
 from polygen.poly.supported import require_rows_known
 from polygen.rewrite.chain import chain, products_in_chain
+from polygen.rewrite.joined_sums import joined_sums
 from polygen.rewrite.layers import stages
+from polygen.rewrite.one_axis import over_one_axis
 from polygen.rewrite.read_by_index import operands_by_index
 from polygen.rewrite.rest import with_rest
 from polygen.rewrite.rows_first import rows_first
 
 _MOST_CHAINS = 64
+
+
+def one_product(program: Program) -> Program:
+    """The chain with its sums over several axes, or over parts of one, as one product each."""
+    return joined_sums(over_one_axis(program))
 
 
 def is_chain(program: Program) -> bool:
@@ -38,11 +45,13 @@ def is_chain(program: Program) -> bool:
     Raises:
         UnsupportedProgram: it nearly is.
     """
+    program = one_product(program)
     return products_in_chain(program) is not None and with_rest(program).rest is None
 
 
 def whole_dims(program: Program) -> tuple[str, ...]:
     """The sizes that a chain's kernel has to know as numbers: its tile holds the whole of them."""
+    program = one_product(program)
     found = products_in_chain(program)
     if found is None:
         return ()
@@ -99,7 +108,10 @@ def as_made(program: Program) -> Program:
     Raises:
         UnsupportedProgram: no launch makes them.
     """
-    return program if program.first else rows_first(program) or program
+    if program.first:
+        return program
+    program = operands_by_index(one_product(program))
+    return with_digits_by_rows(rows_first(program) or program)
 
 
 def behind_making(program: Program) -> Program:
@@ -121,7 +133,6 @@ def matched(program: Program) -> ChainMatch:
 @functools.lru_cache(maxsize=_MOST_CHAINS)
 def _matched(program: Program) -> ChainMatch:
     """The same of a chain whose operands are arguments."""
-    program = operands_by_index(program)
     require_rows_known(program)
     found = chain(program)
     assert found is not None
