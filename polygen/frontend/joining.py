@@ -204,7 +204,8 @@ def _chosen(trace: Trace, node: JoinNode) -> Node | None:
     its place modulo the part's extent. None: it has products in it, which run where parts are, or a
     part begins elsewhere than at a multiple of its extent.
     """
-    if any(isinstance(one, ProductNode) for one in walk(node, products=False)):
+    behind = (one for part_of in node.parts for one in walk(part_of, products=False))
+    if any(isinstance(one, ProductNode | JoinNode) for one in behind):
         return None
     if any(start % (end - start) for _, start, end in _ranges(node)):
         return None

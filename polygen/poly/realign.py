@@ -32,7 +32,7 @@ from polygen.poly.row_operands import row_operands, without_first
 from polygen.poly.turned import turned_operands
 from polygen.rewrite.rows_first import row_operand
 from polygen.schedule.model import Schedule
-from polygen.schedule.realign import WARPS, Realign
+from polygen.schedule.realign import WARPS, Realign, lanes
 
 
 def helped(operand: Operand) -> bool:
@@ -174,8 +174,17 @@ def make_operands(program: Program, warps: int = WARPS) -> Realign | None:
     made = (*in_chunks, *(one.tensor for one in by_rows.values()))
     if not made:
         return None
-    warps = WARPS if in_chunks else warps
+    few = max((_row_warps(one.tensor) for one in by_rows.values()), default=WARPS)
+    warps = WARPS if in_chunks else min(warps, few)
     return Realign(f"pg_{program.name}_realign", (), made, tuple(by_rows), warps)
+
+
+def _row_warps(tensor: Tensor) -> int:
+    """Warps that a row of a matrix of the workspace has a chunk for, for each of their lanes."""
+    length = tensor.dims[tensor.order[-1]]
+    if not isinstance(length, int):
+        return WARPS
+    return max(1, length * tensor.dtype.bytes // (lanes() * chunk_bytes()))
 
 
 def with_digits_by_rows(program: Program) -> Program:
