@@ -60,7 +60,8 @@ def joined_sums(program: Program) -> Program:
     if not multiplies_sums(program) or program.rest is not None:
         return program
     while True:
-        found = next((one for one in map(_Joining(program).sum_of, program.pointwise) if one), None)
+        sums = map(_Joining(program).sum_of, reversed(program.pointwise))  # the longest ones first
+        found = next((one for one in sums if one is not None), None)
         if found is None:
             return program
         program = found

@@ -86,8 +86,11 @@ class _Merging:
         self, access: Access, names: tuple[str, ...], digits: Digits, sizes: Mapping[str, Dim]
     ) -> Access | None:
         """What the product over one axis reads."""
+        whole = access_at(access, names, digits, sizes)
         if access.name in self.program.tensors:
-            return access_at(access, names, digits, sizes)
+            return whole
         if self.sums & self.values.behind(access.name):
             return None
+        if whole is not None and names[0] in whole.index:  # a value that has the one axis
+            return whole
         return self.digits.read(access, names, digits)
