@@ -254,6 +254,8 @@ def test_what_is_shown_and_saved(tmp_path: Any) -> None:
     kernel = made("halves")
     plan = kernel.show("plan")
     assert "before it:" in plan and "pg_made_realign makes" in plan
+    assert "a row by a block: its elements" in plan
+    assert "w10, w21: made by a launch that goes before" in kernel.show("rewrite")
     kernel.save(tmp_path)
     again = Kernel.load(tmp_path / "pg_made.json")
     done = again.emulation(*operands("halves"))
