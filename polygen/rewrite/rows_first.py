@@ -120,7 +120,7 @@ def row_operand(program: Program, value: str) -> RowOperand:
     sizes = dict(last.domain)
     dims = tuple(sizes.get(str(one), 1) for one in index)
     summed = _summed(program, value, dims)
-    along = None if chained else summed
+    along = None if chained else next(iter(summed))
     axes: dict[str, tuple[int | None, ...]] = {value: tuple(range(len(dims)))}
     found = []
     for one in reversed(program.statements):
@@ -136,7 +136,7 @@ def row_operand(program: Program, value: str) -> RowOperand:
                 _read(program, one, access, at, axes)
             else:
                 _require_plain(program, one, access)
-    along = summed if along is None else along
+    along = max(summed) if along is None else along  # without folds either one does
     return RowOperand(value, last.dtype, dims, along, tuple(reversed(found)))
 
 
@@ -148,8 +148,8 @@ def _folded(program: Program, fold: Fold, places: Sequence[int | None], dims: Se
     return found.pop()
 
 
-def _summed(program: Program, value: str, dims: Sequence[Dim]) -> int:
-    """The axis of an operand that products sum over."""
+def _summed(program: Program, value: str, dims: Sequence[Dim]) -> set[int]:
+    """The axes of an operand that products sum over: two of keys that are values, else one."""
     found = set()
     for product in program.contractions:
         for access in product.reads:
@@ -163,9 +163,9 @@ def _summed(program: Program, value: str, dims: Sequence[Dim]) -> int:
             if not plain or len(places) != 1 or len(product.summed) != 1:
                 raise _refusal(program, product, f"{access}, read at other points than its own,")
             found.update(places)
-    if len(found) != 1:
+    if len(found) != 1 and not multiplies_sums(program):
         raise _refusal(program, program.contractions[0], f"{value}, summed along several axes,")
-    return found.pop()
+    return found
 
 
 def _along(

@@ -125,6 +125,13 @@ CASES: dict[str, tuple[Any, tuple[str, ...], str, Schedule | str, int, int]] = {
     "values with folds": (
         lambda q, k, v: pg.relu(q @ k.mT) @ largest(v), HEADS, "sm_90a", "auto", 1, 1,
     ),
+    "keys that are values": (
+        lambda q, k: pg.relu(q @ (h := largest(k)).mT) @ h, HEADS[:2], "sm_80", "auto", 1, 1,
+    ),
+    "a turned residual": (
+        lambda x, u, d, c, s: pg.relu((h := neighbours(x, c, s).astype("bf16")) @ u) @ d + h,
+        (*MLP, "bf16[M,32]", "bf16[M,32]"), "sm_80", "auto", 1, 1,
+    ),
     "heads in groups": (
         in_groups, ("bf16[B,H,G,S,64]", *HEADS[1:], "bf16[64]"), "sm_80", "auto", 3, 1,
     ),
