@@ -8,8 +8,8 @@ embedding turns neighbours. The rows of a chain's first product are summed over 
 (`polygen.rewrite.chain`).
 
 1. All extents are numbers, so that places on the one axis are digits of several.
-2. Operands are arrays, or made of no product's sums by statements that map at their own points,
-   which run over the one axis then (`polygen.rewrite.at_digits`).
+2. Operands are arrays or values that go on along the one axis, or made of no product's sums by
+   statements that map at their own points, which run over it then (`polygen.rewrite.at_digits`).
 """
 
 from __future__ import annotations
@@ -87,10 +87,10 @@ class _Merging:
     ) -> Access | None:
         """What the product over one axis reads."""
         whole = access_at(access, names, digits, sizes)
+        if whole is not None and names[0] not in whole.index:  # it does not go on along the axis
+            whole = None
         if access.name in self.program.tensors:
             return whole
         if self.sums & self.values.behind(access.name):
             return None
-        if whole is not None and names[0] in whole.index:  # a value that has the one axis
-            return whole
-        return self.digits.read(access, names, digits)
+        return whole or self.digits.read(access, names, digits)
