@@ -21,13 +21,22 @@ from polygen.frontend.program import (
     Tensor,
 )  # fmt: skip
 from polygen.poly.chain_match import ChainMatch, match_chain
+from polygen.poly.realign import make_operands, program_behind, with_digits_by_rows
 from polygen.poly.supported import require_rows_known
 from polygen.rewrite.chain import chain, products_in_chain
+from polygen.rewrite.joined_sums import joined_sums
 from polygen.rewrite.layers import stages
+from polygen.rewrite.one_axis import over_one_axis
 from polygen.rewrite.read_by_index import operands_by_index
 from polygen.rewrite.rest import with_rest
+from polygen.rewrite.rows_first import rows_first
 
 _MOST_CHAINS = 64
+
+
+def one_product(program: Program) -> Program:
+    """The chain with its sums over several axes, or over parts of one, as one product each."""
+    return joined_sums(over_one_axis(program))
 
 
 def is_chain(program: Program) -> bool:
@@ -36,11 +45,13 @@ def is_chain(program: Program) -> bool:
     Raises:
         UnsupportedProgram: it nearly is.
     """
+    program = one_product(program)
     return products_in_chain(program) is not None and with_rest(program).rest is None
 
 
 def whole_dims(program: Program) -> tuple[str, ...]:
     """The sizes that a chain's kernel has to know as numbers: its tile holds the whole of them."""
+    program = one_product(program)
     found = products_in_chain(program)
     if found is None:
         return ()
@@ -89,14 +100,39 @@ def with_numbers(program: Program, sizes: Mapping[str, int]) -> Program:
 
 
 @functools.lru_cache(maxsize=_MOST_CHAINS)
+def as_made(program: Program) -> Program:
+    """A chain with its operands as the launch before its kernel makes them, where they are
+    computed: pointwise ones (`polygen.poly.prologue`), and those with folds over their own rows,
+    which `Program.first` names.
+
+    Raises:
+        UnsupportedProgram: no launch makes them.
+    """
+    if program.first:
+        return program
+    program = operands_by_index(one_product(program))
+    return with_digits_by_rows(rows_first(program) or program)
+
+
+def behind_making(program: Program) -> Program:
+    """The chain that runs behind the launch that makes its operands; itself where none is made."""
+    program = as_made(program)
+    return program_behind(program, make_operands(program))
+
+
 def matched(program: Program) -> ChainMatch:
-    """A chain in the kernel's dims.
+    """A chain in the kernel's dims, behind the launch that makes its operands.
 
     Raises:
         UnsupportedProgram: no loop over keys runs it; with the dependence. Or rows are read by
             index.
     """
-    program = operands_by_index(program)
+    return _matched(behind_making(program))
+
+
+@functools.lru_cache(maxsize=_MOST_CHAINS)
+def _matched(program: Program) -> ChainMatch:
+    """The same of a chain whose operands are arguments."""
     require_rows_known(program)
     found = chain(program)
     assert found is not None

@@ -7,6 +7,7 @@ a bound. `polygen.small_problem` says on which sizes and data.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -112,24 +113,37 @@ def is_exact(program: Program) -> bool:
     return exact and not _lost_in_layers(program)
 
 
-def operands_off(program: Program) -> float:
-    """How far computed operands may be off, in shares of themselves; 0: they are exact, or of 16
-    bits and not between products of a chain, so that the program says how they are rounded.
+def operands_off(program: Program) -> dict[str, float]:
+    """How far computed operands may be off, in shares of themselves, by the product's sum: none
+    that are exact, or of 16 bits and not of a chain, so that the program says how they are rounded.
 
     What a sum is off by then goes with the magnitudes of its terms, which may cancel.
     """
     if is_exact(program) or program.rest is not None:
-        return 0.0
-    kinds, layers = set(), _lost_in_layers(program)
+        return {}
+    layers, found = _lost_in_layers(program), dict[str, float]()
     computed = _made_of_sums(program) if is_chain(program) else prologues(program).values()
-    for own in computed:
-        functions = {one.function for one in own}
-        if functions - _EXACT or layers:
-            kinds.add(F32 if _PART in functions else multiplied(program, own[-1]))
     off = {TF32: _TF32_OFF, F32: _F32_OFF, F64: _F64_OFF}
     if is_chain(program):  # rounded under another factor: before what is a row's own divides it
         off |= {kind: 2.0**-kind.mantissa for kind in (F16, BF16)}
-    return max((off.get(kind, 0.0) for kind in kinds), default=0.0)
+    for own in computed:
+        functions, value = {one.function for one in own}, own[-1].write.name
+        if not (functions - _EXACT or layers):
+            continue
+        share = off.get(F32 if _PART in functions else multiplied(program, own[-1]), 0.0)
+        for product in program.contractions:
+            if share and value in {access.name for access in product.reads}:
+                found[product.write.name] = max(share, found.get(product.write.name, 0.0))
+    return found
+
+
+def _moved(off: Mapping[str, float]) -> list[dict[str, float]]:
+    """Sums that are moved, each alone and all at once, up and down: operands of different products
+    are off independently of each other.
+    """
+    every = [{name: share} for name, share in off.items()]
+    every += [dict(off)] if len(off) > 1 else []
+    return [{name: sign * one[name] for name in one} for one in every for sign in (1, -1)]
 
 
 def _made_of_sums(program: Program) -> list[tuple[Pointwise, ...]]:
@@ -194,7 +208,11 @@ def check_kernel(kernel: Checked, sizes: dict[str, int], workers: int = 1) -> Ch
             "the sizes are outside the alignment class of this kernel; ran its variant for "
             f"arrays aligned to {classes} bytes"
         )
-    return check(passes.plan, passes.source, ptx, chosen, notes=tuple(notes), workers=workers)
+    written = passes.program if is_chain(passes.program) else None
+    return check(
+        passes.plan, passes.source, ptx, chosen, notes=tuple(notes), workers=workers,
+        written=written,
+    )  # fmt: skip
 
 
 def check(
@@ -205,6 +223,7 @@ def check(
     seed: int = 0,
     notes: tuple[str, ...] = (),
     workers: int = 1,
+    written: Program | None = None,
 ) -> CheckReport:
     """Run the PTX on integer data and compare it with the program's meaning.
 
@@ -216,15 +235,16 @@ def check(
         seed: of the data.
         notes: for the report.
         workers: processes at most that run the blocks.
+        written: the program whose meaning that is; None: what the plan is of.
     """
-    program = plan.whole
+    program = written or plan.whole
     chosen = {**trial_sizes(plan), **(sizes or {})}
     operands = trial_operands(program, chosen, seed, plan)
     arrays = {t.name: value for t, value in zip(program.operands, operands, strict=True)}
     wanted = evaluate(program, arrays, chosen)
     others = [evaluate(program, arrays, chosen, single=True)]
-    if off := operands_off(program):
-        others += [evaluate(program, arrays, chosen, moved=moved) for moved in (off, -off)]
+    for moved in _moved(operands_off(program)):
+        others.append(evaluate(program, arrays, chosen, moved=moved))
     done = emulate(program, few_blocks(source), ptx, operands, profile=True, workers=workers)
     results = done.results if isinstance(done.results, tuple) else (done.results,)
     findings = list(done.report.findings)

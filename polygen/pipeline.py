@@ -9,7 +9,7 @@ from pathlib import Path
 
 from polygen.analysis import ISL_LOCK, Analysed, analysed, prospect, sections_analysed
 from polygen.brief import Brief
-from polygen.chained import is_chain
+from polygen.chained import as_made, is_chain
 from polygen.decide import decide
 from polygen.decision import multiplied, placed
 from polygen.emit.cuda import emit
@@ -39,7 +39,7 @@ from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.joined import prove_joined
 from polygen.poly.mapping import ScheduleTree, map_program
 from polygen.poly.prologue_proofs import prove_prologues
-from polygen.poly.realign import program_behind, realign, realign_all
+from polygen.poly.realign import make_operands, program_behind, realign, realign_all
 from polygen.poly.results import copies_in_background, copies_staged, panels, row_vectors
 from polygen.poly.scop import Scop, scop
 from polygen.poly.sections import alike, require_alike, sections
@@ -279,8 +279,11 @@ def _chain(
 ) -> Passes:
     """All passes of a chain of products."""
     decided = decide_chain(program, device, schedule, skip, sizes)
-    model, tree, plan = map_and_lower(program, device, decided, synchronised)
-    plan = follow(verify(plan), synchronised)
+    whole = as_made(program)
+    copy = make_operands(whole, decided.schedule.epilogue.row_warps)
+    behind = program_behind(whole, copy)
+    model, tree, plan = map_and_lower(behind, device, decided, synchronised)
+    plan = precede(follow(verify(plan), synchronised), copy, synchronised, whole)
     tree = _with_others(tree, plan)
     return Passes(program, model, tree, plan, _emitted(plan, command), decided.origin, command)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polygen.analysis import in_tiles
-from polygen.chained import is_chain, matched
+from polygen.chained import as_made, is_chain, matched
 from polygen.decide import candidates
 from polygen.frontend.program import Program
 from polygen.hardware.cost_parameters import cost_parameters
@@ -19,6 +19,7 @@ from polygen.poly.elements import Compute
 from polygen.poly.half_planes import said
 from polygen.poly.operand import Operand
 from polygen.poly.prologue import Prologue
+from polygen.poly.realign import make_operands
 from polygen.poly.tile_domain import all_tiles_because
 from polygen.problems import whole_problem
 from polygen.rewrite.even_sections import even_sections
@@ -45,8 +46,14 @@ def show_rewrite(program: Program) -> str:
             said = "columns are in parts, so that all sections have as many products"
             return f"{program}\n\n# {said}\n{normed}"
         return f"{program}\n\n# {ASSUMED}\n{normed}"
-    found = matched(program)
-    return f"{program}\n\n{found.chain}\n\n{found.scores}\n{found.values}"
+    found, whole = matched(program), as_made(program)
+    parts = [f"{program}"]
+    if whole.statements != program.statements:
+        parts.append(f"{whole}")
+    if (copy := make_operands(whole)) is not None:
+        made = ", ".join(one.name for one in copy.made)
+        parts.append(f"# {made}: made by a launch that goes before the kernel")
+    return "\n\n".join([*parts, f"{found.chain}", f"{found.scores}\n{found.values}"])
 
 
 def show_cost(program: Program, plan: KernelPlan, sizes: dict[str, int], origin: str) -> str:
@@ -217,11 +224,12 @@ def _computed(plan: KernelPlan) -> list[str]:
 
 
 def _made_by_rows(of: MakeRowsPlan) -> list[str]:
-    """An operand with folds over its rows."""
+    """An operand that is made row by row, of folds over its rows or of digits of them."""
     folded = ", ".join(f"{fold.write.name} ({fold.function})" for fold in of.made.rows.folds)
+    how = f"{folded} in {of.made.passes} pass(es) over the row, then its elements"
     return [
         f"{of.tensor.name}, {of.tensor.dtype}, made by the launch that goes before, a row by a "
-        f"block: {folded} in {of.made.passes} pass(es) over the row, then its elements",
+        f"block: {how if folded else 'its elements'}",
         *(f"  {one}" for one in (*of.made.rows.statements, *of.made.after)),
     ]
 

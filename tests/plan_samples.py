@@ -84,6 +84,17 @@ def normed(x, w, r, g):
     return v / np.sqrt(np.mean(v * v, axis=1, keepdims=True)) * g
 
 
+def turned_heads(q, k, v, g, c, s):
+    """Norms of heads, of which neighbouring halves are turned; values in chunks."""
+
+    def turned(x):
+        x = pg.rms_norm(x, g)
+        a, b = x[..., :32], x[..., 32:]
+        return np.concatenate([a * c - b * s, b * c + a * s], axis=-1)
+
+    return pg.softmax(turned(q) @ turned(k).mT) @ (v * g)
+
+
 def _first() -> Schedule:
     """Operands are made by a launch before the kernel."""
     found = roles("one", 64, 64)
@@ -121,6 +132,11 @@ _SAMPLES: dict[str, tuple[Callable[..., Any], tuple[str, ...], dict[str, Any]]] 
     "chain in pairs": (causal, HEADS, {"schedule": _in_pairs()}),
     "chain by warps": (causal, HEADS, {"arch": "sm_80"}),
     "tf32 chain": (causal, tuple(one.replace("bf16", "tf32") for one in HEADS), {"arch": "sm_80"}),
+    "chain of what is made": (
+        turned_heads,
+        (*["bf16[B,S,64]"] * 3, "f32[64]", "f32[S,32]", "f32[S,32]"),
+        {"arch": "sm_80"},
+    ),
     "layers": (layered, _LAYERS, {"arch": "sm_80"}),
     "layers in one ring": (alike, _ALIKE, {"arch": "sm_86"}),
     "chain in panels": (logged, HEADS, {"schedule": _in_panels()}),

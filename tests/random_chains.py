@@ -45,6 +45,32 @@ SCORES: tuple[Callable[[Any, Any, Any], Any], ...] = (
     lambda s, i, j: s + (j - i) * 0.01,
     lambda s, i, j: pg.where(s > 0.5, s, s * 0.5),
 )
+
+
+def _halves(x: Any) -> Any:
+    """Halves of heads turned by a right angle."""
+    half = x.shape[-1] // 2
+    return np.concatenate([-x[..., half:], x[..., :half] * 1], axis=-1)
+
+
+def _neighbours(x: Any) -> Any:
+    return np.stack([-x[..., 1::2], x[..., ::2] * 1], axis=-1).reshape(x.shape)
+
+
+def _largest(x: Any) -> Any:
+    """Elements of which some are twice as large, by a fold of their rows."""
+    return pg.where(x < x.max(axis=-1, keepdims=True), x, x * 2)
+
+
+# Operands that are computed, so that nothing is rounded.
+COMPUTED: tuple[Callable[[Any], Any], ...] = (
+    lambda x: pg.maximum(x, -1) * 0.5,
+    _largest,
+    _halves,
+    _neighbours,
+    lambda x: _halves(_largest(x)),
+    lambda x: _neighbours(_largest(x)),
+)
 SIZES = (1, 2, 15, 63, 64, 65, 100, 129, 200)
 
 
@@ -82,10 +108,12 @@ def chain_program(seed: int, arch: str = "sm_90a") -> Chain:
     order = MATRIX if name == "prefix" else rng.choice([MATRIX, LONGEST, PAIRS, PAIRS])
     shift, width = rng.choice([0, 0, 1, -20, 20, 64, 150, -150]), rng.choice([1, 30, 64, 100])
     inside, turned = rng.random() < 0.4, rng.random() < 0.5  # heads inside rows; rows last
+    made = _computed(random.Random(f"operands {seed}"))
 
     def function(q: Any, k: Any, v: Any) -> Any:
         if inside:
             q, k, v = (one.swapaxes(1, 2) for one in (q, k, v))
+        q, k, v = (one(x) for one, x in zip(made, (q, k, v), strict=True))
         s = (q @ k.mT) * 0.125
         i, j = pg.indices(s)[-2:]
         s = pg.where(mask(i, j, shift, width), scored(s, i, j), -np.inf)
@@ -120,6 +148,19 @@ def chain_program(seed: int, arch: str = "sm_90a") -> Chain:
         schedule = _by_warps(random.Random(f"warps {seed}"), arch, columns, order)
     signature = tuple(f"{kind}[{','.join(one)}]" for one in dims)
     return Chain(function, signature, schedule, shapes, rng.randint(1, 5))
+
+
+def _computed(rng: random.Random) -> list[Callable[[Any], Any]]:
+    """How each of three operands is computed: of half of all chains none is."""
+    some = rng.random() < 0.5
+    both = rng.choice(COMPUTED)  # products of turned heads mostly have turned keys
+    first, second = rng.choice([(both, both), (both, rng.choice(COMPUTED)), (both, _as_it_is)])
+    third = rng.choice([_as_it_is, *COMPUTED[:2]])
+    return [first, second, third] if some else [_as_it_is] * 3
+
+
+def _as_it_is(x: Any) -> Any:
+    return x
 
 
 def _by_warps(rng: random.Random, arch: str, columns: int, order: str) -> Schedule:

@@ -44,6 +44,9 @@ def predicted_chain(
     assert chain is not None
     if len(program.contractions) > _PRODUCTS:
         return "layers of products: not predicted"
+    reads = (access for product in chain[:2] for access in product.reads if access != chain[2])
+    if any(access.name not in program.tensors for access in reads):
+        return "attention of operands that a launch before it makes: not predicted"
     kind = program.tensors[chain[0].lhs.name].dtype
     if kind.bytes > _MEASURED:
         return f"attention of {kind} was not measured: not predicted"

@@ -11,7 +11,14 @@ from typing import Any
 
 from polygen.emit.ctext import definition, loops
 from polygen.emit.fold_terms import function as function_of_all
-from polygen.emit.folds import counts_text, extent_text, section_of, split_of, workspace_name
+from polygen.emit.folds import (
+    counts_text,
+    extent_text,
+    monoids_made_first,
+    section_of,
+    split_of,
+    workspace_name,
+)
 from polygen.emit.leaf import render
 from polygen.emit.leaf.finish_folds import finish_lines
 from polygen.emit.leaf.merge_keys import merge_helpers, row_of_keys
@@ -41,7 +48,7 @@ def combining(plan: KernelPlan) -> tuple[list[str], list[str]]:
     made += [one.function for one in late]
     made += tally_monoids(plan)
     rows_first = [one for one in plan.copies if isinstance(one, MakeRowsPlan)]
-    made += [fold.function for one in rows_first for fold in one.made.rows.folds]
+    made += monoids_made_first(plan)
     for name in dict.fromkeys(made):
         monoid = MONOIDS[name]
         left, right = ([f"{side}{at}" for at in range(len(monoid.identity))] for side in "ab")

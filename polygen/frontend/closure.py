@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from typing import TypeVar
 
-from polygen.frontend.program import Statement
+from polygen.frontend.program import Contraction, Program, Statement
 
 _S = TypeVar("_S", bound=Statement)
 
@@ -35,3 +35,9 @@ def needed(statements: Sequence[_S], wanted: Iterable[str], given: Container[str
     own = [one for one in statements if one.write.name not in given]
     found = made_of(((s.write.name, [a.name for a in s.reads]) for s in own), wanted)
     return [one for one in own if one.write.name in found]
+
+
+def multiplies_sums(program: Program) -> bool:
+    """Whether a product reads what is made of another, as in a chain of them."""
+    read = [access.name for product in program.contractions for access in product.reads]
+    return any(isinstance(one, Contraction) for one in needed(program.statements, read))

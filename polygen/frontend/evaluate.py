@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,7 @@ def evaluate(
     sizes: Mapping[str, int] | None = None,
     round_outputs: bool = True,
     single: bool = False,
-    moved: float = 0.0,
+    moved: Mapping[str, float] = MappingProxyType({}),
 ) -> tuple[Array, ...]:
     """Interprets a Program's statements in float64.
 
@@ -83,8 +84,8 @@ def evaluate(
         single: round constants, and what each pointwise function gives, to f32 as kernels do; or
             nearly to f64, beside sums of it. How far that is from the float64 values says how much
             the program makes of a rounding.
-        moved: by which share of its terms' magnitudes each sum is moved whose operands are
-            computed: what the program makes of operands that are as far off.
+        moved: by which share of its terms' magnitudes a product's sum is moved, by its name: what
+            the program makes of operands that are as far off.
 
     Returns:
         The outputs in order, each of its dims' shape.
@@ -113,7 +114,7 @@ def _run(
     extents: Mapping[str, int],
     round_outputs: bool,
     single: bool,
-    moved: float = 0.0,
+    moved: Mapping[str, float] = MappingProxyType({}),
 ) -> dict[str, Array]:
     """All values, by name."""
     values = dict(given)
@@ -124,10 +125,11 @@ def _run(
         with np.errstate(all="ignore"):
             if isinstance(statement, Contraction):
                 values[name] = _contraction(statement, values, extents)
-                own = [access.name for access in statement.reads]
-                if moved and any(one not in program.tensors for one in own):
+                if name in moved:
+                    own = [access.name for access in statement.reads]
                     sizes = values | {one: np.abs(values[one]) for one in own}
-                    values[name] = values[name] + moved * _contraction(statement, sizes, extents)
+                    off = moved[name] * _contraction(statement, sizes, extents)
+                    values[name] = values[name] + off
                 if program.rest is not None:  # of the only product
                     made = _run(program.rest.middle, values, extents, True, single)
                     more = _run(program.rest.last, {**values, **made}, extents, False, single)
@@ -185,7 +187,7 @@ def _by_groups(
     extents: Mapping[str, int],
     round_outputs: bool,
     single: bool,
-    moved: float,
+    moved: Mapping[str, float],
 ) -> dict[str, Array]:
     """The outputs, group after group: rows that have no group stay NaN."""
     shapes = {t.name: tuple(_size(dim, extents) for dim in t.dims) for t in program.outputs}

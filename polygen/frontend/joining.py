@@ -19,11 +19,8 @@ from typing import TYPE_CHECKING
 from polygen.errors import DTypeError, ShapeError, UnsupportedProgram, without_number
 from polygen.frontend.describing import describe
 from polygen.frontend.dtypes import S8, DType
-from polygen.frontend.nodes import (
-    JoinNode,
-    Node,
-    Reach,
-)
+from polygen.frontend.forms import Digit, Form
+from polygen.frontend.nodes import JoinNode, Node, ProductNode, Reach, reach_of, walk
 from polygen.frontend.program import Dim
 from polygen.frontend.shapes import ProductAxes, shape_text
 
@@ -172,6 +169,8 @@ def reached(trace: Trace, node: JoinNode, reaches: Sequence[Reach], dims: Sequen
             axis.
     """
     own = reaches[node.axis]
+    if own.form is not None and (found := _chosen(trace, node)) is not None:
+        return trace.reach(found, reaches, dims)
     if own.rows is not None or own.form is not None or own.per > 1:
         what = "named by a vector" if own.rows is not None else "repeated"
         what = what if own.form is None else "split or merged"
@@ -198,6 +197,30 @@ def reached(trace: Trace, node: JoinNode, reaches: Sequence[Reach], dims: Sequen
             kept[own.axis] = number
         views.append(trace.reach(whole, here, kept))
     return views[0] if own.axis is None else _join(trace, views, own.axis)
+
+
+def _chosen(trace: Trace, node: JoinNode) -> Node | None:
+    """A concatenation as a value, each of whose elements is one of the parts': each is computed at
+    its place modulo the part's extent. None: it has products in it, which run where parts are, or a
+    part begins elsewhere than at a multiple of its extent.
+    """
+    behind = (one for part_of in node.parts for one in walk(part_of, products=False))
+    if any(isinstance(one, ProductNode | JoinNode) for one in behind):
+        return None
+    if any(start % (end - start) for _, start, end in _ranges(node)):
+        return None
+    at = trace.coordinates(node)[node.axis]
+    found: Node | None = None
+    for part_of, start, end in reversed(list(_ranges(node))):
+        reaches = [Reach(axis) for axis in range(len(node.dims))]
+        inside = Form((Digit(node.axis, modulo=end - start),)) if end - start > 1 else Form(())
+        reaches[node.axis] = reach_of(inside)
+        own = trace.reach(part_of, reaches, node.dims)
+        found = (
+            own if found is None else trace.apply("where", trace.apply("lt", at, end), own, found)
+        )
+    assert found is not None
+    return found if found.dtype == node.dtype else trace.cast(found, node.dtype)
 
 
 def leaves(node: Node) -> Iterator[tuple[Node, tuple[int, ...]]]:

@@ -21,11 +21,11 @@ from polygen.lower.realign_work import RowCopy, RowMake, word_shifts
 from polygen.lower.sync_work import Grids
 from polygen.lower.verify_made import check_preceding
 from polygen.poly.block_tree import BlockTree, Derive, block_tree
-from polygen.poly.elements import Along
 from polygen.poly.make_program import MADE, check_making, make_program
 from polygen.poly.operand import Operand
 from polygen.poly.prologue import prologue, prologues
 from polygen.poly.prologue_proofs import prove_prologues
+from polygen.poly.realign import in_rows
 from polygen.poly.realign_program import CHUNK, WHERE, RealignShape, check_copy, realign_program
 from polygen.poly.realign_rows import BlockShape
 from polygen.poly.row_operands import row_operands
@@ -129,13 +129,7 @@ def made_operand(tensor: Tensor, asked: Program) -> Operand:
         tensor: as which it is stored.
         asked: the program that says how it is computed.
     """
-    *outer, inner = tensor.order
-    names = {inner: "k"} | dict(zip(reversed(outer), ("m", *_batch_dims(len(outer))), strict=False))
-    index = tuple(Along(names[axis]) for axis in range(len(tensor.dims)))
-    extents = {names[axis]: dim for axis, dim in enumerate(tensor.dims)}
+    index = in_rows(tensor)
+    extents = {one.dim: dim for one, dim in zip(index, tensor.dims, strict=True)}
     made = prologue(asked.tensors, prologues(asked)[tensor.name], index, tensor.dtype)
     return Operand(tensor, "m", index, tuple(({"m": 1} | extents).items()), made)
-
-
-def _batch_dims(count: int) -> tuple[str, ...]:
-    return tuple(f"z{at}" for at in range(count))

@@ -95,7 +95,7 @@ class Fragment:
 def prologues(program: Program) -> dict[str, tuple[Pointwise, ...]]:
     """The statements that compute an operand, by its value, in their order.
 
-    Operands that a product has a part in are not among them.
+    Operands that a product has a part in are not among them, nor those that are made row by row.
 
     Raises:
         UnsupportedProgram: a statement reads a value at another point than its own, or the operand
@@ -106,7 +106,9 @@ def prologues(program: Program) -> dict[str, tuple[Pointwise, ...]]:
     turned = dict(program.turned)
     for product in program.contractions:
         for access in product.reads:
-            if access.name in found or access.name not in writers or access.name in program.tensors:
+            if access.name in (*found, *program.first, *program.tensors):
+                continue
+            if access.name not in writers:
                 continue
             behind = needed(program.statements, [access.name])
             if not all(isinstance(s, Pointwise) for s in behind):

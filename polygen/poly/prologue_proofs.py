@@ -8,6 +8,7 @@ from polygen import isl
 from polygen.errors import VerifyError
 from polygen.frontend.forms import Form
 from polygen.frontend.grouping import apart_from_groups
+from polygen.frontend.indices import named_in
 from polygen.frontend.program import (
     Access,
     Dim,
@@ -37,7 +38,7 @@ def prove_prologues(program: Program) -> tuple[Proof, ...]:
     found: dict[str, tuple[Pointwise | Fold, ...]] = dict(prologues(program))
     by_rows = row_operands(program)
     found |= {value: one.own for value, one in by_rows.items()}
-    sizes = (d for d in _extents(program) if isinstance(d, str))
+    sizes = (name for dim in _extents(program) for name in named_in(dim))
     prefix = space((*dict.fromkeys(sizes), _BEFORE))
     proofs = [
         prove_inside(statement.name, access)

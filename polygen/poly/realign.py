@@ -19,18 +19,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from polygen.errors import ScheduleError
+from polygen.errors import ScheduleError, UnsupportedProgram
 from polygen.frontend.alignment import realigned
 from polygen.frontend.program import Program, Tensor
 from polygen.hardware.swizzle import chunk_bytes
+from polygen.poly.elements import Along
 from polygen.poly.fills import by_threads
 from polygen.poly.match import Match
 from polygen.poly.operand import Operand
-from polygen.poly.prologue import operand_of, prologues, without_prologues
+from polygen.poly.prologue import operand_of, prologue, prologues, without_prologues
 from polygen.poly.row_operands import row_operands, without_first
 from polygen.poly.turned import turned_operands
+from polygen.rewrite.rows_first import row_operand
 from polygen.schedule.model import Schedule
-from polygen.schedule.realign import WARPS, Realign
+from polygen.schedule.realign import WARPS, Realign, lanes
 
 
 def helped(operand: Operand) -> bool:
@@ -158,6 +160,78 @@ def _made(program: Program, sections: Sequence[Match]) -> Iterator[Tensor]:
         order = (*(axis for axis in tensor.order if axis != last), last)
         yield replace(tensor, order=order, alignment=chunk_bytes())
     yield from (one.tensor for one in row_operands(program).values())
+
+
+def make_operands(program: Program, warps: int = WARPS) -> Realign | None:
+    """The launch that makes the computed operands of a chain; None where all are arguments.
+
+    Args:
+        program: a chain; `first` names its operands with folds over their own rows.
+        warps: of a block, if all of them have such folds.
+    """
+    by_rows = row_operands(program)
+    in_chunks = tuple(_in_chunks(program, value) for value in prologues(program))
+    made = (*in_chunks, *(one.tensor for one in by_rows.values()))
+    if not made:
+        return None
+    few = max((_row_warps(one.tensor) for one in by_rows.values()), default=WARPS)
+    warps = WARPS if in_chunks else min(warps, few)
+    return Realign(f"pg_{program.name}_realign", (), made, tuple(by_rows), warps)
+
+
+def _row_warps(tensor: Tensor) -> int:
+    """Warps that a row of a matrix of the workspace has a chunk for, for each of their lanes."""
+    length = tensor.dims[tensor.order[-1]]
+    if not isinstance(length, int):
+        return WARPS
+    return max(1, length * tensor.dtype.bytes // (lanes() * chunk_bytes()))
+
+
+def with_digits_by_rows(program: Program) -> Program:
+    """The chain with those operands made row by row, too, that are read at digits of their rows:
+    chunks are made of what goes on as they do.
+
+    Raises:
+        UnsupportedProgram: no row is made of them either.
+    """
+    found = list(program.first)
+    for value in prologues(program):
+        try:
+            _in_chunks(program, value)
+        except UnsupportedProgram:
+            row_operand(program, value)
+            found.append(value)
+    return replace(program, first=tuple(found))
+
+
+def _in_chunks(program: Program, value: str) -> Tensor:
+    """The array that a computed operand becomes: it lies as the largest array that it is made of,
+    so that neighbours are read together.
+
+    Raises:
+        UnsupportedProgram: its chunks are made of what does not go on as its rows do.
+    """
+    statements = prologues(program)[value]
+    tensor = operand_of(program, statements[-1])
+    axes = tuple(Along(f"z{axis}") for axis in tensor.order)
+    reads = prologue(program.tensors, statements, axes, tensor.dtype).reads
+    most = max(reads, key=lambda one: len({along.dim for along in one.index}), default=None)
+    inner = most.index[most.tensor.order[-1]].dim if most is not None and most.index else ""
+    last = next((axis for axis, one in enumerate(axes) if one.dim == inner), tensor.order[-1])
+    order = (*(axis for axis in tensor.order if axis != last), last)
+    tensor = replace(tensor, order=order, alignment=chunk_bytes())
+    prologue(program.tensors, statements, in_rows(tensor), tensor.dtype)
+    return tensor
+
+
+def in_rows(tensor: Tensor) -> tuple[Along, ...]:
+    """Where an element of a matrix of the workspace is: "k" along its stored rows, whose number is
+    "m"; what is left are batch dims.
+    """
+    *outer, inner = tensor.order
+    names = ("m", *(f"z{at}" for at in range(len(outer))))
+    named = {inner: "k"} | dict(zip(reversed(outer), names, strict=False))
+    return tuple(Along(named[axis]) for axis in range(len(tensor.dims)))
 
 
 def program_behind(program: Program, copy: Realign | None) -> Program:

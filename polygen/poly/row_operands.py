@@ -19,6 +19,7 @@ import functools
 from dataclasses import dataclass, replace
 
 from polygen.frontend.closure import needed
+from polygen.frontend.dtypes import DType
 from polygen.frontend.program import (
     Access,
     Constant,
@@ -31,7 +32,7 @@ from polygen.frontend.program import (
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.poly.elements import Along
 from polygen.poly.operand_folds import terms
-from polygen.poly.prologue import Prologue, prologue
+from polygen.poly.prologue import Prologue, multiplied, prologue
 from polygen.poly.turned import without_turned
 from polygen.poly.whole_rows import Rows, iterator, levels, placed
 from polygen.rewrite.rows_first import RowOperand, row_operand
@@ -44,7 +45,7 @@ class MadeRows:
     """An operand that is made row by row.
 
     Attributes:
-        tensor: as which it is stored: rows of whole lines along the axis that is summed.
+        tensor: as which it is stored: rows of whole lines along the axis of its folds.
         rows: its elements and folds; its only output is the operand.
         after: what is computed of results of a row's folds alone, in order.
         own: the statements as the program has them, in order.
@@ -79,9 +80,11 @@ def row_operands(program: Program) -> dict[str, MadeRows]:
 
 
 def _made(of: RowOperand, program: Program) -> MadeRows:
-    own = tuple(at for at in range(len(of.dims)) if at != of.summed)
-    order = (*own, of.summed)
-    tensor = Tensor(of.value, of.dtype, of.dims, order, chunk_bytes())
+    own = tuple(at for at in range(len(of.dims)) if at != of.along)
+    order = (*own, of.along)
+    last = of.statements[-1][0]
+    assert isinstance(last, Pointwise)
+    tensor = Tensor(of.value, multiplied(program, last), of.dims, order, chunk_bytes())
     numbers = {name for name, one in program.tensors.items() if not one.dims}
     known = {one.write.name for one, _ in of.statements if isinstance(one, Fold)}
     elements: list[Pointwise | Fold] = []
@@ -93,13 +96,24 @@ def _made(of: RowOperand, program: Program) -> MadeRows:
         alone = plain and bool(names & known) and names <= known | numbers
         if isinstance(placed_one, Pointwise) and alone and one.write.name != of.value:
             known.add(one.write.name)
-            kept = tuple(item for item in placed_one.domain if item[0] != iterator(of.summed))
+            kept = tuple(item for item in placed_one.domain if item[0] != iterator(of.along))
             index = tuple(it for it, _ in kept)
             after.append(replace(placed_one, domain=kept, write=Access(one.write.name, index)))
         else:
             elements.append(placed_one)
+    elements[-1:] = _stored(elements[-1], last.dtype)
     rows = Rows(of.dims, own, tuple(elements), (of.value,), tuple(sorted(known)))
     return MadeRows(tensor, rows, tuple(after), tuple(one for one, _ in of.statements))
+
+
+def _stored(last: Pointwise | Fold, dtype: DType) -> tuple[Pointwise, ...]:
+    """The statement of a row's elements, and one behind it that stores what it has not rounded."""
+    assert isinstance(last, Pointwise)
+    if last.function == "cast":
+        return (last,)
+    made = Access(f"{last.write.name}_made", last.write.index)
+    store = replace(last, name=f"{last.name}_out", function="cast", args=(made,), dtype=dtype)
+    return replace(last, write=made), store
 
 
 def without_first(program: Program) -> Program:

@@ -178,8 +178,8 @@ class _Rewriting(TwoPrograms):
                 if access.name not in program.tensors and access != self.operand:
                     raise self.refusal(
                         f"{product.name} multiplies {access.name}, which is computed",
-                        "operands of a chain are arguments, but for what leads from the first "
-                        "product to the second",
+                        "operands of a chain are arguments, or made of arguments alone, but for "
+                        "what leads from the first product to the second",
                         f"Compute {access.name} before, or multiply the result by it",
                     )
         own = second.write.iterators

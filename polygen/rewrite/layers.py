@@ -223,7 +223,8 @@ def _program(
                 raise _refusal(
                     program,
                     f"{product.name} multiplies {access.name}, which is computed",
-                    "operands of layers are arguments, but for what the layer before has made",
+                    "operands of layers are arguments, or made of arguments alone, but for what "
+                    "the layer before has made",
                     f"Compute {access.name} before, and pass it",
                 )
         if product.dtype != F32:

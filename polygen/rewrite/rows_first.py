@@ -8,7 +8,8 @@
 
 1. What computes such an operand reads arguments and values of its own row alone, at their own
    points: every axis of every value is one of the operand's, which its readers say, from the
-   product backwards. The axis that is folded is the one that the product sums over: a row.
+   product backwards. The axis that is folded is the one that the product sums over: a row. Rows of
+   chains may run along another axis, as those of values with a norm do: they are stored along it.
 2. Nobody else reads what folds are in: the values live where the row is made.
 
 Whether the launch makes them is then said by the program (`Program.first`). Where factors and terms
@@ -17,12 +18,12 @@ of a row leave the sum as well (`polygen.rewrite.norms`), the schedule says whic
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from polygen.errors import UnsupportedProgram
-from polygen.frontend.closure import needed
-from polygen.frontend.dtypes import BF16, F16, DType
+from polygen.frontend.closure import multiplies_sums, needed
+from polygen.frontend.dtypes import BF16, F16, F32, DType
 from polygen.frontend.forms import Form
 from polygen.frontend.program import (
     Access,
@@ -35,7 +36,7 @@ from polygen.frontend.program import (
     Statement,
 )
 
-_TYPES = (BF16, F16)  # in which such an operand is multiplied
+_TYPES = (BF16, F16)  # in which such an operand is multiplied; in chains f32 and tf32, too
 _BYTE = 8  # bits
 
 
@@ -47,14 +48,14 @@ class RowOperand:
         value: what the program calls it.
         dtype: in which it is multiplied.
         dims: of its axes.
-        summed: the axis along which its rows run.
+        along: the axis along which its rows run.
         statements: that compute it, in order, each with the axis that every iterator is.
     """
 
     value: str
     dtype: DType
     dims: tuple[Dim, ...]
-    summed: int
+    along: int
     statements: tuple[tuple[Pointwise | Fold, tuple[tuple[str, int], ...]], ...]
 
 
@@ -108,45 +109,63 @@ def row_operand(program: Program, value: str) -> RowOperand:
     own = {s.write.name for s in needed(program.statements, [value])}
     last = writers[value]
     index = last.write.index
-    if not isinstance(last, Pointwise) or len(set(last.write.iterators)) < len(index):
+    own_axes = [one for one in index if one != 0]
+    if not isinstance(last, Pointwise) or len(set(last.write.iterators)) < len(own_axes):
         raise _refusal(program, last, f"{last.write}, none of whose elements are computed alone,")
-    if last.dtype not in _TYPES:
-        named = " or ".join(map(str, _TYPES))
+    chained = multiplies_sums(program)
+    types = (*_TYPES, F32) if chained else _TYPES
+    if last.dtype not in types:
+        named = " or ".join(map(str, types))
         raise _refusal(program, last, f"{value} of {last.dtype}, which is none of {named},")
     sizes = dict(last.domain)
-    dims = tuple(sizes[str(one)] for one in index)
-    summed = _summed(program, value)
+    dims = tuple(sizes.get(str(one), 1) for one in index)
+    summed = _summed(program, value, dims)
+    along = None if chained else next(iter(summed))
     axes: dict[str, tuple[int | None, ...]] = {value: tuple(range(len(dims)))}
     found = []
     for one in reversed(program.statements):
         if one.write.name not in own:
             continue
         assert not isinstance(one, Contraction)
-        at = _along(program, one, axes[one.write.name], dims, summed)
+        if along is None and isinstance(one, Fold):
+            along = _folded(program, one, axes[one.write.name], dims)
+        at = _along(program, one, axes[one.write.name], dims, along)
         found.append((one, tuple(at.items())))
         for access in one.reads:
             if access.name in writers:
                 _read(program, one, access, at, axes)
             else:
                 _require_plain(program, one, access)
-    return RowOperand(value, last.dtype, dims, summed, tuple(reversed(found)))
+    along = max(summed) if along is None else along  # without folds either one does
+    return RowOperand(value, last.dtype, dims, along, tuple(reversed(found)))
 
 
-def _summed(program: Program, value: str) -> int:
-    """The axis of an operand that products sum over."""
+def _folded(program: Program, fold: Fold, places: Sequence[int | None], dims: Sequence[Dim]) -> int:
+    """The axis of an operand along which a fold of a chain's runs: the one that it leaves out."""
+    found = [axis for axis, dim in enumerate(dims) if axis not in places and dim != 1]
+    if len(found) != 1:
+        raise _refusal(program, fold, f"{fold.write}, over several axes of the operand,")
+    return found.pop()
+
+
+def _summed(program: Program, value: str, dims: Sequence[Dim]) -> set[int]:
+    """The axes of an operand that products sum over: two of keys that are values, else one."""
     found = set()
     for product in program.contractions:
         for access in product.reads:
             if access.name != value:
                 continue
             places = [at for at, one in enumerate(access.index) if one in product.summed]
-            plain = all(isinstance(one, str) for one in access.index)
+            plain = all(
+                isinstance(one, str) or (one == 0 and dim == 1)
+                for one, dim in zip(access.index, dims, strict=True)
+            )
             if not plain or len(places) != 1 or len(product.summed) != 1:
                 raise _refusal(program, product, f"{access}, read at other points than its own,")
             found.update(places)
-    if len(found) != 1:
+    if len(found) != 1 and not multiplies_sums(program):
         raise _refusal(program, program.contractions[0], f"{value}, summed along several axes,")
-    return found.pop()
+    return found
 
 
 def _along(
@@ -154,7 +173,7 @@ def _along(
     one: Statement,
     places: tuple[int | None, ...],
     dims: tuple[Dim, ...],
-    summed: int,
+    along: int | None,
 ) -> dict[str, int]:
     """Which of the operand's axes every iterator of a statement is."""
     found: dict[str, int] = {}
@@ -162,8 +181,8 @@ def _along(
         if isinstance(index, str) and axis is not None:
             found[index] = axis
     rest = [it for it, extent in one.domain if it not in found and extent != 1]
-    if isinstance(one, Fold) and len(rest) == 1 and summed not in found.values():
-        found[rest.pop()] = summed
+    if isinstance(one, Fold) and len(rest) == 1 and along is not None:
+        found |= {rest.pop(): along} if along not in found.values() else {}
     if rest:
         raise _refusal(program, one, f"{one.write}, over another axis than the one that is summed,")
     sizes = dict(one.domain)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polygen.frontend.closure import needed
+from polygen.frontend.closure import multiplies_sums, needed
 from polygen.frontend.forms import Form
 from polygen.frontend.program import (
     Access,
@@ -42,7 +42,7 @@ _ALONG_SUMS = 8  # bits of elements whose fragments are loaded along the sum alo
 
 def turned(program: Program) -> Program:
     """The program whose operands lie as instructions read them; itself where all do."""
-    if program.turned or program.rest is not None or _is_chain(program):
+    if program.turned or program.rest is not None or multiplies_sums(program):
         return program
     values: dict[tuple[str, int], str] = {}
     found: dict[Contraction, Contraction] = {}
@@ -71,12 +71,6 @@ def turned(program: Program) -> Program:
         statements=statements,
         turned=tuple((value, axis) for (_, axis), value in values.items()),
     )
-
-
-def _is_chain(program: Program) -> bool:
-    """Whether a product reads what is made of another."""
-    read = [access.name for product in program.contractions for access in product.reads]
-    return any(isinstance(one, Contraction) for one in needed(program.statements, read))
 
 
 def _folded(program: Program) -> set[str]:

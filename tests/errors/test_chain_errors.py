@@ -92,20 +92,15 @@ def test_pages_outside_of_a_chain() -> None:
     assert "how many elements B stands for is known only at run time" in text
 
 
-def test_what_is_read_by_index_in_a_chain_is_pages() -> None:
-    text = _refused(
-        lambda q, k, v, t: pg.softmax(q @ k[t].T) @ v[t],
-        "bf16[S,64]", "bf16[N,64]", "bf16[N,64]", "s32[T]",
-    )  # fmt: skip
-    assert "reads k[t[j],i]: rows by index in a chain" in text
-    assert "keys may lie in pages, as in pages[table].reshape(B, T, D)" in text
+def test_what_is_read_by_index_in_a_chain_is_pages_or_rows() -> None:
     text = _refused(
         lambda q, k, v, t, o: (
             pg.softmax(q @ k[t].reshape(2, 256, 64)[:, 16:].mT) @ v[o].reshape(2, 256, 64)[:, 16:]
         ),
         *_paged(16, 16)[1],
     )
-    assert "reads k[t[b,floor(j/16)+1],(j mod 16),i]" in text
+    assert "k[t[b,floor(j/16)+1],(j mod 16),i], read by index" in text
+    assert "is not made before the kernel" in text and "pass it as an argument" in text
     slots = lambda q, k, v, t: pg.softmax(q[t] @ k.mT) @ v  # noqa: E731
     text = _refused(slots, "bf16[N,S,64]", *["bf16[B,T,64]"] * 2, "s32[B]")
     assert "rows of the first product by index" in text and "Pass q with its rows" in text
@@ -137,9 +132,31 @@ def test_a_product_beside_a_chain() -> None:
     second.compile("bf16[M,K]", "bf16[N,K]", "bf16[M,16]", "bf16[N,16]", arch="sm_90a")
 
 
-def test_an_operand_that_is_computed() -> None:
-    text = _refused(lambda q, k, v: pg.softmax(((q * 2.0) @ k.mT) * 0.1) @ v)
-    assert "is computed" in text and "Compute" in text
+def test_both_operands_are_made_of_sums() -> None:
+    text = _refused(
+        lambda x, a, y, b: pg.relu(x @ a) @ pg.relu(y @ b),
+        "bf16[M,64]", "bf16[64,64]", "bf16[64,32]", "bf16[32,48]",
+    )  # fmt: skip
+    assert "is computed" in text and "Make two functions" in text
+
+
+@pytest.mark.parametrize(
+    ("function", "what"),
+    [
+        (lambda q, k, v: pg.softmax((q - q.max()) @ k.mT) @ v, "over several axes"),
+        (lambda q, k, v: pg.softmax(pg.rms_norm(q) @ k.mT) @ v + pg.rms_norm(q), "used beside"),
+        (
+            lambda q, k, v: pg.softmax(pg.rms_norm(q, axis=1) @ pg.rms_norm(k).mT) @ v
+            * np.mean(q * q, axis=1, keepdims=True),
+            "used beside",
+        ),
+    ],
+    ids=["folds over all rows", "a norm beside the chain", "a mean beside the chain"],
+)  # fmt: skip
+def test_folds_that_no_launch_before_makes(function, what: str) -> None:
+    text = _refused(function)
+    assert what in text and "is not made before the kernel" in text
+    assert "in a kernel of its own, and pass it as an argument" in text
 
 
 def test_a_product_that_turns_the_rows() -> None:

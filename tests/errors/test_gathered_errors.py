@@ -104,11 +104,6 @@ REFUSED = {
         UnsupportedProgram,
         ("reads x[r[i],j]: rows by index in a chain, or behind", "Pass x with its rows"),
     ),
-    "rows in a chain": (
-        lambda q, r, k, v: pg.softmax(q[r] @ k.T, axis=-1) @ v,
-        ("bf16[S,64]", R, "bf16[L,64]", "bf16[L,64]"),
-        UnsupportedProgram, ("reads q[r[i],j]: rows by index in a chain",),
-    ),
     "rows of 8-bit elements": (
         lambda x, r, w: x[r] @ w.T, ("e4m3[S,K]", R, "e4m3[N,K]"), UnsupportedProgram,
         ("is computed and rounded to e4m3", 'Write .astype("bf16")'),

@@ -99,17 +99,6 @@ def test_invariant_dims() -> None:
         pg.fuse(three, invariant={"M": {"x": 0}}).compile(*widths(*[32] * 4), arch="sm_80")
 
 
-def test_rows_by_index() -> None:
-    def function(x, rows, a, b, c):
-        return three(x[rows], a, b, c)
-
-    text = _refused(
-        function, "bf16[S,32]", "s32[M]", "bf16[32,32]", "bf16[32,32]", "bf16[32,32]",
-        error=PolygenError,
-    )  # fmt: skip
-    assert "index" in text or "computed" in text
-
-
 def test_a_residual_between_layers() -> None:
     def function(x, a, b, c):
         h = pg.relu(x @ a)

@@ -12,12 +12,14 @@ from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import size_name
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.realign_work import RowMake
+from polygen.lower.work import Load
 from polygen.poly.realign_program import CHUNK, CHUNKS, FIRST, RealignShape
 
 
 @leaf("make_chunks", "threads", RowMake, (CHUNK,), needs=("store_computed",))
 def _(plan: KernelPlan, one: Leaf, work: RowMake) -> Text:
     of, shape = work.computed, work.shape
+    loads_round = any(load.round_to_tf32 for load in plan.of(Load))
     assert isinstance(shape, RealignShape)
     length = size_name(work.length)
     each = ["#pragma unroll", f"for (int u = 0; u < {shape.together}; ++u) {{"]
@@ -33,7 +35,7 @@ def _(plan: KernelPlan, one: Leaf, work: RowMake) -> Text:
     ]
     made = makes(
         of, "held[u]", "row", "from_column", f"to + own * {shape.size}LL",
-        f"{length} - from_column", rounded=True, write="store_computed",
+        f"{length} - from_column", rounded=not loads_round, write="store_computed",
     )  # fmt: skip
     lines = [
         f"unsigned held[{shape.together}][{max(of.words, 1)}] = {{}};",

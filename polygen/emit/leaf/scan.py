@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from polygen.emit.ctext import definition
-from polygen.emit.folds import combined, exchanged, identities
+from polygen.emit.folds import combined, exchanged, identities, monoids_made_first
 from polygen.emit.leaf.scan_correction import correction_lines
 from polygen.emit.leaf.score_reads import arguments, by_row, pair_reads
 from polygen.emit.leaf.score_terms import (
@@ -52,9 +52,10 @@ def scan_helpers(plan: KernelPlan) -> list[str]:
 
 
 def scan_combining(plan: KernelPlan) -> list[str]:
-    """Functions that combine terms into states, in C."""
-    lines = []
-    for name in dict.fromkeys(state.monoid for scan in plan.of(Scan) for state in scan.states):
+    """Functions that combine terms into states, in C, but for those that are there."""
+    lines, there = [], monoids_made_first(plan)
+    states = (state.monoid for scan in plan.of(Scan) for state in scan.states)
+    for name in dict.fromkeys(one for one in states if one not in there):
         body, (value,), _ = _combine(name)
         lines += [
             f"__device__ __forceinline__ void combine_{name}(float& a, const float b) {{",

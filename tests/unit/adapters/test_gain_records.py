@@ -124,3 +124,11 @@ def test_attention_by_warps_is_legal_and_its_gain_over_libraries_unknown():
         assert refusal(program) is None
         found.append(predicted_chain(program, device("sm_90a"), sizes, "flash"))
     assert found[0].fused > 0 and "not measured beside" in found[1]
+
+
+@pytest.mark.parametrize("library", ["flash", ""])
+def test_attention_of_what_is_made_first_is_not_predicted(library):
+    given = ("bf16[2,8,4096,128]",) * 3
+    found = pg.fuse(lambda q, k, v: pg.softmax(pg.rms_norm(q) @ (k * 2).mT) @ v).program(*given)
+    assert refusal(found) is None
+    assert "makes: not predicted" in predicted_chain(found, device("sm_90a"), {}, library)

@@ -210,3 +210,35 @@ def test_what_is_refused(name):
     with pytest.raises(error) as caught:
         pg.fuse(function, name="reshaped").compile(*signature, arch="sm_80")
     assert all(fragment in str(caught.value) for fragment in fragments), str(caught.value)
+
+
+def neighbours_turned(x, c, s):
+    """Neighbours of an axis turned into each other: parts of a stack, merged."""
+    a, b = x[..., ::2], x[..., 1::2]
+    return np.stack([a * c - b * s, b * c + a * s], axis=-1).reshape(x.shape)
+
+
+def test_parts_that_a_reshape_merges_are_chosen_by_their_place():
+    """Parts in which no product is are values like others, wherever a reshape puts them."""
+    given = ("f16[S,6]", "f16[S,3]", "f16[S,3]", "f16[N,6]")
+    fused = pg.fuse(lambda x, c, s, w: neighbours_turned(x, c, s) @ w.T)
+    program = fused.program(*given)
+    rng = np.random.default_rng(1)
+    shapes = {"x": (5, 6), "c": (5, 3), "s": (5, 3), "w": (7, 6)}
+    arrays = {name: rng.integers(-3, 4, shape).astype(float) for name, shape in shapes.items()}
+    (found,) = evaluate(program, arrays, round_outputs=False)
+    x, c, s, w = arrays.values()
+    np.testing.assert_array_equal(found, neighbours_turned(x, c, s) @ w.T)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, w: np.stack([x @ w.T, x @ w.T * 2], axis=-1).reshape(-1, 8),
+        lambda x, w: np.concatenate([x[:, :2] * 1, x[:, 2:] * 2], 1).reshape(-1, 3, 2) @ w[0, :2],
+    ],
+    ids=["products in the parts", "a part that begins elsewhere"],
+)
+def test_other_parts_are_not_merged(function):
+    with pytest.raises(UnsupportedProgram, match="split or merged along axis"):
+        pg.fuse(function).program("f16[S,6]", "f16[4,6]")

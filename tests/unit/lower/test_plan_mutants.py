@@ -70,7 +70,8 @@ def plan(name: str) -> KernelPlan:
 
 SAMPLES = (
     "chain", "masked chain", "padded chain", "paged chain", "chain in parts", "chain in pairs",
-    "chain by warps", "tf32 chain", "layers", "layers in one ring", "chain in panels", "rows",
+    "chain by warps", "tf32 chain", "chain of what is made", "layers", "layers in one ring",
+    "chain in panels", "rows",
     "held rows", "followed", "covered rows", "staged", "copied", "made", "turned",
     "by words",
 )  # fmt: skip
@@ -78,7 +79,8 @@ QUICK = ("small warps", "lanes", "by words")
 # Of these one in so many is tried in the fast tests.
 FEW = (
     "masked chain", "paged chain", "chain in parts", "chain in pairs", "chain by warps",
-    "tf32 chain", "layers", "layers in one ring", "chain in panels", "held rows", "followed",
+    "tf32 chain", "chain of what is made", "layers", "layers in one ring", "chain in panels",
+    "held rows", "followed",
     "covered rows", "staged", "copied", "made", "turned", "small roles",
 )  # fmt: skip
 EVERY = 24
