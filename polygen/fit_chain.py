@@ -28,8 +28,8 @@ from polygen.hardware.device import Device
 from polygen.lower.chain import lower_chain
 from polygen.lower.chain_entries import PARTS, for_roles, for_warps, from_registers, tile_of
 from polygen.lower.legal_chain import chain_shape, check_chain, leaves_in_panels, streamed
+from polygen.lower.legal_folds import check_folded
 from polygen.lower.plan import KernelPlan
-from polygen.poly.by_chain import ChainShape
 from polygen.poly.chain_map import map_chain
 from polygen.poly.chain_match import (
     VALUES,
@@ -39,6 +39,7 @@ from polygen.poly.chain_match import (
     require_numbers,
     require_rows,
 )
+from polygen.poly.chain_shape import ChainShape
 from polygen.poly.derive_syncs import Synchronised
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.scop import Scop
@@ -87,6 +88,7 @@ def decide_chain(
         PolygenError: no kernel can be made of the program, or none with this schedule.
     """
     found = matched(program)
+    check_folded(found.after)
     if isinstance(schedule, Schedule):
         given, origin = schedule, f"given: {schedule.name}"
     elif schedule != "auto":
@@ -240,7 +242,8 @@ def _fitting(
 
         _, schedule, shape = min(beside := [first, *fitting], key=takes)
         origin = f"shipped: the fastest of {len(beside)} tiles by the cost model"
-    part = 0 if problem is None else parts_worth_it(device, schedule, problem)
+    folds = bool(found.split.folds)
+    part = 0 if problem is None or folds else parts_worth_it(device, schedule, problem)
     if not part:
         return Decided(atom, schedule, shape, origin)
     schedule = from_registers(schedule)

@@ -17,13 +17,6 @@ from polygen.lower.plan import KernelPlan
 from polygen.lower.result_work import FoldPart
 from polygen.poly.digits import numbered
 from polygen.poly.elements import Compute
-from polygen.poly.folds import Split
-from polygen.poly.row_passes import split_for
-
-
-def split_of(plan: KernelPlan) -> Split:
-    """The parts of a plan's program: what its kernel does, and what follows."""
-    return split_for(plan.program, in_tile=plan.schedule.covers_rows)
 
 
 def extent_text(extents: Sequence[Dim]) -> str:

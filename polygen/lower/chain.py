@@ -7,6 +7,7 @@
    all share, in which the right operand is then loaded (`carried`). Nothing moves.
 3. What is computed at (row, key) is split at the reference: what makes its terms, and what is made
    with it (`chain_scan`).
+4. Folds of results are made of parts, as behind any product (`folds`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from polygen.lower.chain_leaves import ChainLeaves
 from polygen.lower.chain_memory import chain_memory, chain_resources, layouts
 from polygen.lower.chain_scan import KeyScan
 from polygen.lower.epilogue import epilogue
+from polygen.lower.folds import fold_orders, following
 from polygen.lower.given import Given
 from polygen.lower.key_parts import combining_launch, room
 from polygen.lower.memory import needed
@@ -31,8 +33,8 @@ from polygen.lower.result_work import Epilogue
 from polygen.lower.synchronise import counting, placed
 from polygen.lower.warpgroups import barriers, places
 from polygen.lower.warps import place
-from polygen.poly.by_chain import ChainShape
 from polygen.poly.chain_match import ChainMatch
+from polygen.poly.chain_shape import ChainShape
 from polygen.poly.key_pages import KeyPages, prove_key_pages
 from polygen.poly.key_tiles import prove_key_tiles
 from polygen.poly.legality import Proof
@@ -89,7 +91,9 @@ def lower_chain(
     )  # fmt: skip
     visited = between.visited
     more = _pages(matched, shape)
-    after = None
+    entry, split = f"pg_{program.name}", matched.split
+    after = following(split, entry, out.folds, schedule.epilogue.row_warps)
+    folds = fold_orders(matched.chain.values, split, out, {}, after)
     order = schedule.raster.order
     if visited is not None:  # each tile of rows has as many tiles of keys as it wants
         if not shape.varying:
@@ -98,7 +102,7 @@ def lower_chain(
     if schedule.tile.part:
         each = schedule.tile.part
         launch = replace(launch, across=matched.values.depths[0], tile_across=each)
-        after = combining_launch(f"pg_{program.name}", room(matched, each))
+        after = combining_launch(entry, room(matched, each))
         claims = parts_combine(matched.chain)
         more = (*more, *(Proof(claim, "rewrite") for claim in claims))
     rows, columns, keys = shape.tiles.cta
@@ -113,6 +117,7 @@ def lower_chain(
             *tree.proofs, carried_proof(atom), *more,
             *(_raster(launch) if visited is None else _ROW_ORDERS[order]()),
         ),
+        sums=replace(tree.sums, folds=folds),
         chained=matched,
         scores=matched.scores,
         scored=matched.before,

@@ -24,8 +24,8 @@ from polygen.lower.operands import major
 from polygen.lower.plan import Resources
 from polygen.lower.resources import registers_available
 from polygen.lower.ring_tiles import ring_extents
-from polygen.poly.by_chain import ChainShape
 from polygen.poly.chain_match import VALUES, ChainMatch
+from polygen.poly.chain_shape import ChainShape
 from polygen.schedule.model import Pipeline, Schedule
 
 _BESIDE = 32  # registers of a consumer beside scores, weights and sums

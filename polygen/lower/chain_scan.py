@@ -15,8 +15,8 @@ from polygen.lower.given import Given
 from polygen.lower.lanes import closed_form
 from polygen.lower.result_work import Epilogue, Read
 from polygen.lower.scan_work import Scan, ScanState, Terms, score_names
-from polygen.poly.by_chain import ChainShape
 from polygen.poly.chain_match import ChainMatch
+from polygen.poly.chain_shape import ChainShape
 from polygen.poly.kernel_parts import main_loop
 from polygen.poly.key_tiles import FIRST, KeyTiles
 from polygen.poly.layer_match import LayerMatch
@@ -117,8 +117,7 @@ class KeyScan:
     @property
     def _fast(self) -> bool:
         """Whether functions take forms for results of 16 bits; states of rows round nothing."""
-        writes = self.matched.after.writes
-        return all(w.tensor.dtype.bits <= _FAST_BITS for w in writes if w.kind != "row")
+        return all(one.dtype.bits <= _FAST_BITS for one in self.matched.results)
 
     def _inside(self) -> str:
         """When no key of a tile is masked by a range."""

@@ -20,9 +20,9 @@ from polygen.lower.ring_tiles import ring_extents
 from polygen.lower.sync_work import Groups
 from polygen.lower.warps import shared
 from polygen.lower.work import Clear, Copy, Product
-from polygen.poly.by_chain import ChainShape
 from polygen.poly.chain_layers import next_tiles, nth
 from polygen.poly.chain_match import VALUES, WEIGHTS, ChainMatch
+from polygen.poly.chain_shape import ChainShape
 from polygen.poly.layer_match import ROWS
 from polygen.poly.operand import Operand
 

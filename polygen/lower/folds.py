@@ -25,16 +25,25 @@ from polygen.hardware.device import common_facts
 from polygen.lower.follow_work import row_width
 from polygen.lower.given import Given
 from polygen.lower.launch import Count, Following, KeptRows, Parts, Results
-from polygen.lower.plan import Leaf
+from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import TERM_TURNS, Epilogue, Folding, FoldPart, Meeting
 from polygen.poly.fold_parts import SHARED
 from polygen.poly.folds import Split
 from polygen.poly.pointwise import Folded
-from polygen.poly.row_passes import result_of
+from polygen.poly.row_passes import result_of, split_for
 from polygen.schedule.sums import FoldOrder
 
 _WARPS = 8  # of a block that combines parts
 _ACROSS_BLOCK = "lanes whose numbers differ by 1, 2, 4, 8, 16, then warps in their order"
+
+
+def split_of(plan: KernelPlan) -> Split:
+    """The parts of a plan's program: what its kernel does, and what follows; of a chain the parts
+    of its second program.
+    """
+    if plan.chained is not None:
+        return plan.chained.split
+    return split_for(plan.program, in_tile=plan.schedule.covers_rows)
 
 
 def fold_parts(given: Given, folds: Sequence[Folded]) -> tuple[FoldPart, ...]:

@@ -15,9 +15,9 @@ from polygen.lower.chain_memory import chain_memory, chain_resources, layouts
 from polygen.lower.legal_pages import keys_beside_pages
 from polygen.lower.memory import needed
 from polygen.lower.ring_tiles import ring_extents
-from polygen.poly.by_chain import NO_PANELS, ChainShape
 from polygen.poly.chain_layers import LayerShape
 from polygen.poly.chain_match import ChainMatch, in_background
+from polygen.poly.chain_shape import NO_PANELS, ChainShape
 from polygen.poly.layer_match import LayerMatch
 from polygen.poly.results import panels
 from polygen.poly.tiling import tiling
@@ -31,7 +31,7 @@ _MOST = 256  # columns, or keys of a tile, where no instruction bounds them
 
 def leaves_in_panels(found: ChainMatch, schedule: Schedule) -> bool:
     """Whether results leave as the schedule says, where it says in panels."""
-    if schedule.epilogue.through != PANELS or found.after.matrices:
+    if schedule.epilogue.through != PANELS or found.after.matrices or found.split.folds:
         return False
     try:
         panels(schedule, found.in_panels)
@@ -87,6 +87,15 @@ def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule, device: Devic
         "epilogue.through beside parts": (
             schedule.epilogue.through != PANELS or not schedule.tile.part,
             '"registers": parts of the keys lie in the workspace',
+        ),
+        "tile.part beside folds": (
+            not schedule.tile.part or not found.split.folds,
+            "tile.part = 0: results whose keys are in parts are known in the launch that follows, "
+            "which folds none of them",
+        ),
+        "epilogue.through beside folds": (
+            schedule.epilogue.through != PANELS or not found.split.folds,
+            '"registers": parts of folds are made of terms in registers',
         ),
         "epilogue.through beside matrices": (
             schedule.epilogue.through != PANELS or not found.after.matrices,
@@ -144,7 +153,7 @@ def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule, device: Devic
         tuple(found.paged), varying, None if roles else schedule.pipeline,
         in_background(found, device), panels(schedule, found.in_panels, REGISTERS) or NO_PANELS,
         schedule.epilogue.slots, tuple(_layer(one, atom) for one in found.layers),
-        len(found.sums),
+        len(found.sums), folds=bool(found.after.folds),
     )  # fmt: skip
 
 

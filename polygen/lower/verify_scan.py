@@ -48,7 +48,7 @@ def check_scan(plan: KernelPlan, scan: Scan) -> None:
     if (scan.states, scan.factors) != (states, chain.correction):
         raise VerifyError(f"states are {scan.states}", where=plan.entry)
     _check_terms(plan, scan, found)
-    rounded = [w.tensor.dtype.bits for w in plan.work.writes if w.kind != "row"]
+    rounded = [one.dtype.bits for one in found.results]
     if scan.fast and max(rounded, default=0) > _FAST_BITS:
         raise VerifyError("functions take short forms, and results are long", where=plan.entry)
     if scan.short and not (scan.fast and plan.schedule.functions == _SHORT):

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from polygen import isl
 from polygen.errors import VerifyError
 from polygen.frontend.indices import named_in
-from polygen.poly.by_chain import ChainShape, frames
+from polygen.poly.by_chain import frames
 from polygen.poly.chain_layers import nth, of_layer
 from polygen.poly.chain_match import VALUES, WEIGHTS, ChainMatch
+from polygen.poly.chain_shape import ChainShape
 from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.emitted import emitted_of
 from polygen.poly.frames import check_frames

@@ -1,7 +1,8 @@
 """`Chain` -> its two products in the dims of the kernel, and what is computed at every element.
 
 The dims are those of the results: m counts rows, n columns, k keys, z0, z1, ... matrices. The first
-product has its keys along its own n, and sums over a dim that no tile cuts.
+product has its keys along its own n, and sums over a dim that no tile cuts. Folds of results are
+split as those of any product (`polygen.poly.folds`): the kernel makes terms of them.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from polygen.errors import UnsupportedProgram
-from polygen.frontend.program import Program
+from polygen.frontend.program import Program, Tensor
 from polygen.hardware.device import Device, common_facts
 from polygen.poly.elements import ROLES
+from polygen.poly.folds import Split, split_results
 from polygen.poly.fusion import Fusion, fuse
 from polygen.poly.key_pages import PagedOperand, paged_operand
 from polygen.poly.layer_match import (
@@ -43,6 +45,7 @@ class ChainMatch:
         values: the second; m: rows, n: columns, k: keys.
         fusion: of the second program.
         before: what is computed at every (row, key), m and n of the first product.
+        split: the second program, with a term for each component in a fold's place.
         after: what is computed at every result; states are none of its reads.
         states: what `before` and `after` call the states that they read: (variable, state).
         layers: that make the rows of the first product; none where they are an argument.
@@ -52,6 +55,7 @@ class ChainMatch:
     scores: Match
     values: Match
     fusion: Fusion
+    split: Split
     before: Pointwork
     after: Pointwork
     states: tuple[tuple[str, str], ...]
@@ -80,6 +84,14 @@ class ChainMatch:
         """What is computed at every result, with those results that panels hold: matrices."""
         matrices = tuple(one for one in self.after.writes if one.kind != "row")
         return replace(self.after, writes=matrices)
+
+    @property
+    def results(self) -> tuple[Tensor, ...]:
+        """What is returned, but for values of rows' states, which round nothing."""
+        kept = self.after.kept
+        stored = [w.tensor for w in self.after.writes if w.kind != "row" and w.name not in kept]
+        made = {one.tensor.name for one in self.after.writes}
+        return (*stored, *(t for t in self.chain.values.outputs if t.name not in made))
 
     @property
     def paged(self) -> dict[str, PagedOperand]:
@@ -118,10 +130,12 @@ def match_chain(chain: Chain) -> ChainMatch:
         UnsupportedProgram: rows or matrices of the one are not those of the other.
     """
     scores_fusion, scores = _matched(chain.scores)
-    fusion, values = _matched(chain.values)
+    split = split_results(chain.values)
+    fusion, values = _matched(split.main)
     before = pointwork(chain.scores, scores_fusion, scores)
     chain = replace(chain, range=_readable(chain.range, before))
-    after = pointwork(chain.values, fusion, values)
+    after = pointwork(split.main, fusion, values, split)
+    _require_results_alone(chain, split)
     _require_same_rows(chain, scores, values, before)
     require_one_left(chain.scores, scores)
     layers = match_layers(chain.layers)
@@ -139,6 +153,7 @@ def match_chain(chain: Chain) -> ChainMatch:
         scores,
         values,
         fusion,
+        split,
         _own(_without(before, states)),
         _with_rows(_without(after, states), chain),
         tuple(dict.fromkeys(known)),
@@ -225,6 +240,26 @@ def _require_same_rows(chain: Chain, scores: Match, values: Match, before: Point
         "and results are stored with their columns innermost",
         nearest="Write f(q @ k.mT) @ v, with a result whose last axis is that of v",
     )
+
+
+def _require_results_alone(chain: Chain, split: Split) -> None:
+    """Refuse work on states of rows in the launch that follows, which has none of them.
+
+    Raises:
+        UnsupportedProgram: with the statement.
+    """
+    states = {state.value for state in chain.states}
+    late = (*split.after, *(one for rows in split.rows for one in rows.statements))
+    for one in late:
+        for access in one.reads:
+            if access.name in states:
+                raise UnsupportedProgram(
+                    f"{one.name} reads {access}, a row's, beside a fold of results",
+                    where=chain.values.name,
+                    why="states of rows are in the registers of the kernel, and results of folds "
+                    "are known behind it",
+                    nearest=f"Return {access.name} as well, and combine both outside",
+                )
 
 
 def require_numbers(found: ChainMatch) -> None:

@@ -8,7 +8,8 @@ import pytest
 from tile_mutants import moved_after, mutants, shifted
 
 from polygen.errors import IllegalSchedule, VerifyError
-from polygen.poly.by_chain import ChainShape, by_chain, frames
+from polygen.poly.by_chain import by_chain, frames
+from polygen.poly.chain_shape import ChainShape
 from polygen.poly.derive_syncs import derive
 from polygen.poly.emitted import Emitted, emitted_of
 from polygen.poly.frames import check_frames

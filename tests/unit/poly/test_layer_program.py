@@ -8,8 +8,9 @@ import pytest
 from tile_mutants import mutants
 
 from polygen.errors import IllegalSchedule, VerifyError
-from polygen.poly.by_chain import ChainShape, frames
+from polygen.poly.by_chain import frames
 from polygen.poly.chain_layers import LayerShape
+from polygen.poly.chain_shape import ChainShape
 from polygen.poly.derive_syncs import derive
 from polygen.poly.emitted import Emitted, emitted_of
 from polygen.poly.frames import check_frames
