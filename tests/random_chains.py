@@ -1,4 +1,5 @@
-"""Random chains of products: masks, scores, results beside the values, schedules, orders of rows.
+"""Random chains of products: masks, scores, results beside the values, folds of these, schedules,
+orders of rows.
 
 A seed decides everything. Their arrays are views of larger ones, and so are their results.
 """
@@ -45,6 +46,16 @@ SCORES: tuple[Callable[[Any, Any, Any], Any], ...] = (
     lambda s, i, j: s + (j - i) * 0.01,
     lambda s, i, j: pg.where(s > 0.5, s, s * 0.5),
 )
+# Of results whose last axis is that of columns; with a result of a row used in it, and without.
+FOLDS: tuple[Callable[[Any], Any], ...] = (
+    lambda y: y.sum(axis=-1),
+    lambda y: y.max(axis=-1),
+    lambda y: (y * y).sum(),
+    lambda y: y.min(axis=(0, 2)),
+    lambda y: y - y.max(axis=-1, keepdims=True),
+    lambda y: pg.softmax(y),
+    lambda y: pg.rms_norm(y),
+)
 SIZES = (1, 2, 15, 63, 64, 65, 100, 129, 200)
 
 
@@ -58,6 +69,8 @@ class Chain:
         schedule: of its kernel.
         shapes: of the arrays.
         blocks: persistent ones that run at once.
+        folds: of the values, which are results as well.
+        inside: whether heads are inside rows.
     """
 
     function: Callable[..., Any]
@@ -65,6 +78,8 @@ class Chain:
     schedule: Schedule
     shapes: tuple[tuple[int, ...], ...]
     blocks: int
+    folds: tuple[Callable[[Any], Any], ...] = ()
+    inside: bool = False
 
     def kernel(self) -> Kernel:
         """The kernel."""
@@ -82,6 +97,8 @@ def chain_program(seed: int, arch: str = "sm_90a") -> Chain:
     order = MATRIX if name == "prefix" else rng.choice([MATRIX, LONGEST, PAIRS, PAIRS])
     shift, width = rng.choice([0, 0, 1, -20, 20, 64, 150, -150]), rng.choice([1, 30, 64, 100])
     inside, turned = rng.random() < 0.4, rng.random() < 0.5  # heads inside rows; rows last
+    others = random.Random(f"folds {seed}")
+    folds = tuple(others.sample(FOLDS, others.choice([0, 1, 2])))
 
     def function(q: Any, k: Any, v: Any) -> Any:
         if inside:
@@ -90,7 +107,8 @@ def chain_program(seed: int, arch: str = "sm_90a") -> Chain:
         i, j = pg.indices(s)[-2:]
         s = pg.where(mask(i, j, shift, width), scored(s, i, j), -np.inf)
         values, logs = pg.softmax(s) @ v, pg.logsumexp(s, axis=-1)
-        return values.swapaxes(1, 2) if inside else values, logs.mT if turned else logs
+        more = tuple(fold(values) for fold in folds)
+        return values.swapaxes(1, 2) if inside else values, logs.mT if turned else logs, *more
 
     kind, heads, batch = rng.choice(["bf16", "f16"]), rng.randint(1, 3), rng.randint(1, 2)
     rows, keys = rng.choice(SIZES), rng.choice(SIZES)
@@ -118,8 +136,10 @@ def chain_program(seed: int, arch: str = "sm_90a") -> Chain:
     if arch != "sm_90a":
         order = LONGEST if order == PAIRS else order
         schedule = _by_warps(random.Random(f"warps {seed}"), arch, columns, order)
+        if folds:  # which are not made of keys in parts
+            schedule = replace(schedule, tile=replace(schedule.tile, part=0))
     signature = tuple(f"{kind}[{','.join(one)}]" for one in dims)
-    return Chain(function, signature, schedule, shapes, rng.randint(1, 5))
+    return Chain(function, signature, schedule, shapes, rng.randint(1, 5), folds, inside)
 
 
 def _by_warps(rng: random.Random, arch: str, columns: int, order: str) -> Schedule:
@@ -147,7 +167,8 @@ def _by_warps(rng: random.Random, arch: str, columns: int, order: str) -> Schedu
 def run_chain(chain: Chain, seed: int) -> str:
     """What is wrong with a run on the PTX machine; "" if nothing is.
 
-    Rows without a key are 0, and their log-sum-exp is -inf.
+    Rows without a key are 0, and their log-sum-exp is -inf. Folds are those of the
+    values, which are rounded to 16 bits where they are stored.
     """
     kernel, rng, ways = chain.kernel(), np.random.default_rng(seed), random.Random(seed)
     program, launch = kernel.program, kernel.passes.source.launch
@@ -170,8 +191,8 @@ def run_chain(chain: Chain, seed: int) -> str:
         kernel._generated = replace(whole, source=replace(whole.source, launch=few))
     done = kernel.emulation(*views, out=out)
     with np.errstate(all="ignore"):
-        wanted, wanted_logs = reference(chain.function, arrays)
-    values, logs = (np.asarray(one).astype(np.float64) for one in done.results)
+        wanted, wanted_logs, *_ = reference(chain.function, arrays)
+    values, logs, *more = (np.asarray(one).astype(np.float64) for one in done.results)
     seen, known = np.isfinite(wanted_logs), np.isfinite(wanted)
     found = [*map(str, done.report.findings)]
     off = np.abs(logs[seen] - wanted_logs[seen]).max(initial=0)
@@ -180,4 +201,9 @@ def run_chain(chain: Chain, seed: int) -> str:
         found.append("log-sum-exp")
     if values[~known].any() or not np.abs(values[known] - wanted[known]).max(initial=0) <= 0.03:
         found.append("values")
+    own = values.swapaxes(1, 2) if chain.inside else values
+    for number, (fold, one) in enumerate(zip(chain.folds, more, strict=True)):
+        right = reference(fold, [own])
+        if not np.abs(one - right).max() <= 0.01 * max(1.0, np.abs(right).max()):
+            found.append(f"fold {number}")
     return "\n".join(found[:4])
