@@ -89,8 +89,12 @@ def with_numbers(program: Program, sizes: Mapping[str, int]) -> Program:
 
 
 @functools.lru_cache(maxsize=_MOST_CHAINS)
-def matched(program: Program) -> ChainMatch:
+def matched(program: Program, *, behind: bool = False) -> ChainMatch:
     """A chain in the kernel's dims.
+
+    Args:
+        program: the chain.
+        behind: as for `match_chain`.
 
     Raises:
         UnsupportedProgram: no loop over keys runs it; with the dependence. Or rows are read by
@@ -107,4 +111,4 @@ def matched(program: Program) -> ChainMatch:
             why="in which order its keys enter the sums is not proved for all sizes at once",
             nearest="Leave invariant out",
         )
-    return match_chain(found)
+    return match_chain(found, behind=behind)

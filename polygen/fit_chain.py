@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +27,14 @@ from polygen.hardware.atom import Atom, atoms_for, products_of
 from polygen.hardware.data_file import read, take
 from polygen.hardware.device import Device
 from polygen.lower.chain import lower_chain
-from polygen.lower.chain_entries import PARTS, for_roles, for_warps, from_registers, tile_of
+from polygen.lower.chain_entries import (
+    PARTS,
+    covering,
+    for_roles,
+    for_warps,
+    from_registers,
+    tile_of,
+)
 from polygen.lower.legal_chain import chain_shape, check_chain, leaves_in_panels, streamed
 from polygen.lower.legal_folds import check_folded
 from polygen.lower.plan import KernelPlan
@@ -96,7 +104,12 @@ def decide_chain(
     else:
         atom = _instruction(found, device, roles=with_roles(program, device))
         require_numbers(found)  # behind the target: no number makes up for that
+        if found.split.passes is not None:
+            with contextlib.suppress(ResourceError):  # then rows are left to a launch
+                return _fitting(found, atom, device, skip, sizes or {})
+            found = matched(program, behind=True)
         return _fitting(found, atom, device, skip, sizes or {})
+    found = matched(program, behind=not given.covers_rows)
     atom = _instruction(found, device, roles=given.specialised)
     require_numbers(found)
     shape = chain_shape(found, atom, given, device)
@@ -134,7 +147,7 @@ def map_and_lower(
     Raises:
         VerifyError: what would be emitted does not do what the program says.
     """
-    found = matched(program)
+    found = matched(program, behind=not decided.schedule.covers_rows)
     kind = decided.atom.name
     model, tree = map_chain(found, decided.shape, kind, derived)
     plan = lower_chain(program, found, tree, decided.shape, decided.schedule, decided.atom, device)
@@ -242,8 +255,7 @@ def _fitting(
 
         _, schedule, shape = min(beside := [first, *fitting], key=takes)
         origin = f"shipped: the fastest of {len(beside)} tiles by the cost model"
-    folds = bool(found.split.folds)
-    part = 0 if problem is None or folds else parts_worth_it(device, schedule, problem)
+    part = 0 if problem is None or found.folds else parts_worth_it(device, schedule, problem)
     if not part:
         return Decided(atom, schedule, shape, origin)
     schedule = from_registers(schedule)
@@ -304,6 +316,8 @@ def _all_fitting(
             continue
         make = for_roles if atom.scope == "warpgroup" else for_warps
         schedule, skipped = make(found, atom, device, columns, one), set(map(tile_of, skip))
+        if found.split.passes is not None:
+            schedule = covering(schedule)
         if not leaves_in_panels(found, schedule) or tile_of(schedule.name) in skipped:
             schedule = from_registers(schedule)
         if tile_of(from_registers(schedule).name) in skipped:

@@ -138,6 +138,7 @@ _SAMPLES: dict[str, tuple[Callable[..., Any], tuple[str, ...], dict[str, Any]]] 
     "layers in one ring": (alike, _ALIKE, {"arch": "sm_86"}),
     "chain in panels": (logged, HEADS, {"schedule": _in_panels()}),
     "folded chain": (folded, HEADS, {}),
+    "followed chain": (folded, HEADS, {"schedule": few_rows()}),
     "folded layers": (errors, _ERRORS, {"arch": "sm_80"}),
     "rows": (rows, ("bf16[M,K]", "bf16[256,K]"), {}),
     "held rows": (rows, _MATRICES, {"arch": "sm_80", "schedule": _HELD}),

@@ -29,6 +29,7 @@ from polygen.lower.given import Given
 from polygen.lower.key_parts import combining_launch, room
 from polygen.lower.memory import needed
 from polygen.lower.plan import Inside, KernelPlan, Launch
+from polygen.lower.registers import fold_registers
 from polygen.lower.result_work import Epilogue
 from polygen.lower.synchronise import counting, placed
 from polygen.lower.warpgroups import barriers, places
@@ -80,7 +81,8 @@ def lower_chain(
     between = KeyScan(given, matched, shape, out)
     found = ChainLeaves(given, matched, shape, buffers, syncs, out, between).all()
     leaves = tuple(counting(tuple(found), sync.counters))
-    taken = chain_resources(shape, atom, schedule, device, needed(buffers))
+    folded = fold_registers(matched.after, shape.tiles, atom)
+    taken = chain_resources(shape, atom, schedule, device, needed(buffers), folded)
     along = matched.values.m
     resident = device.multiprocessors * schedule.min_blocks if shape.roles else 0
     launch = Launch(
@@ -147,7 +149,9 @@ def _pages(matched: ChainMatch, shape: ChainShape) -> tuple[Proof, ...]:
 
 def _results(given: Given, matched: ChainMatch) -> Epilogue:
     """The statements behind the second product; states are passed beside its sums."""
-    found = epilogue(given)
-    used = {arg for s in matched.after.statements for arg in s.args}
-    states = tuple((name, name) for name, _ in matched.states if name in used)
-    return replace(found, sums=(*found.sums, *states))
+    found, before = epilogue(given), list[Epilogue]()
+    for one in (*found.before, found):
+        used = {arg for s in one.statements for arg in s.args}
+        states = tuple((name, name) for name, _ in matched.states if name in used)
+        before.append(replace(one, sums=(*one.sums, *states), before=tuple(before)))
+    return before[-1]

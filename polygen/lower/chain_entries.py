@@ -16,6 +16,7 @@ from polygen.lower.legal_chain import PANELS
 from polygen.lower.legal_pages import keys_beside_pages, registers_beside_pages
 from polygen.poly.chain_match import ChainMatch
 from polygen.schedule.model import (
+    IN_TILE,
     LONGEST,
     MATRIX,
     PAIRS,
@@ -79,6 +80,12 @@ def for_warps(
         epilogue=Epilogue("registers"),
         min_blocks=blocks,
     )  # fmt: skip
+
+
+def covering(schedule: Schedule) -> Schedule:
+    """The schedule, with rows that use results of their own in its tiles."""
+    epilogue = replace(schedule.epilogue, rows=IN_TILE)
+    return replace(schedule, name=f"{schedule.name}_rows", epilogue=epilogue)
 
 
 def from_registers(schedule: Schedule) -> Schedule:

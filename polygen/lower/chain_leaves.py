@@ -200,10 +200,7 @@ class ChainLeaves:
             Leaf("compute", "compute", "threads", (), self.out),
             Leaf("finish_element", "edge", "threads", (), self.out),
         ]
-        registers = {name: f"state_{value}" for name, value in self.matched.states}
-        own = tuple(
-            (total, registers[value]) for value, total in self.out.sums if value in registers
-        )
+        own = self._states(self.out)
         part = self.given.schedule.tile.part
         if part:
             total, *states = room(self.matched, part)
@@ -213,5 +210,15 @@ class ChainLeaves:
             return [*combined, Leaf("store", "store_parts", "threads", _READ, parts)]
         if self.shape.panels.columns:
             return [*edge, *self._panels(own)]
-        store = Leaf("store", "store_rows_of_states", "threads", _READ, RowStore(self.out, own))
-        return [*edge, *around((store,), self.out, _READ)]
+
+        def stores(one: Epilogue) -> tuple[str, RowStore]:
+            return "store_rows_of_states", RowStore(one, self._states(one))
+
+        op, work = stores(self.out)
+        store = Leaf("store", op, "threads", _READ, work)
+        return [*edge, *around((store,), self.out, _READ, terms=stores)]
+
+    def _states(self, one: Epilogue) -> tuple[tuple[str, str], ...]:
+        """The variables of a pass that are states, and their registers."""
+        registers = {name: f"state_{value}" for name, value in self.matched.states}
+        return tuple((total, registers[value]) for value, total in one.sums if value in registers)

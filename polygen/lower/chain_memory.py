@@ -110,20 +110,28 @@ def chain_memory(
 
 
 def chain_resources(
-    shape: ChainShape, atom: Atom, schedule: Schedule, device: Device, shared: int
+    shape: ChainShape, atom: Atom, schedule: Schedule, device: Device, shared: int, folded: int
 ) -> Resources:
     """Count what a block takes.
+
+    Args:
+        shape: its tiles.
+        atom: the instruction.
+        schedule: that has them.
+        device: the target.
+        shared: bytes of shared memory.
+        folded: registers of a thread in which results are folded, when scores are gone.
 
     Raises:
         ResourceError: with the figure, the limit and what to reduce.
     """
     if shape.pipeline is not None:
-        return _of_warps(shape, shape.pipeline, atom, schedule, device, shared)
+        return _of_warps(shape, shape.pipeline, atom, schedule, device, shared, folded)
     where, tiles = f"schedule {schedule.name}", shape.tiles
     threads = (shape.consumers + 1) * device.group_threads
     sums = tiles.atoms[0] * tiles.warp[1] // 2
     scores = tiles.atoms[0] * tiles.cta[2] // 2
-    registers = sums + scores + scores // 2 + _BESIDE
+    registers = sums + max(scores + scores // 2, folded) + _BESIDE
     given, blocks = schedule.roles, schedule.min_blocks
     block = device.registers_per_multiprocessor // (threads * blocks) // 8 * 8 * threads
     total = device.group_threads * (
@@ -155,6 +163,7 @@ def _of_warps(
     schedule: Schedule,
     device: Device,
     shared: int,
+    folded: int,
 ) -> Resources:
     """The same where warps do everything: the compiler divides registers among all threads."""
     where, tiles, blocks = f"schedule {schedule.name}", shape.tiles, schedule.min_blocks
@@ -179,7 +188,7 @@ def _of_warps(
         inside = one.products * (own + one.columns // atom.n * of_columns)
         layers = max(layers, inside + (made or rows))
         made = own * atom.pieces // atom.a.elements_per_register
-    held = max(beside * (scores + keys) + (made or rows), weights + columns + made)
+    held = max(beside * (scores + keys) + (made or rows), weights + columns + made, folded)
     registers = max(sums + held, layers) + _BESIDE
     available = registers_available(schedule, device, threads)
     if registers > available:

@@ -14,6 +14,7 @@ from polygen.hardware.device import Device
 from polygen.lower.chain_memory import chain_memory, chain_resources, layouts
 from polygen.lower.legal_pages import keys_beside_pages
 from polygen.lower.memory import needed
+from polygen.lower.registers import fold_registers
 from polygen.lower.ring_tiles import ring_extents
 from polygen.poly.chain_layers import LayerShape
 from polygen.poly.chain_match import ChainMatch, in_background
@@ -31,7 +32,7 @@ _MOST = 256  # columns, or keys of a tile, where no instruction bounds them
 
 def leaves_in_panels(found: ChainMatch, schedule: Schedule) -> bool:
     """Whether results leave as the schedule says, where it says in panels."""
-    if schedule.epilogue.through != PANELS or found.after.matrices or found.split.folds:
+    if schedule.epilogue.through != PANELS or found.after.matrices or found.folds:
         return False
     try:
         panels(schedule, found.in_panels)
@@ -89,12 +90,16 @@ def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule, device: Devic
             '"registers": parts of the keys lie in the workspace',
         ),
         "tile.part beside folds": (
-            not schedule.tile.part or not found.split.folds,
+            not schedule.tile.part or not found.folds,
             "tile.part = 0: results whose keys are in parts are known in the launch that follows, "
             "which folds none of them",
         ),
+        "epilogue.rows": (
+            not schedule.covers_rows or found.split.passes is not None,
+            '"after": no results of rows are used by their own elements alone',
+        ),
         "epilogue.through beside folds": (
-            schedule.epilogue.through != PANELS or not found.split.folds,
+            schedule.epilogue.through != PANELS or not found.folds,
             '"registers": parts of folds are made of terms in registers',
         ),
         "epilogue.through beside matrices": (
@@ -154,6 +159,7 @@ def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule, device: Devic
         in_background(found, device), panels(schedule, found.in_panels, REGISTERS) or NO_PANELS,
         schedule.epilogue.slots, tuple(_layer(one, atom) for one in found.layers),
         len(found.sums), folds=bool(found.after.folds),
+        passes=tuple(bool(one.holds) for one in found.after.before),
     )  # fmt: skip
 
 
@@ -211,4 +217,5 @@ def check_chain(
     """
     made = layouts(found, shape, atom, schedule)
     least = needed(chain_memory(found, shape, made))
-    chain_resources(shape, atom, schedule, device, least)
+    folded = fold_registers(found.after, shape.tiles, atom)
+    chain_resources(shape, atom, schedule, device, least, folded)

@@ -106,13 +106,13 @@ def check_stores(plan: KernelPlan) -> None:
     if plan.chained is None:
         return
     registers = dict(plan.chained.states)
-    names = [name for name, _ in plan.epilogue.sums if name in registers]
-    wanted = tuple((name, f"state_{registers[name]}") for name in names)
     stores: list[RowStore | PartStore | Finish] = [
         *plan.of(RowStore), *plan.of(PartStore), *plan.of(Finish)
     ]  # fmt: skip
     for work in stores:
         states = work.named if isinstance(work, PartStore) else work.states
+        names = [name for name, _ in work.epilogue.sums if name in registers]
+        wanted = tuple((name, f"state_{registers[name]}") for name in names)
         if states != wanted:
             raise VerifyError(f"rows store {states}", where=plan.entry)
 

@@ -12,8 +12,9 @@
                multiply[i,k,s,m]  the second product
                complete[i]        states of threads -> states of rows
                store[i,m]         sums and states -> results, straight from the registers; where
-                                  results are folded it makes terms, between unfold[i] and fold[i]
-                                  (`fold_parts`)
+                                  results are folded it makes terms, between unfold[i] and fold[i],
+                                  and where these use results of rows passes go before it: unfold_r0
+                                  terms_r0 meet_r0 (`fold_parts`)
                finish[i,p] store[i,p]
                                   or sums and states -> panels; one thread has the copy engine store
                                   them, while the next tile is scored (`panels_out`)
@@ -29,13 +30,14 @@ uses of rings stand where something else waits for them, so that both products a
 from __future__ import annotations
 
 from polygen.poly.chain_shape import ChainShape
-from polygen.poly.fold_parts import folded
+from polygen.poly.fold_parts import Passes, folded, passed
 from polygen.poly.frames import Frames, Held
-from polygen.poly.kernel_parts import Part, alone, flat
+from polygen.poly.kernel_parts import Part, alone, flat, in_turn
 from polygen.poly.panels_out import panel_buffer, panels_out
 from polygen.poly.role_shape import tile_of
 from polygen.poly.tile_program import Buffer, TileProgram, TileStatement, Varying
 from polygen.poly.tile_tree import Node, loop, steps
+from polygen.poly.tiling import in_pass
 
 
 def by_chain(shape: ChainShape) -> TileProgram:
@@ -90,13 +92,14 @@ def frames(shape: ChainShape) -> Frames:
     rows = "".join(f"{loop}," for loop in shape.rows_of_block)
     now, before, last = (f"[{rows}{key}]" for key in ("k", "k-1", "k_tiles - 1"))
     cleared = () if shape.roles else (Held("zero", "", "[0]"),)
+    ends = (*(in_pass("terms", number) for number in range(len(shape.passes))), shape.ends)
     return Frames(
         "sum",
         (
             *cleared,
             Held("rescale", before, now),
             Held(shape.second, now, now),
-            Held(shape.ends, last, ""),
+            *(Held(name, last, "") for name in ends),
         ),
     )
 
@@ -226,9 +229,13 @@ def end(shape: ChainShape) -> Part:
             leave = steps(*first, loop("p", steps("finish", "store")))
         return alone((*complete, *out), (), leave)
     each = f"{shape.rows} and 0 <= m < {shape.tiles.atoms[0]}"
-    total = shape.of_rows("sum", *shape.atoms)
+    cell = shape.of_rows("", *shape.atoms)
     if not shape.roles:
-        total = f"{total} : 0 <= n < {shape.tiles.atoms[1]}"
+        cell = f"{cell} : 0 <= n < {shape.tiles.atoms[1]}"
+    total, place = f"sum{cell}", (*shape.located, *states)
     store = consumer.runs("store", (*loops, "m"), each, (*shape.located, total, *states))
-    part = alone((*complete, store), (), steps(*first, loop("m", "store")))
-    return folded(part, consumer, loops, shape.rows) if shape.folds else part
+    part = alone((store,), (), loop("m", "store"))
+    part = folded(part, consumer, loops, shape.rows) if shape.folds else part
+    over = Passes(shape.passes, (cell, cell), place)
+    part = passed(part, consumer, loops, (shape.rows, each), (total,), over)
+    return in_turn(alone(complete, (), steps(*first)), part)

@@ -30,6 +30,7 @@ from polygen.poly.mapping import ScheduleTree
 from polygen.poly.refine import refine
 from polygen.poly.scop import Scop, must_flow, reuse_dependences, space
 from polygen.poly.tile_program import TileProgram
+from polygen.poly.tiling import in_pass
 from polygen.schedule.sums import ASCENDING, FROM_FIRST, FROM_ZERO, Sums, sum_order
 
 
@@ -176,11 +177,24 @@ def _elements(matched: ChainMatch, shape: ChainShape) -> tuple[_Element, ...]:
             time(1, block, "4", "j", "e"),
             tile(shape.second, block, f"floor((j mod {keys})/{step})", *parts("e")),
         ),
-        _Element(
-            f"store[{row},e]", f"{outer} and {column}", (total, *_last(matched, shape, row)),
-            (result,), time(2, "e"), tile(shape.ends, _part_of_end(shape, atom)),
-        ),
     ]  # fmt: skip
+    reads = (total, *_last(matched, shape, row))
+    for number, held in enumerate(shape.passes):
+        name, folded = in_pass("terms", number), f"{in_pass('r', number)}[{row}]"
+        left = f"{in_pass('held', number)}[{row},e]"
+        found.append(
+            _Element(
+                f"{name}[{row},e]", f"{outer} and {column}", (*reads, folded),
+                (folded, *((left,) if held else ())), time(2 + number, "e"), tile(name, atom),
+            )
+        )  # fmt: skip
+        reads = (*((left, *reads[1:]) if held else reads), folded)
+    found.append(
+        _Element(
+            f"store[{row},e]", f"{outer} and {column}", reads, (result,),
+            time(2 + len(shape.passes), "e"), tile(shape.ends, _part_of_end(shape, atom)),
+        )
+    )  # fmt: skip
     return tuple(found)
 
 

@@ -2,11 +2,14 @@
 
 The dims are those of the results: m counts rows, n columns, k keys, z0, z1, ... matrices. The first
 product has its keys along its own n, and sums over a dim that no tile cuts. Folds of results are
-split as those of any product (`polygen.poly.folds`): the kernel makes terms of them.
+split as those of any product (`polygen.poly.folds`): the kernel makes terms of them, in passes over
+the sums where elements use results of their own rows there (`polygen.poly.row_passes`).
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from polygen.errors import UnsupportedProgram
@@ -27,6 +30,7 @@ from polygen.poly.layer_match import (
 from polygen.poly.match import Along, Match, match
 from polygen.poly.operand import Operand
 from polygen.poly.pointwise import Element, Pointwork, pointwork
+from polygen.poly.row_passes import in_passes
 from polygen.poly.scop import scop
 from polygen.rewrite.chain import Chain
 from polygen.rewrite.key_range import KeyRange
@@ -86,6 +90,11 @@ class ChainMatch:
         return replace(self.after, writes=matrices)
 
     @property
+    def folds(self) -> bool:
+        """Whether results are folded, in tiles or in the launch that follows."""
+        return bool(self.chain.values.folds)
+
+    @property
     def results(self) -> tuple[Tensor, ...]:
         """What is returned, but for values of rows' states, which round nothing."""
         kept = self.after.kept
@@ -123,15 +132,23 @@ class ChainMatch:
         return bool(self.layers) or len(self.scores.products) > 1
 
 
-def match_chain(chain: Chain) -> ChainMatch:
+def match_chain(chain: Chain, *, behind: bool = False) -> ChainMatch:
     """Both products in the kernel's dims.
+
+    Args:
+        chain: what is run.
+        behind: whether rows that use results of their own do so in the launch that follows; else in
+            the kernel, where a tile has them whole.
 
     Raises:
         UnsupportedProgram: rows or matrices of the one are not those of the other.
     """
     scores_fusion, scores = _matched(chain.scores)
     split = split_results(chain.values)
-    fusion, values = _matched(split.main)
+    if not behind and _covered(split):
+        with contextlib.suppress(UnsupportedProgram):  # then the launch that follows has them
+            split = in_passes(chain.values, split)
+    fusion, values = _matched(split.main, dict(split.passes.statements) if split.passes else {})
     before = pointwork(chain.scores, scores_fusion, scores)
     chain = replace(chain, range=_readable(chain.range, before))
     after = pointwork(split.main, fusion, values, split)
@@ -145,7 +162,8 @@ def match_chain(chain: Chain) -> ChainMatch:
     states = {state.value for state in chain.states}
     known = [
         (read.name, read.tensor.name)
-        for read in (*before.reads, *after.reads)
+        for one in (before, *after.before, after)
+        for read in one.reads
         if read.tensor.name in states
     ]
     found = ChainMatch(
@@ -155,7 +173,7 @@ def match_chain(chain: Chain) -> ChainMatch:
         fusion,
         split,
         _own(_without(before, states)),
-        _with_rows(_without(after, states), chain),
+        _of_states(after, states, chain),
         tuple(dict.fromkeys(known)),
         layers,
     )
@@ -179,8 +197,13 @@ def _readable(found: KeyRange | None, before: Pointwork) -> KeyRange | None:
     return made if made.bounded else None
 
 
-def _matched(program: Program) -> tuple[Fusion, Match]:
-    fusion = fuse(program, scop(program))
+def _covered(split: Split) -> bool:
+    """Whether a tile, which has all columns, has whole rows of all that use results of theirs."""
+    return len(split.rows) == 1 and split.rows[0].own == tuple(range(len(split.rows[0].axes) - 1))
+
+
+def _matched(program: Program, passes: Mapping[str, int] | None = None) -> tuple[Fusion, Match]:
+    fusion = fuse(program, scop(program, passes=passes), passes)
     return fusion, match(program, fusion)
 
 
@@ -198,6 +221,12 @@ def _own(work: Pointwork) -> Pointwork:
     )
     reads = tuple(read for read in work.reads if read.name not in names)
     return replace(work, reads=reads, statements=statements)
+
+
+def _of_states(after: Pointwork, states: set[str], chain: Chain) -> Pointwork:
+    """What is computed at every result, in all passes, with states that are no arrays."""
+    before = tuple(_without(one, states) for one in after.before)
+    return replace(_with_rows(_without(after, states), chain), before=before)
 
 
 def _with_rows(work: Pointwork, chain: Chain) -> Pointwork:

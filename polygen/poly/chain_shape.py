@@ -38,6 +38,8 @@ class ChainShape:
         products: of the first rows: one, or several, each with keys and scores of its own.
         layer_slots: tiles of a ring that layers share which it holds at once.
         folds: whether terms of results are folded.
+        passes: over the sums, before results are made: whether each leaves values of elements for
+            those behind it.
     """
 
     tiles: Tiling
@@ -57,6 +59,7 @@ class ChainShape:
     products: int = 1
     layer_slots: int = 1
     folds: bool = False
+    passes: tuple[bool, ...] = ()
 
     @property
     def roles(self) -> bool:

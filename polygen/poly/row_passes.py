@@ -68,8 +68,21 @@ def split_for(program: Program, *, in_tile: bool) -> Split:
     split = split_folds(program)
     if not in_tile or not split.rows:
         return split
-    inside = _Covering(beside_products(rewritten(program))[0], split).split()
+    inside = in_passes(beside_products(rewritten(program))[0], split)
     return replace(inside, operands=split.operands)
+
+
+def in_passes(program: Program, split: Split) -> Split:
+    """The parts of a program whose rows are in a tile.
+
+    Args:
+        program: without folds of operands.
+        split: its parts with rows behind the kernel; there are some.
+
+    Raises:
+        UnsupportedProgram: a tile does not cover what its elements use results of.
+    """
+    return _Covering(program, split).split()
 
 
 class _Covering:

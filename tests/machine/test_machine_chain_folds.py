@@ -6,6 +6,8 @@ kernel and the launch that follows give is what NumPy gives, to the bit.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -143,6 +145,32 @@ def test_folds_of_functions_are_near(name, arch) -> None:
         assert np.abs(found - wanted).max() <= 0.01 * max(1.0, np.abs(wanted).max())
 
 
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("name", ["softmax", "norm", "attention"])
+def test_rows_are_in_tiles_or_in_the_launch_that_follows(name, arch) -> None:
+    function, signature = NEAR[name]
+    kernel = pg.fuse(function).compile(*signature, arch=arch)
+    schedule, after = kernel.schedule, kernel.passes.plan.following
+    assert schedule.covers_rows and bool(after) == (name == "attention")  # whose mean has parts
+    behind = replace(schedule, name="behind", epilogue=replace(schedule.epilogue, rows="after"))
+    kernel = pg.fuse(function).compile(*signature, arch=arch, schedule=behind)
+    assert "kept_" in kernel.show("plan")
+    for found, wanted in both(function, signature, arch, schedule=behind):
+        assert np.abs(found - wanted).max() <= 0.01 * max(1.0, np.abs(wanted).max())
+
+
+def scaled(q, k, v):
+    """Elements use a result of their row beside a state of it."""
+    s = q @ k.mT
+    return pg.softmax(pg.softmax(s) @ v) * pg.logsumexp(s, axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_states_of_rows_are_there_in_tiles(arch) -> None:
+    for found, wanted in both(scaled, HEADS, arch):
+        assert np.abs(found - wanted).max() <= 0.01 * np.abs(wanted).max()
+
+
 @pytest.mark.parametrize("kind", ["tf32", "f32"])
 def test_folds_of_elements_of_4_bytes(kind) -> None:
     signature = tuple(one.replace("bf16", kind) for one in WIDE)
@@ -163,7 +191,7 @@ def test_check_show_save_and_load(tmp_path) -> None:
     kernel = pg.fuse(NEAR["norm"][0]).compile(*NEAR["norm"][1], arch="sm_80")
     assert kernel.check().ok
     text = kernel.show("plan")
-    assert "kept_" in text and "every part is read once" in text
+    assert "terms_r0" in text and "lanes that use a row's result have every term of it" in text
     assert "scan" in kernel.show("rewrite")
     again = Kernel.load(kernel.save(tmp_path / "kernel"))
     given = arrays(kernel.program)

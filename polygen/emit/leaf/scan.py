@@ -22,7 +22,7 @@ from polygen.emit.leaf.score_terms import (
     unmasked,
     within,
 )
-from polygen.emit.leaf.store_pairs import pairs_text
+from polygen.emit.leaf.store_pairs import held_declared, pairs_text
 from polygen.emit.leaf.table import Text, leaf
 from polygen.emit.leaves import extent_names, made_sums, plus, size_name
 from polygen.frontend.monoids import MONOIDS
@@ -362,6 +362,8 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
 @leaf("store_rows_of_states", "threads", RowStore, ("m",), needs=("scan",))
 def _(plan: KernelPlan, one: Leaf, work: RowStore) -> Text:
     text = pairs_text(plan, work.epilogue, dict(work.states))
-    comment = f"{_instance(one)}: sums and states -> results, two adjacent ones at a time"
-    made = "".join(f"  {line}\n" for line in made_sums(plan, "sum[m]"))
-    return Text(made + text, comment)
+    does = "terms of rows" if work.epilogue.suffix else "results"
+    comment = f"{_instance(one)}: sums and states -> {does}, two adjacent ones at a time"
+    of_sums = any(name == "sum" for _, name in work.epilogue.sums)
+    made = "".join(f"  {line}\n" for line in made_sums(plan, "sum[m]") if of_sums)
+    return Text(made + text, comment, held_declared(plan, work.epilogue))

@@ -38,12 +38,15 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
 def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
     does = "terms of rows" if e.suffix else "straight"
     comment = f"{one.statement}[m]: {does} from the fragments, two adjacent results at a time"
-    declared: tuple[str, ...] = ()
-    if e.holds is not None:
-        atoms = f"[{plan.tiles.atoms[0]}][{plan.tiles.columns // plan.atom.n}]"
-        atoms += f"[{len(e.element_offsets)}]"
-        declared = (f"{real_of(plan)} {e.holds[1]}{atoms};",)
-    return Text(pairs_text(plan, e, {}), comment, declared)
+    return Text(pairs_text(plan, e, {}), comment, held_declared(plan, e))
+
+
+def held_declared(plan: KernelPlan, e: Epilogue) -> tuple[str, ...]:
+    """The registers in which a pass leaves values of elements, if it does."""
+    if e.holds is None:
+        return ()
+    atoms = f"[{plan.tiles.atoms[0]}][{plan.tiles.columns // plan.atom.n}]"
+    return (f"{real_of(plan)} {e.holds[1]}{atoms}[{len(e.element_offsets)}];",)
 
 
 def pairs_text(plan: KernelPlan, e: Epilogue, states: Mapping[str, str]) -> str:

@@ -70,16 +70,17 @@ def plan(name: str) -> KernelPlan:
 
 SAMPLES = (
     "chain", "masked chain", "padded chain", "paged chain", "chain in parts", "chain in pairs",
-    "chain by warps", "tf32 chain", "layers", "layers in one ring", "chain in panels", "folded chain",
-    "folded layers", "rows", "held rows", "followed", "covered rows", "staged", "copied", "made", "turned",
-    "by words",
+    "chain by warps", "tf32 chain", "layers", "layers in one ring", "chain in panels",
+    "folded chain", "followed chain", "folded layers", "rows", "held rows", "followed",
+    "covered rows", "staged", "copied", "made", "turned", "by words",
 )  # fmt: skip
 QUICK = ("small warps", "lanes", "by words")
 # Of these one in so many is tried in the fast tests.
 FEW = (
     "masked chain", "paged chain", "chain in parts", "chain in pairs", "chain by warps",
     "tf32 chain", "layers", "layers in one ring", "chain in panels", "folded chain",
-    "folded layers", "held rows", "followed", "covered rows", "staged", "copied", "made", "turned", "small roles",
+    "followed chain", "folded layers", "held rows", "followed", "covered rows", "staged", "copied",
+    "made", "turned", "small roles",
 )  # fmt: skip
 EVERY = 24
 PARTS = 4  # in which all changes of a plan are tried by the slow tests
