@@ -23,7 +23,7 @@ from polygen.frontend.program import (
 from polygen.poly.chain_match import ChainMatch, match_chain
 from polygen.poly.supported import require_rows_known
 from polygen.rewrite.chain import chain, products_in_chain
-from polygen.rewrite.layers import stages
+from polygen.rewrite.layers import read_again, stages
 from polygen.rewrite.read_by_index import operands_by_index
 from polygen.rewrite.rest import with_rest
 
@@ -49,7 +49,8 @@ def whole_dims(program: Program) -> tuple[str, ...]:
     row = [stage.products[0] for stage in stages(program)]
     if not row:  # two that share sums, and what one of them is made of
         return tuple(one for one in [sizes[first.write.iterators[-1]]] if isinstance(one, str))
-    extents = [dict(one.domain)[it] for one in row[:-1] for it in one.summed]
+    every = row if read_again(program) else row[:-1]
+    extents = [dict(one.domain)[it] for one in every for it in one.summed]
     extents.append(dict(row[-1].domain)[row[-1].write.iterators[-1]])
     return tuple(dict.fromkeys(one for one in extents if isinstance(one, str)))
 

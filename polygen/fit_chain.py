@@ -255,7 +255,8 @@ def _fitting(
 
         _, schedule, shape = min(beside := [first, *fitting], key=takes)
         origin = f"shipped: the fastest of {len(beside)} tiles by the cost model"
-    part = 0 if problem is None or found.folds else parts_worth_it(device, schedule, problem)
+    whole = found.folds or found.again
+    part = 0 if problem is None or whole else parts_worth_it(device, schedule, problem)
     if not part:
         return Decided(atom, schedule, shape, origin)
     schedule = from_registers(schedule)

@@ -19,6 +19,7 @@ _LAYERS = (
     "bf16[M,24]", "bf16[24,40]", "bf16[40,24]", "bf16[40,24]", "bf16[24,N]", "bf16[N,16]",
     "f32[M,40]", "bf16[M,24]", "bf16[M,N]",
 )  # fmt: skip
+_RESIDUAL = ("bf16[M,24]", "bf16[24,40]", "bf16[40,40]", "bf16[40,40]", "bf16[40,16]")
 _ERRORS = ("bf16[M,24]", "bf16[24,40]", "bf16[40,N]", "bf16[N,24]", "f32[M,24]")
 _ALIKE = ("bf16[M,128]", *("bf16[128,128]",) * 5, "bf16[M,128]")
 HEADS = ("bf16[B,M,64]", "bf16[B,N,64]", "bf16[B,N,64]")
@@ -67,6 +68,13 @@ def errors(x, a, b, c, t):
     """Folds alone leave."""
     y = pg.relu(pg.relu(x @ a) @ b) @ c
     return ((y - t) ** 2).mean(), y.max(axis=1)
+
+
+def residuals(x, a, b, c, d):
+    """What layers make is read again behind later sums."""
+    h = pg.relu(x @ a)
+    g = pg.relu(h @ b) + h
+    return (pg.relu(g @ c) + g - h) @ d
 
 
 def rows(x, w):
@@ -140,6 +148,7 @@ _SAMPLES: dict[str, tuple[Callable[..., Any], tuple[str, ...], dict[str, Any]]] 
     "folded chain": (folded, HEADS, {}),
     "followed chain": (folded, HEADS, {"schedule": few_rows()}),
     "folded layers": (errors, _ERRORS, {"arch": "sm_80"}),
+    "residuals": (residuals, _RESIDUAL, {"arch": "sm_80"}),
     "rows": (rows, ("bf16[M,K]", "bf16[256,K]"), {}),
     "held rows": (rows, _MATRICES, {"arch": "sm_80", "schedule": _HELD}),
     "followed": (results, _MATRICES, {"arch": "sm_80", "schedule": _PAIRS}),

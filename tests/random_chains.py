@@ -164,6 +164,61 @@ def _by_warps(rng: random.Random, arch: str, columns: int, order: str) -> Schedu
     )
 
 
+def layer_program(seed: int) -> tuple[Callable[..., Any], tuple[str, ...]]:
+    """Layers in a row of a seed, with gates, residuals and folds of results; and their signature.
+
+    The first argument has 70 rows; of it and all others so few elements are no zeros that sums are
+    small whole numbers.
+    """
+    rng = random.Random(f"layers {seed}")
+    width, last, count = rng.choice([16, 24, 40]), rng.choice([8, 24, 32]), rng.randint(2, 4)
+    gated = [at > 0 and rng.random() < 0.3 for at in range(count)]
+    # Which layer before, if any, is read again behind each one.
+    again = [rng.choice([None, *range(at)]) if at else None for at in range(count)]
+    rounded, fold = rng.random() < 0.3, rng.choice((None, *FOLDS[:2], FOLDS[4]))
+
+    def function(x: Any, *matrices: Any) -> Any:
+        made, left = [], list(matrices)
+        for gate, other in zip(gated, again, strict=True):
+            h = pg.relu(x @ left.pop(0))
+            h = h * (x @ left.pop(0)) if gate else h
+            h = h + made[other] if other is not None else h
+            made.append(h.astype("bf16") if rounded else h)
+            x = made[-1]
+        y = x @ left.pop(0)
+        return y if fold is None else (y, fold(y))
+
+    square = [f"bf16[{width},{width}]"] * (count - 1 + sum(gated))
+    return function, ("bf16[70,32]", f"bf16[32,{width}]", *square, f"bf16[{width},{last}]")
+
+
+def run_layers(seed: int, arch: str) -> str:
+    """What is wrong with layers on the PTX machine, whose results are exact; "" if nothing is."""
+    function, signature = layer_program(seed)
+    names = [f"w{n}" for n in range(len(signature))]
+    made: dict[str, Any] = {"function": function}
+    exec(f"def layers({', '.join(names)}): return function({', '.join(names)})", made)
+    kernel, rng = (
+        pg.fuse(made["layers"]).compile(*signature, arch=arch),
+        np.random.default_rng(seed),
+    )
+    arrays = []
+    for tensor in kernel.program.operands:
+        some = rng.random(tensor.dims) < 2.5 / tensor.dims[-2 if arrays else -1]
+        arrays.append((rng.integers(-1, 2, tensor.dims) * some).astype(ml_dtypes.bfloat16))
+    done = kernel.emulation(*arrays)
+    wanted = reference(made["layers"], arrays)
+    found = [*map(str, done.report.findings)]
+    both = zip(_each(done.results), _each(wanted), strict=True)
+    found += [f"result {n}" for n, (a, b) in enumerate(both) if not np.array_equal(a, b)]
+    return "\n".join(found[:4])
+
+
+def _each(results: Any) -> list[np.ndarray]:
+    whole = results if isinstance(results, tuple) else (results,)
+    return [np.asarray(one).astype(np.float64) for one in whole]
+
+
 def run_chain(chain: Chain, seed: int) -> str:
     """What is wrong with a run on the PTX machine; "" if nothing is.
 

@@ -56,6 +56,7 @@ def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule, device: Devic
     cta, warp, roles = schedule.tile.cta, schedule.tile.warp, schedule.specialised
     fitting = keys_beside_pages(found, atom, cta.k) if roles else cta.k
     most = atom.n_most if roles else _MOST
+    whole = padded(found.width, atom) if found.again else cta.k
     wanted = {
         "tile.warp.n": (warp.n == cta.n, f"tile.cta.n = {cta.n}"),
         "tile.cta.n": (
@@ -71,6 +72,14 @@ def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule, device: Devic
         "tile.cta.k beside pages": (
             cta.k == fitting,
             f"tile.cta.k = {fitting}: whole pages, or a part of one",
+        ),
+        "tile.cta.k beside layers that are read again": (
+            cta.k == whole,
+            f"tile.cta.k = {whole}: all columns of a layer, which stays in registers",
+        ),
+        "tile.part beside layers that are read again": (
+            not found.again or not schedule.tile.part,
+            "tile.part = 0",
         ),
         "tile.part": (
             schedule.tile.part % cta.k == 0,
@@ -160,6 +169,7 @@ def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule, device: Devic
         schedule.epilogue.slots, tuple(_layer(one, atom) for one in found.layers),
         len(found.sums), folds=bool(found.after.folds),
         passes=tuple(bool(one.holds) for one in found.after.before),
+        again=tuple(layer for _, layer in found.again),
     )  # fmt: skip
 
 
@@ -191,7 +201,8 @@ def streamed(found: ChainMatch, shape: ChainShape) -> ChainShape:
 
 def _layer(one: LayerMatch, atom: Atom) -> LayerShape:
     depth, columns = padded(one.depth, atom), padded(one.columns, atom)
-    return LayerShape(one.name, depth // atom.k, columns, len(one.sums))
+    again = tuple(layer for _, layer in one.again)
+    return LayerShape(one.name, depth // atom.k, columns, len(one.sums), again=again)
 
 
 def padded(count: int, atom: Atom) -> int:

@@ -29,6 +29,7 @@ uses of rings stand where something else waits for them, so that both products a
 
 from __future__ import annotations
 
+from polygen.poly.chain_layers import left_by
 from polygen.poly.chain_shape import ChainShape
 from polygen.poly.fold_parts import Passes, folded, passed
 from polygen.poly.frames import Frames, Held
@@ -187,6 +188,9 @@ def between(shape: ChainShape) -> tuple[TileStatement, ...]:
         f"{shape.of_keys(name, *shape.atoms)} : {shape.every(shape.tiles.cta[2])}"
         for name in shape.all_scores
     )
+    of_layers = (f"{left_by(name)}[{','.join((*consumer.agents, *shape.atoms))}]"
+                 for name in shape.again)  # fmt: skip
+    beside += [f"{cell} : {shape.every(shape.tiles.cta[2])}" for cell in of_layers]
     sums = f"{shape.of_rows('sum', *shape.atoms)} : {shape.every(shape.tiles.cta[1])}"
     states, seen = shape.of_rows("states"), f"{shape.of_rows('states')} : k > 0"
     correction, weights = shape.of_keys("correction"), shape.of_keys("weights")

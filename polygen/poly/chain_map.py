@@ -126,6 +126,7 @@ def _elements(matched: ChainMatch, shape: ChainShape) -> tuple[_Element, ...]:
 
     state, before = f"state[{row},{block}]", f"state[{row},{block} - 1]"
     scores = tuple(f"{nth('v', n)}[{row},j]" for n in range(shape.products))
+    scored = (*scores, *(f"h_{name}[{row},j]" for name in shape.again))
     x, weight = f"x[{row},j]", f"p[{row},j]"
     total, result = f"o[{row},e]", f"y[{row},e]"
 
@@ -152,13 +153,13 @@ def _elements(matched: ChainMatch, shape: ChainShape) -> tuple[_Element, ...]:
     if shape.referenced:
         found.append(
             _Element(
-                f"advance[{row},j]", key, (*scores, before, state), (x, state),
+                f"advance[{row},j]", key, (*scored, before, state), (x, state),
                 time(1, block, "1", "j"), tile("advance", block),
             )
         )  # fmt: skip
     found.append(
         _Element(
-            f"weigh[{row},j]", key, (*((x,) if shape.referenced else scores), *own),
+            f"weigh[{row},j]", key, (*((x,) if shape.referenced else scored), *own),
             (weight, *own),
             time(1, block, "2", "j"), tile("weigh", block),
         )
@@ -231,7 +232,9 @@ def _layers(
                 time(phase, "0", "j", "d", str(n)), f"{name}[{tile}]",
             )  # fmt: skip
         yield _Element(
-            f"{of.called('weigh')}[{row},j]", column, totals, (value,), time(phase, "1", "j"),
+            f"{of.called('weigh')}[{row},j]", column,
+            (*totals, *(f"h_{name}[{row},j]" for name in of.again)), (value,),
+            time(phase, "1", "j"),
             f"{of.called('weigh')}[{','.join((*who, '0'))}]",
         )  # fmt: skip
         made = (f"h_{of.name}[{row},d]",)

@@ -23,6 +23,7 @@ from polygen.poly.layer_match import (
     ROWS,
     LayerMatch,
     match_layers,
+    read_again,
     require_one_left,
     require_rows_of,
     sized,
@@ -53,6 +54,7 @@ class ChainMatch:
         after: what is computed at every result; states are none of its reads.
         states: what `before` and `after` call the states that they read: (variable, state).
         layers: that make the rows of the first product; none where they are an argument.
+        again: what `before` reads of what these have made: variable, and whose registers it is in.
     """
 
     chain: Chain
@@ -64,6 +66,7 @@ class ChainMatch:
     after: Pointwork
     states: tuple[tuple[str, str], ...]
     layers: tuple[LayerMatch, ...] = ()
+    again: tuple[tuple[str, str], ...] = ()
 
     @property
     def depth(self) -> int:
@@ -88,6 +91,12 @@ class ChainMatch:
         """What is computed at every result, with those results that panels hold: matrices."""
         matrices = tuple(one for one in self.after.writes if one.kind != "row")
         return replace(self.after, writes=matrices)
+
+    @property
+    def width(self) -> int:
+        """Keys, where there is a number of them: columns of the first product's sums."""
+        assert isinstance(self.scores.n, int)
+        return self.scores.n
 
     @property
     def folds(self) -> bool:
@@ -127,6 +136,11 @@ class ChainMatch:
         return tuple(one.contraction.write.name for one in self.scores.products)
 
     @property
+    def scored(self) -> tuple[str, ...]:
+        """All that a score is made of in registers: sums, and what layers have made."""
+        return (*self.sums, *(name for name, _ in self.again))
+
+    @property
     def by_warps(self) -> bool:
         """Whether it is for warps that do everything: with layers, or several first products."""
         return bool(self.layers) or len(self.scores.products) > 1
@@ -158,6 +172,7 @@ def match_chain(chain: Chain, *, behind: bool = False) -> ChainMatch:
     layers = match_layers(chain.layers)
     if layers:
         require_rows_of(chain.scores, layers[-1], scores)
+    before, again = read_again(chain.scores, before, layers)
     values = _named(values)
     states = {state.value for state in chain.states}
     known = [
@@ -176,6 +191,7 @@ def match_chain(chain: Chain, *, behind: bool = False) -> ChainMatch:
         _of_states(after, states, chain),
         tuple(dict.fromkeys(known)),
         layers,
+        again,
     )
     return found
 
@@ -299,7 +315,8 @@ def require_numbers(found: ChainMatch) -> None:
     """
     chain, scores, values = found.chain, found.scores, found.values
     own = (("sums over", scores.depths[0]), ("has columns", values.n))
-    for what, extent in (*sized(found.layers), *own):
+    keys = (("sums over", values.depths[0]),) if found.again else ()
+    for what, extent in (*sized(found.layers), *own, *keys):
         if not isinstance(extent, int):
             raise UnsupportedProgram(
                 f"a product of a chain {what} {extent}",

@@ -38,6 +38,7 @@ class ChainShape:
         products: of the first rows: one, or several, each with keys and scores of its own.
         layer_slots: tiles of a ring that layers share which it holds at once.
         folds: whether terms of results are folded.
+        again: layers whose values are read behind the first product's sums.
         passes: over the sums, before results are made: whether each leaves values of elements for
             those behind it.
     """
@@ -60,6 +61,7 @@ class ChainShape:
     layer_slots: int = 1
     folds: bool = False
     passes: tuple[bool, ...] = ()
+    again: tuple[str, ...] = ()
 
     @property
     def roles(self) -> bool:

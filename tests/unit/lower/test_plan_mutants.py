@@ -71,7 +71,7 @@ def plan(name: str) -> KernelPlan:
 SAMPLES = (
     "chain", "masked chain", "padded chain", "paged chain", "chain in parts", "chain in pairs",
     "chain by warps", "tf32 chain", "layers", "layers in one ring", "chain in panels",
-    "folded chain", "followed chain", "folded layers", "rows", "held rows", "followed",
+    "folded chain", "followed chain", "folded layers", "residuals", "rows", "held rows", "followed",
     "covered rows", "staged", "copied", "made", "turned", "by words",
 )  # fmt: skip
 QUICK = ("small warps", "lanes", "by words")
@@ -79,8 +79,8 @@ QUICK = ("small warps", "lanes", "by words")
 FEW = (
     "masked chain", "paged chain", "chain in parts", "chain in pairs", "chain by warps",
     "tf32 chain", "layers", "layers in one ring", "chain in panels", "folded chain",
-    "followed chain", "folded layers", "held rows", "followed", "covered rows", "staged", "copied",
-    "made", "turned", "small roles",
+    "followed chain", "folded layers", "residuals", "held rows", "followed", "covered rows",
+    "staged", "copied", "made", "turned", "small roles",
 )  # fmt: skip
 EVERY = 24
 PARTS = 4  # in which all changes of a plan are tried by the slow tests
