@@ -39,14 +39,8 @@ from polygen.lower.legal_chain import chain_shape, check_chain, leaves_in_panels
 from polygen.lower.legal_folds import check_folded
 from polygen.lower.plan import KernelPlan
 from polygen.poly.chain_map import map_chain
-from polygen.poly.chain_match import (
-    VALUES,
-    ChainMatch,
-    in_rows_alone,
-    require_boxes,
-    require_numbers,
-    require_rows,
-)
+from polygen.poly.chain_match import VALUES, ChainMatch, require_numbers
+from polygen.poly.chain_operands import in_rows_alone, require_boxes, require_rows
 from polygen.poly.chain_shape import ChainShape
 from polygen.poly.derive_syncs import Synchronised
 from polygen.poly.mapping import ScheduleTree

@@ -17,7 +17,8 @@ from polygen.lower.memory import needed
 from polygen.lower.registers import fold_registers
 from polygen.lower.ring_tiles import ring_extents
 from polygen.poly.chain_layers import LayerShape
-from polygen.poly.chain_match import ChainMatch, in_background
+from polygen.poly.chain_match import ChainMatch
+from polygen.poly.chain_operands import in_background
 from polygen.poly.chain_shape import NO_PANELS, ChainShape
 from polygen.poly.layer_match import LayerMatch
 from polygen.poly.results import panels

@@ -21,6 +21,7 @@ from polygen.lower.result_work import Finish
 from polygen.lower.ring_tiles import extents_of
 from polygen.lower.scan_work import PartStore, RowStore, Scan, ScanState, Terms, score_names
 from polygen.poly.chain_match import VALUES, ChainMatch
+from polygen.poly.key_tiles import FIRST
 from polygen.poly.layer_match import LayerMatch
 from polygen.poly.pointwise import Compute, Pointwork
 
@@ -41,6 +42,9 @@ def check_scan(plan: KernelPlan, scan: Scan) -> None:
     keys, tile = plan.match.depths[0], plan.tiles.cta[2]
     if (scan.keys, scan.columns, scan.products) != (keys, tile, len(found.sums)):
         raise VerifyError(f"tiles have {scan.columns} of {scan.keys} keys", where=plan.entry)
+    at = "k" if plan.key_tiles is None else f"({FIRST} + k)"
+    if not scan.first_key.startswith(f"{at} * {tile} + "):
+        raise VerifyError(f"tiles begin at {scan.first_key}", where=plan.entry)
     _check_again(plan, scan, found.again)
     if found.again and not (isinstance(keys, int) and keys <= tile):
         raise VerifyError(f"{scan.again} have other columns than keys", where=plan.entry)
