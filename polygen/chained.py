@@ -25,7 +25,7 @@ from polygen.poly.realign import make_operands, program_behind, with_digits_by_r
 from polygen.poly.supported import require_rows_known
 from polygen.rewrite.chain import chain, products_in_chain
 from polygen.rewrite.joined_sums import joined_sums
-from polygen.rewrite.layers import stages
+from polygen.rewrite.layers import read_again, stages
 from polygen.rewrite.one_axis import over_one_axis
 from polygen.rewrite.read_by_index import operands_by_index
 from polygen.rewrite.rest import with_rest
@@ -60,7 +60,8 @@ def whole_dims(program: Program) -> tuple[str, ...]:
     row = [stage.products[0] for stage in stages(program)]
     if not row:  # two that share sums, and what one of them is made of
         return tuple(one for one in [sizes[first.write.iterators[-1]]] if isinstance(one, str))
-    extents = [dict(one.domain)[it] for one in row[:-1] for it in one.summed]
+    every = row if read_again(program) else row[:-1]
+    extents = [dict(one.domain)[it] for one in every for it in one.summed]
     extents.append(dict(row[-1].domain)[row[-1].write.iterators[-1]])
     return tuple(dict.fromkeys(one for one in extents if isinstance(one, str)))
 
@@ -120,18 +121,22 @@ def behind_making(program: Program) -> Program:
     return program_behind(program, make_operands(program))
 
 
-def matched(program: Program) -> ChainMatch:
+def matched(program: Program, *, behind: bool = False) -> ChainMatch:
     """A chain in the kernel's dims, behind the launch that makes its operands.
+
+    Args:
+        program: the chain.
+        behind: as for `match_chain`.
 
     Raises:
         UnsupportedProgram: no loop over keys runs it; with the dependence. Or rows are read by
             index.
     """
-    return _matched(behind_making(program))
+    return _matched(behind_making(program), behind=behind)
 
 
 @functools.lru_cache(maxsize=_MOST_CHAINS)
-def _matched(program: Program) -> ChainMatch:
+def _matched(program: Program, *, behind: bool) -> ChainMatch:
     """The same of a chain whose operands are arguments."""
     require_rows_known(program)
     found = chain(program)
@@ -143,4 +148,4 @@ def _matched(program: Program) -> ChainMatch:
             why="in which order its keys enter the sums is not proved for all sizes at once",
             nearest="Leave invariant out",
         )
-    return match_chain(found)
+    return match_chain(found, behind=behind)

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,19 +27,21 @@ from polygen.hardware.atom import Atom, atoms_for, products_of
 from polygen.hardware.data_file import read, take
 from polygen.hardware.device import Device
 from polygen.lower.chain import lower_chain
-from polygen.lower.chain_entries import PARTS, for_roles, for_warps, from_registers, tile_of
-from polygen.lower.legal_chain import chain_shape, check_chain, leaves_in_panels, streamed
-from polygen.lower.plan import KernelPlan
-from polygen.poly.by_chain import ChainShape
-from polygen.poly.chain_map import map_chain
-from polygen.poly.chain_match import (
-    VALUES,
-    ChainMatch,
-    in_rows_alone,
-    require_boxes,
-    require_numbers,
-    require_rows,
+from polygen.lower.chain_entries import (
+    PARTS,
+    covering,
+    for_roles,
+    for_warps,
+    from_registers,
+    tile_of,
 )
+from polygen.lower.legal_chain import chain_shape, check_chain, leaves_in_panels, streamed
+from polygen.lower.legal_folds import check_folded
+from polygen.lower.plan import KernelPlan
+from polygen.poly.chain_map import map_chain
+from polygen.poly.chain_match import VALUES, ChainMatch, require_numbers
+from polygen.poly.chain_operands import in_rows_alone, require_boxes, require_rows
+from polygen.poly.chain_shape import ChainShape
 from polygen.poly.derive_syncs import Synchronised
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.scop import Scop
@@ -87,6 +90,7 @@ def decide_chain(
         PolygenError: no kernel can be made of the program, or none with this schedule.
     """
     found = matched(program)
+    check_folded(found.after)
     if isinstance(schedule, Schedule):
         given, origin = schedule, f"given: {schedule.name}"
     elif schedule != "auto":
@@ -94,7 +98,12 @@ def decide_chain(
     else:
         atom = _instruction(found, device, roles=with_roles(program, device))
         require_numbers(found)  # behind the target: no number makes up for that
+        if found.split.passes is not None:
+            with contextlib.suppress(ResourceError):  # then rows are left to a launch
+                return _fitting(found, atom, device, skip, sizes or {})
+            found = matched(program, behind=True)
         return _fitting(found, atom, device, skip, sizes or {})
+    found = matched(program, behind=not given.covers_rows)
     atom = _instruction(found, device, roles=given.specialised)
     require_numbers(found)
     shape = chain_shape(found, atom, given, device)
@@ -132,7 +141,7 @@ def map_and_lower(
     Raises:
         VerifyError: what would be emitted does not do what the program says.
     """
-    found = matched(program)
+    found = matched(program, behind=not decided.schedule.covers_rows)
     kind = decided.atom.name
     model, tree = map_chain(found, decided.shape, kind, derived)
     plan = lower_chain(program, found, tree, decided.shape, decided.schedule, decided.atom, device)
@@ -240,7 +249,8 @@ def _fitting(
 
         _, schedule, shape = min(beside := [first, *fitting], key=takes)
         origin = f"shipped: the fastest of {len(beside)} tiles by the cost model"
-    part = 0 if problem is None else parts_worth_it(device, schedule, problem)
+    whole = found.folds or found.again
+    part = 0 if problem is None or whole else parts_worth_it(device, schedule, problem)
     if not part:
         return Decided(atom, schedule, shape, origin)
     schedule = from_registers(schedule)
@@ -301,6 +311,8 @@ def _all_fitting(
             continue
         make = for_roles if atom.scope == "warpgroup" else for_warps
         schedule, skipped = make(found, atom, device, columns, one), set(map(tile_of, skip))
+        if found.split.passes is not None:
+            schedule = covering(schedule)
         if not leaves_in_panels(found, schedule) or tile_of(schedule.name) in skipped:
             schedule = from_registers(schedule)
         if tile_of(from_registers(schedule).name) in skipped:

@@ -19,6 +19,8 @@ _LAYERS = (
     "bf16[M,24]", "bf16[24,40]", "bf16[40,24]", "bf16[40,24]", "bf16[24,N]", "bf16[N,16]",
     "f32[M,40]", "bf16[M,24]", "bf16[M,N]",
 )  # fmt: skip
+_RESIDUAL = ("bf16[M,24]", "bf16[24,40]", "bf16[40,40]", "bf16[40,40]", "bf16[40,16]")
+_ERRORS = ("bf16[M,24]", "bf16[24,40]", "bf16[40,N]", "bf16[N,24]", "f32[M,24]")
 _ALIKE = ("bf16[M,128]", *("bf16[128,128]",) * 5, "bf16[M,128]")
 HEADS = ("bf16[B,M,64]", "bf16[B,N,64]", "bf16[B,N,64]")
 
@@ -54,6 +56,25 @@ def logged(q, k, v):
     """A result of every row beside the matrix."""
     s = (q @ k.mT) * 0.125
     return pg.softmax(s) @ v, pg.logsumexp(s, axis=-1)
+
+
+def folded(q, k, v):
+    """Rows of results that use results of their own, and folds of rows and columns."""
+    y = pg.softmax((q @ k.mT) * 0.125) @ v
+    return pg.softmax(y), np.max(y, axis=1), np.argmin(y, axis=2) + 1
+
+
+def errors(x, a, b, c, t):
+    """Folds alone leave."""
+    y = pg.relu(pg.relu(x @ a) @ b) @ c
+    return ((y - t) ** 2).mean(), y.max(axis=1)
+
+
+def residuals(x, a, b, c, d):
+    """What layers make is read again behind later sums."""
+    h = pg.relu(x @ a)
+    g = pg.relu(h @ b) + h
+    return (pg.relu(g @ c) + g - h) @ d
 
 
 def rows(x, w):
@@ -140,6 +161,10 @@ _SAMPLES: dict[str, tuple[Callable[..., Any], tuple[str, ...], dict[str, Any]]] 
     "layers": (layered, _LAYERS, {"arch": "sm_80"}),
     "layers in one ring": (alike, _ALIKE, {"arch": "sm_86"}),
     "chain in panels": (logged, HEADS, {"schedule": _in_panels()}),
+    "folded chain": (folded, HEADS, {}),
+    "followed chain": (folded, HEADS, {"schedule": few_rows()}),
+    "folded layers": (errors, _ERRORS, {"arch": "sm_80"}),
+    "residuals": (residuals, _RESIDUAL, {"arch": "sm_80"}),
     "rows": (rows, ("bf16[M,K]", "bf16[256,K]"), {}),
     "held rows": (rows, _MATRICES, {"arch": "sm_80", "schedule": _HELD}),
     "followed": (results, _MATRICES, {"arch": "sm_80", "schedule": _PAIRS}),

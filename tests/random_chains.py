@@ -1,4 +1,5 @@
-"""Random chains of products: masks, scores, results beside the values, schedules, orders of rows.
+"""Random chains of products: masks, scores, results beside the values, folds of these, schedules,
+orders of rows.
 
 A seed decides everything. Their arrays are views of larger ones, and so are their results.
 """
@@ -71,6 +72,16 @@ COMPUTED: tuple[Callable[[Any], Any], ...] = (
     lambda x: _halves(_largest(x)),
     lambda x: _neighbours(_largest(x)),
 )
+# Of results whose last axis is that of columns; with a result of a row used in it, and without.
+FOLDS: tuple[Callable[[Any], Any], ...] = (
+    lambda y: y.sum(axis=-1),
+    lambda y: y.max(axis=-1),
+    lambda y: (y * y).sum(),
+    lambda y: y.min(axis=(0, 2)),
+    lambda y: y - y.max(axis=-1, keepdims=True),
+    lambda y: pg.softmax(y),
+    lambda y: pg.rms_norm(y),
+)
 SIZES = (1, 2, 15, 63, 64, 65, 100, 129, 200)
 
 
@@ -84,6 +95,8 @@ class Chain:
         schedule: of its kernel.
         shapes: of the arrays.
         blocks: persistent ones that run at once.
+        folds: of the values, which are results as well.
+        inside: whether heads are inside rows.
     """
 
     function: Callable[..., Any]
@@ -91,6 +104,8 @@ class Chain:
     schedule: Schedule
     shapes: tuple[tuple[int, ...], ...]
     blocks: int
+    folds: tuple[Callable[[Any], Any], ...] = ()
+    inside: bool = False
 
     def kernel(self) -> Kernel:
         """The kernel."""
@@ -109,6 +124,8 @@ def chain_program(seed: int, arch: str = "sm_90a") -> Chain:
     shift, width = rng.choice([0, 0, 1, -20, 20, 64, 150, -150]), rng.choice([1, 30, 64, 100])
     inside, turned = rng.random() < 0.4, rng.random() < 0.5  # heads inside rows; rows last
     made = _computed(random.Random(f"operands {seed}"))
+    others = random.Random(f"folds {seed}")
+    folds = tuple(others.sample(FOLDS, others.choice([0, 1, 2])))
 
     def function(q: Any, k: Any, v: Any) -> Any:
         if inside:
@@ -118,7 +135,8 @@ def chain_program(seed: int, arch: str = "sm_90a") -> Chain:
         i, j = pg.indices(s)[-2:]
         s = pg.where(mask(i, j, shift, width), scored(s, i, j), -np.inf)
         values, logs = pg.softmax(s) @ v, pg.logsumexp(s, axis=-1)
-        return values.swapaxes(1, 2) if inside else values, logs.mT if turned else logs
+        more = tuple(fold(values) for fold in folds)
+        return values.swapaxes(1, 2) if inside else values, logs.mT if turned else logs, *more
 
     kind, heads, batch = rng.choice(["bf16", "f16"]), rng.randint(1, 3), rng.randint(1, 2)
     rows, keys = rng.choice(SIZES), rng.choice(SIZES)
@@ -146,8 +164,10 @@ def chain_program(seed: int, arch: str = "sm_90a") -> Chain:
     if arch != "sm_90a":
         order = LONGEST if order == PAIRS else order
         schedule = _by_warps(random.Random(f"warps {seed}"), arch, columns, order)
+        if folds:  # which are not made of keys in parts
+            schedule = replace(schedule, tile=replace(schedule.tile, part=0))
     signature = tuple(f"{kind}[{','.join(one)}]" for one in dims)
-    return Chain(function, signature, schedule, shapes, rng.randint(1, 5))
+    return Chain(function, signature, schedule, shapes, rng.randint(1, 5), folds, inside)
 
 
 def _computed(rng: random.Random) -> list[Callable[[Any], Any]]:
@@ -185,10 +205,66 @@ def _by_warps(rng: random.Random, arch: str, columns: int, order: str) -> Schedu
     )
 
 
+def layer_program(seed: int) -> tuple[Callable[..., Any], tuple[str, ...]]:
+    """Layers in a row of a seed, with gates, residuals and folds of results; and their signature.
+
+    The first argument has 70 rows; of it and all others so few elements are no zeros that sums are
+    small whole numbers.
+    """
+    rng = random.Random(f"layers {seed}")
+    width, last, count = rng.choice([16, 24, 40]), rng.choice([8, 24, 32]), rng.randint(2, 4)
+    gated = [at > 0 and rng.random() < 0.3 for at in range(count)]
+    # Which layer before, if any, is read again behind each one.
+    again = [rng.choice([None, *range(at)]) if at else None for at in range(count)]
+    rounded, fold = rng.random() < 0.3, rng.choice((None, *FOLDS[:2], FOLDS[4]))
+
+    def function(x: Any, *matrices: Any) -> Any:
+        made, left = [], list(matrices)
+        for gate, other in zip(gated, again, strict=True):
+            h = pg.relu(x @ left.pop(0))
+            h = h * (x @ left.pop(0)) if gate else h
+            h = h + made[other] if other is not None else h
+            made.append(h.astype("bf16") if rounded else h)
+            x = made[-1]
+        y = x @ left.pop(0)
+        return y if fold is None else (y, fold(y))
+
+    square = [f"bf16[{width},{width}]"] * (count - 1 + sum(gated))
+    return function, ("bf16[70,32]", f"bf16[32,{width}]", *square, f"bf16[{width},{last}]")
+
+
+def run_layers(seed: int, arch: str) -> str:
+    """What is wrong with layers on the PTX machine, whose results are exact; "" if nothing is."""
+    function, signature = layer_program(seed)
+    names = [f"w{n}" for n in range(len(signature))]
+    made: dict[str, Any] = {"function": function}
+    exec(f"def layers({', '.join(names)}): return function({', '.join(names)})", made)
+    kernel, rng = (
+        pg.fuse(made["layers"]).compile(*signature, arch=arch),
+        np.random.default_rng(seed),
+    )
+    arrays = []
+    for tensor in kernel.program.operands:
+        some = rng.random(tensor.dims) < 2.5 / tensor.dims[-2 if arrays else -1]
+        arrays.append((rng.integers(-1, 2, tensor.dims) * some).astype(ml_dtypes.bfloat16))
+    done = kernel.emulation(*arrays)
+    wanted = reference(made["layers"], arrays)
+    found = [*map(str, done.report.findings)]
+    both = zip(_each(done.results), _each(wanted), strict=True)
+    found += [f"result {n}" for n, (a, b) in enumerate(both) if not np.array_equal(a, b)]
+    return "\n".join(found[:4])
+
+
+def _each(results: Any) -> list[np.ndarray]:
+    whole = results if isinstance(results, tuple) else (results,)
+    return [np.asarray(one).astype(np.float64) for one in whole]
+
+
 def run_chain(chain: Chain, seed: int) -> str:
     """What is wrong with a run on the PTX machine; "" if nothing is.
 
-    Rows without a key are 0, and their log-sum-exp is -inf.
+    Rows without a key are 0, and their log-sum-exp is -inf. Folds are those of the
+    values, which are rounded to 16 bits where they are stored.
     """
     kernel, rng, ways = chain.kernel(), np.random.default_rng(seed), random.Random(seed)
     program, launch = kernel.program, kernel.passes.source.launch
@@ -211,8 +287,8 @@ def run_chain(chain: Chain, seed: int) -> str:
         kernel._generated = replace(whole, source=replace(whole.source, launch=few))
     done = kernel.emulation(*views, out=out)
     with np.errstate(all="ignore"):
-        wanted, wanted_logs = reference(chain.function, arrays)
-    values, logs = (np.asarray(one).astype(np.float64) for one in done.results)
+        wanted, wanted_logs, *_ = reference(chain.function, arrays)
+    values, logs, *more = (np.asarray(one).astype(np.float64) for one in done.results)
     seen, known = np.isfinite(wanted_logs), np.isfinite(wanted)
     found = [*map(str, done.report.findings)]
     off = np.abs(logs[seen] - wanted_logs[seen]).max(initial=0)
@@ -221,4 +297,9 @@ def run_chain(chain: Chain, seed: int) -> str:
         found.append("log-sum-exp")
     if values[~known].any() or not np.abs(values[known] - wanted[known]).max(initial=0) <= 0.03:
         found.append("values")
+    own = values.swapaxes(1, 2) if chain.inside else values
+    for number, (fold, one) in enumerate(zip(chain.folds, more, strict=True)):
+        right = reference(fold, [own])
+        if not np.abs(one - right).max() <= 0.01 * max(1.0, np.abs(right).max()):
+            found.append(f"fold {number}")
     return "\n".join(found[:4])

@@ -13,7 +13,7 @@ from polygen.chained import is_chain, matched
 from polygen.errors import PolygenError, UnsupportedProgram
 from polygen.frontend.program import Program
 from polygen.pipeline import check_length
-from polygen.poly.chain_match import require_copies
+from polygen.poly.chain_operands import require_copies
 from polygen.rewrite.programs import rewritten
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from polygen.emit import last_round, row_order, tile_domain
 from polygen.emit.conditions import refusals
 from polygen.emit.environment import environment
-from polygen.emit.following import combining, following
+from polygen.emit.following import combining, following, monoids
 from polygen.emit.instructions import computed_chunks, instructions
 from polygen.emit.key_bounds import key_bounds
 from polygen.emit.launcher import launcher, plan_conditions
@@ -72,7 +72,7 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         "header": header(plan, command),
         **types(plan, (*scan_reads(plan), *elements(tally_tensors(plan)))),
         "helpers": _for_device(plan.device, (*_helpers(plan), *called)),
-        "combining": [*functions, *scan_combining(plan)],
+        "combining": [*functions, *scan_combining(plan, monoids(plan))],
         "kept": kept,
         "parameters": parameters,
         "beside": [launch for launch in (follows, copying(plan)) if launch is not None],

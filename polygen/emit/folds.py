@@ -13,22 +13,10 @@ from polygen.frontend.dtypes import DType
 from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import Constant, Dim, Pointwise, Tensor
 from polygen.lower.launch import Count, Parts, Results, stride_argument
-from polygen.lower.plan import KernelPlan, MakeRowsPlan
+from polygen.lower.plan import KernelPlan
 from polygen.lower.result_work import FoldPart
 from polygen.poly.digits import numbered
 from polygen.poly.elements import Compute
-from polygen.poly.folds import Split
-from polygen.poly.row_passes import split_for
-
-
-def split_of(plan: KernelPlan) -> Split:
-    """The parts of a plan's program: what its kernel does, and what follows.
-
-    Folds of a chain are states of its loop: nothing follows for the sake of them.
-    """
-    if plan.scores is not None:
-        return Split(plan.program, (), (), ())
-    return split_for(plan.program, in_tile=plan.schedule.covers_rows)
 
 
 def section_of(plan: KernelPlan, group: Results) -> KernelPlan:
@@ -40,12 +28,6 @@ def section_of(plan: KernelPlan, group: Results) -> KernelPlan:
 def workspace_name(plan: KernelPlan) -> str:
     """What the kernel calls its workspace, in C."""
     return c_name(next(one.name for one in plan.arguments if one.kind == "workspace"))
-
-
-def monoids_made_first(plan: KernelPlan) -> tuple[str, ...]:
-    """The monoids of folds in a launch before the kernel, whose functions the text has once."""
-    rows = (one.made.rows for one in plan.copies if isinstance(one, MakeRowsPlan))
-    return tuple(dict.fromkeys(fold.function for one in rows for fold in one.folds))
 
 
 def extent_text(extents: Sequence[Dim]) -> str:

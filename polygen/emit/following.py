@@ -11,14 +11,7 @@ from typing import Any
 
 from polygen.emit.ctext import definition, loops
 from polygen.emit.fold_terms import function as function_of_all
-from polygen.emit.folds import (
-    counts_text,
-    extent_text,
-    monoids_made_first,
-    section_of,
-    split_of,
-    workspace_name,
-)
+from polygen.emit.folds import counts_text, extent_text, section_of, workspace_name
 from polygen.emit.leaf import render
 from polygen.emit.leaf.finish_folds import finish_lines
 from polygen.emit.leaf.merge_keys import merge_helpers, row_of_keys
@@ -27,6 +20,7 @@ from polygen.emit.leaf.walk_row import walk_lines
 from polygen.emit.leaves import real_of, size_name
 from polygen.emit.row_places import coordinates, kept_bytes
 from polygen.frontend.monoids import MONOIDS
+from polygen.lower.folds import split_of
 from polygen.lower.follow_work import Settle, Walk
 from polygen.lower.key_parts import AFTER
 from polygen.lower.plan import BlockPlan, GroupPlan, KernelPlan, MakeRowsPlan
@@ -36,20 +30,28 @@ from polygen.poly.follow_program import ELEMENT, ELEMENTS, PART, result_of
 _TOGETHER, _OF_KEYS = {PART: 8, ELEMENT: 4}, {PART: 4}
 
 
-def combining(plan: KernelPlan) -> tuple[list[str], list[str]]:
-    """Functions that combine, in C, and the helpers that they and the results call."""
-    lines, helpers, real = [], [], real_of(plan)
-    folded = plan.following is not None and plan.scores is None
-    rows = [one for of in plan.each for one in split_of(of).rows] if folded else []
+def monoids(plan: KernelPlan) -> tuple[str, ...]:
+    """What folds of results and of operands combine by."""
+    every = plan.each if plan.following is not None else ()
+    rows = [one for of in every for one in split_of(of).rows]
     late = (fold for one in rows for fold in one.folds)
     own = [one.epilogue for one in plan.each]
     passes = (fold for e in own for before in e.before for fold in before.folds)
     made = [fold.monoid for fold in (*(fold for e in own for fold in e.folds), *passes)]
     made += [one.function for one in late]
     made += tally_monoids(plan)
-    rows_first = [one for one in plan.copies if isinstance(one, MakeRowsPlan)]
-    made += monoids_made_first(plan)
-    for name in dict.fromkeys(made):
+    made += [fold.function for one in _rows_first(plan) for fold in one.made.rows.folds]
+    return tuple(dict.fromkeys(made))
+
+
+def _rows_first(plan: KernelPlan) -> list[MakeRowsPlan]:
+    return [one for one in plan.copies if isinstance(one, MakeRowsPlan)]
+
+
+def combining(plan: KernelPlan) -> tuple[list[str], list[str]]:
+    """Functions that combine, in C, and the helpers that they and the results call."""
+    lines, helpers, real = [], [], real_of(plan)
+    for name in monoids(plan):
         monoid = MONOIDS[name]
         left, right = ([f"{side}{at}" for at in range(len(monoid.identity))] for side in "ab")
         parameters = [f"{real}& {one}" for one in left]
@@ -72,7 +74,7 @@ def combining(plan: KernelPlan) -> tuple[list[str], list[str]]:
             all_at_once, needs = function_of_all(name, parameters[: len(left)], real)
             lines, helpers = [*lines, *all_at_once], [*helpers, *needs]
         helpers += definition(lambda *v, m=monoid: (m.finish(*v),), left, real=real)[2]
-    for group in (*plan.groups, *rows_first):
+    for group in (*plan.groups, *_rows_first(plan)):
         for one in group.leaves:
             of = section_of(plan, group.group) if isinstance(group, GroupPlan) else plan
             if isinstance(one.work, Settle):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from polygen.emit.folds import extent_text, split_of, workspace_name
+from polygen.emit.folds import extent_text, workspace_name
 from polygen.emit.leaves import plus, scaled, size_name
 from polygen.emit.names import c_name
 from polygen.frontend.forms import Form
 from polygen.frontend.program import Affine, Gathered, Index, Tensor, Within
 from polygen.lower.accesses import Step
+from polygen.lower.folds import split_of
 from polygen.lower.launch import KEPT_ALIGNMENT, KeptRows, stride_argument
 from polygen.lower.plan import KernelPlan
 from polygen.poly.digits import peeled

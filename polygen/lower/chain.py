@@ -7,6 +7,7 @@
    all share, in which the right operand is then loaded (`carried`). Nothing moves.
 3. What is computed at (row, key) is split at the reference: what makes its terms, and what is made
    with it (`chain_scan`).
+4. Folds of results are made of parts, as behind any product (`folds`).
 """
 
 from __future__ import annotations
@@ -23,16 +24,18 @@ from polygen.lower.chain_leaves import ChainLeaves
 from polygen.lower.chain_memory import chain_memory, chain_resources, layouts
 from polygen.lower.chain_scan import KeyScan
 from polygen.lower.epilogue import epilogue
+from polygen.lower.folds import fold_orders, following
 from polygen.lower.given import Given
 from polygen.lower.key_parts import combining_launch, room
 from polygen.lower.memory import needed
 from polygen.lower.plan import Inside, KernelPlan, Launch
+from polygen.lower.registers import fold_registers
 from polygen.lower.result_work import Epilogue
 from polygen.lower.synchronise import counting, placed
 from polygen.lower.warpgroups import barriers, places
 from polygen.lower.warps import place
-from polygen.poly.by_chain import ChainShape
 from polygen.poly.chain_match import ChainMatch
+from polygen.poly.chain_shape import ChainShape
 from polygen.poly.key_pages import KeyPages, prove_key_pages
 from polygen.poly.key_tiles import prove_key_tiles
 from polygen.poly.legality import Proof
@@ -78,7 +81,8 @@ def lower_chain(
     between = KeyScan(given, matched, shape, out)
     found = ChainLeaves(given, matched, shape, buffers, syncs, out, between).all()
     leaves = tuple(counting(tuple(found), sync.counters))
-    taken = chain_resources(shape, atom, schedule, device, needed(buffers))
+    folded = fold_registers(matched.after, shape.tiles, atom)
+    taken = chain_resources(shape, atom, schedule, device, needed(buffers), folded)
     along = matched.values.m
     resident = device.multiprocessors * schedule.min_blocks if shape.roles else 0
     launch = Launch(
@@ -89,7 +93,9 @@ def lower_chain(
     )  # fmt: skip
     visited = between.visited
     more = _pages(matched, shape)
-    after = None
+    entry, split = f"pg_{program.name}", matched.split
+    after = following(split, entry, out.folds, schedule.epilogue.row_warps)
+    folds = fold_orders(matched.chain.values, split, out, {}, after)
     order = schedule.raster.order
     if visited is not None:  # each tile of rows has as many tiles of keys as it wants
         if not shape.varying:
@@ -98,7 +104,7 @@ def lower_chain(
     if schedule.tile.part:
         each = schedule.tile.part
         launch = replace(launch, across=matched.values.depths[0], tile_across=each)
-        after = combining_launch(f"pg_{program.name}", room(matched, each))
+        after = combining_launch(entry, room(matched, each))
         claims = parts_combine(matched.chain)
         more = (*more, *(Proof(claim, "rewrite") for claim in claims))
     rows, columns, keys = shape.tiles.cta
@@ -113,6 +119,7 @@ def lower_chain(
             *tree.proofs, carried_proof(atom), *more,
             *(_raster(launch) if visited is None else _ROW_ORDERS[order]()),
         ),
+        sums=replace(tree.sums, folds=folds),
         chained=matched,
         scores=matched.scores,
         scored=matched.before,
@@ -142,7 +149,9 @@ def _pages(matched: ChainMatch, shape: ChainShape) -> tuple[Proof, ...]:
 
 def _results(given: Given, matched: ChainMatch) -> Epilogue:
     """The statements behind the second product; states are passed beside its sums."""
-    found = epilogue(given)
-    used = {arg for s in matched.after.statements for arg in s.args}
-    states = tuple((name, name) for name, _ in matched.states if name in used)
-    return replace(found, sums=(*found.sums, *states))
+    found, before = epilogue(given), list[Epilogue]()
+    for one in (*found.before, found):
+        used = {arg for s in one.statements for arg in s.args}
+        states = tuple((name, name) for name, _ in matched.states if name in used)
+        before.append(replace(one, sums=(*one.sums, *states), before=tuple(before)))
+    return before[-1]

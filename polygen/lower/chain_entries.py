@@ -12,10 +12,11 @@ from typing import Any
 
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
-from polygen.lower.legal_chain import PANELS
+from polygen.lower.legal_chain import PANELS, padded
 from polygen.lower.legal_pages import keys_beside_pages, registers_beside_pages
 from polygen.poly.chain_match import ChainMatch
 from polygen.schedule.model import (
+    IN_TILE,
     LONGEST,
     MATRIX,
     PAIRS,
@@ -63,6 +64,8 @@ def for_warps(
 ) -> Schedule:
     """The schedule of an entry whose warps do everything."""
     warps, rows, keys = one["warps"], one["rows"], one["keys"]
+    if found.again:  # elements of a layer have places of their own in registers
+        keys = padded(found.width, atom)
     order = order_of(found, one.get("order", MATRIX))
     blocks, fragments = one.get("blocks", 1), one["fragments"]
     name = f"chain_{warps * rows}x{columns}x{keys}_w{warps}x{rows}_f{fragments}_b{blocks}"
@@ -79,6 +82,12 @@ def for_warps(
         epilogue=Epilogue("registers"),
         min_blocks=blocks,
     )  # fmt: skip
+
+
+def covering(schedule: Schedule) -> Schedule:
+    """The schedule, with rows that use results of their own in its tiles."""
+    epilogue = replace(schedule.epilogue, rows=IN_TILE)
+    return replace(schedule, name=f"{schedule.name}_rows", epilogue=epilogue)
 
 
 def from_registers(schedule: Schedule) -> Schedule:

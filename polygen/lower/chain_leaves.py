@@ -10,6 +10,7 @@ from polygen.lower.chain_scan import KeyScan
 from polygen.lower.chain_warps import warp_leaves
 from polygen.lower.epilogue import finish, own_part, panel, store
 from polygen.lower.find_pages import PIECE, find_pages, in_one_page
+from polygen.lower.folds import around
 from polygen.lower.given import Given
 from polygen.lower.key_parts import AFTER, room
 from polygen.lower.plan import Leaf
@@ -18,8 +19,9 @@ from polygen.lower.scan_work import PartStore, RowStore
 from polygen.lower.sync_work import Groups, Nothing, Placed
 from polygen.lower.synchronise import AGENTS, counter_of, sync_leaves
 from polygen.lower.work import FIRST_OF_TILE, Boxes, Locate, LocateRows, Move, Product
-from polygen.poly.by_chain import ChainShape, page_registers
+from polygen.poly.by_chain import page_registers
 from polygen.poly.chain_match import VALUES, WEIGHTS, ChainMatch
+from polygen.poly.chain_shape import ChainShape
 from polygen.poly.key_pages import KeyPages, PagedOperand
 from polygen.poly.key_tiles import PART
 from polygen.poly.operand import Operand
@@ -198,10 +200,7 @@ class ChainLeaves:
             Leaf("compute", "compute", "threads", (), self.out),
             Leaf("finish_element", "edge", "threads", (), self.out),
         ]
-        registers = {name: f"state_{value}" for name, value in self.matched.states}
-        own = tuple(
-            (total, registers[value]) for value, total in self.out.sums if value in registers
-        )
+        own = self._states(self.out)
         part = self.given.schedule.tile.part
         if part:
             total, *states = room(self.matched, part)
@@ -211,5 +210,15 @@ class ChainLeaves:
             return [*combined, Leaf("store", "store_parts", "threads", _READ, parts)]
         if self.shape.panels.columns:
             return [*edge, *self._panels(own)]
-        work = RowStore(self.out, own)
-        return [*edge, Leaf("store", "store_rows_of_states", "threads", _READ, work)]
+
+        def stores(one: Epilogue) -> tuple[str, RowStore]:
+            return "store_rows_of_states", RowStore(one, self._states(one))
+
+        op, work = stores(self.out)
+        store = Leaf("store", op, "threads", _READ, work)
+        return [*edge, *around((store,), self.out, _READ, terms=stores)]
+
+    def _states(self, one: Epilogue) -> tuple[tuple[str, str], ...]:
+        """The variables of a pass that are states, and their registers."""
+        registers = {name: f"state_{value}" for name, value in self.matched.states}
+        return tuple((total, registers[value]) for value, total in one.sums if value in registers)

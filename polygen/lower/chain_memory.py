@@ -24,8 +24,8 @@ from polygen.lower.operands import major
 from polygen.lower.plan import Resources
 from polygen.lower.resources import registers_available
 from polygen.lower.ring_tiles import ring_extents
-from polygen.poly.by_chain import ChainShape
 from polygen.poly.chain_match import VALUES, ChainMatch
+from polygen.poly.chain_shape import ChainShape
 from polygen.schedule.model import Pipeline, Schedule
 
 _BESIDE = 32  # registers of a consumer beside scores, weights and sums
@@ -110,20 +110,28 @@ def chain_memory(
 
 
 def chain_resources(
-    shape: ChainShape, atom: Atom, schedule: Schedule, device: Device, shared: int
+    shape: ChainShape, atom: Atom, schedule: Schedule, device: Device, shared: int, folded: int
 ) -> Resources:
     """Count what a block takes.
+
+    Args:
+        shape: its tiles.
+        atom: the instruction.
+        schedule: that has them.
+        device: the target.
+        shared: bytes of shared memory.
+        folded: registers of a thread in which results are folded, when scores are gone.
 
     Raises:
         ResourceError: with the figure, the limit and what to reduce.
     """
     if shape.pipeline is not None:
-        return _of_warps(shape, shape.pipeline, atom, schedule, device, shared)
+        return _of_warps(shape, shape.pipeline, atom, schedule, device, shared, folded)
     where, tiles = f"schedule {schedule.name}", shape.tiles
     threads = (shape.consumers + 1) * device.group_threads
     sums = tiles.atoms[0] * tiles.warp[1] // 2
     scores = tiles.atoms[0] * tiles.cta[2] // 2
-    registers = sums + scores + scores // 2 + _BESIDE
+    registers = sums + max(scores + scores // 2, folded) + _BESIDE
     given, blocks = schedule.roles, schedule.min_blocks
     block = device.registers_per_multiprocessor // (threads * blocks) // 8 * 8 * threads
     total = device.group_threads * (
@@ -155,6 +163,7 @@ def _of_warps(
     schedule: Schedule,
     device: Device,
     shared: int,
+    folded: int,
 ) -> Resources:
     """The same where warps do everything: the compiler divides registers among all threads."""
     where, tiles, blocks = f"schedule {schedule.name}", shape.tiles, schedule.min_blocks
@@ -174,13 +183,16 @@ def _of_warps(
     keys, columns = (n // atom.n * of_columns for n in (tiles.cta[2], tiles.cta[1]))
     weights = scores * atom.pieces // atom.a.elements_per_register
     made, layers = 0, 0
+    read = {*shape.again, *(name for one in shape.layers for name in one.again)}
+    left = sum(one.columns * tiles.warp[0] for one in shape.layers if one.name in read)
+    left //= device.warp_size
     for one in shape.layers:  # their sums, and what they multiply: fragments, or what was made
         own = one.columns * tiles.warp[0] // device.warp_size
         inside = one.products * (own + one.columns // atom.n * of_columns)
         layers = max(layers, inside + (made or rows))
         made = own * atom.pieces // atom.a.elements_per_register
-    held = max(beside * (scores + keys) + (made or rows), weights + columns + made)
-    registers = max(sums + held, layers) + _BESIDE
+    held = max(beside * (scores + keys) + (made or rows), weights + columns + made, folded)
+    registers = max(sums + held, layers) + left + _BESIDE
     available = registers_available(schedule, device, threads)
     if registers > available:
         raise ResourceError(

@@ -15,8 +15,8 @@ from polygen.lower.given import Given
 from polygen.lower.lanes import closed_form
 from polygen.lower.result_work import Epilogue, Read
 from polygen.lower.scan_work import Scan, ScanState, Terms, score_names
-from polygen.poly.by_chain import ChainShape
 from polygen.poly.chain_match import ChainMatch
+from polygen.poly.chain_shape import ChainShape
 from polygen.poly.kernel_parts import main_loop
 from polygen.poly.key_tiles import FIRST, KeyTiles
 from polygen.poly.layer_match import LayerMatch
@@ -67,7 +67,7 @@ class KeyScan:
         reads = _reads(self.given, one.match, one.work, self.matched.chain.layers[one.at].program)
         return Scan(
             advance=None,
-            weigh=_part(one.work, reads, (one.made,), score_names(one.sums)),
+            weigh=_part(one.work, reads, (one.kept,), score_names(one.scored)),
             states=(),
             factors=(),
             first_row=f"{self.out.row_base} + m * {atom.m} + {closed_form(table[:, 0, 0])}",
@@ -78,6 +78,7 @@ class KeyScan:
             short=self._fast and self.given.schedule.functions == SHORT,
             layer=one.name,
             products=len(one.sums),
+            again=tuple(layer for _, layer in one.again),
         )
 
     def bounds(self) -> tuple[tuple[RowBound, Read], ...]:
@@ -112,13 +113,13 @@ class KeyScan:
             short=self._fast and self.given.schedule.functions == SHORT,
             inside=self._inside(),
             products=len(matched.sums),
+            again=self.shape.again,
         )
 
     @property
     def _fast(self) -> bool:
         """Whether functions take forms for results of 16 bits; states of rows round nothing."""
-        writes = self.matched.after.writes
-        return all(w.tensor.dtype.bits <= _FAST_BITS for w in writes if w.kind != "row")
+        return all(one.dtype.bits <= _FAST_BITS for one in self.matched.results)
 
     def _inside(self) -> str:
         """When no key of a tile is masked by a range."""
@@ -131,7 +132,7 @@ class KeyScan:
     def _terms(self) -> tuple[Terms | None, Terms]:
         """What is computed of a score, split at the reference."""
         matched, chain = self.matched, self.matched.chain
-        scores = score_names(matched.sums)
+        scores = score_names(matched.scored)
         used = {arg for s in matched.before.statements for arg in s.args}
         own = [name for name, value in matched.states if value == chain.reference]
         given = {name: "reference" for name in own if name in used}

@@ -20,9 +20,9 @@ from polygen.lower.ring_tiles import ring_extents
 from polygen.lower.sync_work import Groups
 from polygen.lower.warps import shared
 from polygen.lower.work import Clear, Copy, Product
-from polygen.poly.by_chain import ChainShape
 from polygen.poly.chain_layers import next_tiles, nth
 from polygen.poly.chain_match import VALUES, WEIGHTS, ChainMatch
+from polygen.poly.chain_shape import ChainShape
 from polygen.poly.layer_match import ROWS
 from polygen.poly.operand import Operand
 
@@ -103,11 +103,11 @@ def _layers(matched: ChainMatch, shape: ChainShape, scan: KeyScan) -> tuple[list
     for of, one in zip(shape.layers, matched.layers, strict=True):
         work = scan.of_layer(one, of.columns)
         found += [
-            Leaf(of.called("clear"), "zero", "threads", ("k",), Clear(work.all_scores, of.columns)),
+            Leaf(of.called("clear"), "zero", "threads", ("k",), Clear(work.sums, of.columns)),
             *(Leaf(of.called(op), op, "threads", ("k",), work) for op in ("weigh", "convert")),
             *(
                 _product(nth(of.called("score"), n), left, right, total, of.columns)
-                for n, (right, total) in enumerate(zip(of.rights, work.all_scores, strict=True))
+                for n, (right, total) in enumerate(zip(of.rights, work.sums, strict=True))
             ),
         ]
         if shape.asynchronous and next_tiles(shape.layer_tiles, of, shape.layer_slots):

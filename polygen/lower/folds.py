@@ -25,16 +25,25 @@ from polygen.hardware.device import common_facts
 from polygen.lower.follow_work import row_width
 from polygen.lower.given import Given
 from polygen.lower.launch import Count, Following, KeptRows, Parts, Results
-from polygen.lower.plan import Leaf
+from polygen.lower.plan import KernelPlan, Leaf, Work
 from polygen.lower.result_work import TERM_TURNS, Epilogue, Folding, FoldPart, Meeting
 from polygen.poly.fold_parts import SHARED
 from polygen.poly.folds import Split
 from polygen.poly.pointwise import Folded
-from polygen.poly.row_passes import result_of
+from polygen.poly.row_passes import result_of, split_for
 from polygen.schedule.sums import FoldOrder
 
 MOST_WARPS = 8  # of a block that combines parts
 _ACROSS_BLOCK = "lanes whose numbers differ by 1, 2, 4, 8, 16, then warps in their order"
+
+
+def split_of(plan: KernelPlan) -> Split:
+    """The parts of a plan's program: what its kernel does, and what follows; of a chain the parts
+    of its second program.
+    """
+    if plan.chained is not None:
+        return plan.chained.split
+    return split_for(plan.program, in_tile=plan.schedule.covers_rows)
 
 
 def fold_parts(given: Given, folds: Sequence[Folded]) -> tuple[FoldPart, ...]:
@@ -248,6 +257,7 @@ def around(
     out: Epilogue,
     loops: tuple[str, ...],
     meet: Callable[[Epilogue], tuple[Leaf, ...]] | None = None,
+    terms: Callable[[Epilogue], tuple[str, Work]] = lambda one: ("store_pairs", one),
 ) -> tuple[Leaf, ...]:
     """The leaves of an epilogue, between those that begin and end parts of folds if it has any.
 
@@ -258,8 +268,9 @@ def around(
         out: what it does.
         loops: over output tiles.
         meet: the leaves by which a pass ends between blocks; None: each has whole rows.
+        terms: what makes a pass's terms of the sums.
     """
-    passes = [leaf for one in out.before for leaf in _pass(one, loops, meet)]
+    passes = [leaf for one in out.before for leaf in _pass(one, loops, meet, terms)]
     if not (out.folds or out.folding):
         return (*passes, *leaves)
     work = Folding(out)
@@ -275,15 +286,17 @@ def _pass(
     one: Epilogue,
     loops: tuple[str, ...],
     between: Callable[[Epilogue], tuple[Leaf, ...]] | None,
+    terms: Callable[[Epilogue], tuple[str, Work]],
 ) -> tuple[Leaf, ...]:
     """A pass over the sums of a tile that covers rows."""
     names = {what: what + one.suffix for what in ("compute", "finish_element", "unfold")}
     given, ends = (SHARED + one.suffix, ("give", "take")) if one.sharing > 1 else ("", ("meet",))
     met = [Leaf(end + one.suffix, end, "threads", loops, Meeting(one, given)) for end in ends]
+    op, work = terms(one)
     return (
         Leaf(names["compute"], "compute", "threads", (), one),
         Leaf(names["finish_element"], "edge", "threads", (), one),
         Leaf(names["unfold"], "unfold", "threads", loops, Folding(one)),
-        Leaf("terms" + one.suffix, "store_pairs", "threads", (*loops, "m"), one),
+        Leaf("terms" + one.suffix, op, "threads", (*loops, "m"), work),
         *(between(one) if between is not None else met),
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polygen.lower.block_plan import block_parts
+from polygen.lower.folds import split_of
 from polygen.lower.follow_keys import keys_launch
 from polygen.lower.follow_work import (
     Held,
@@ -29,7 +30,6 @@ from polygen.poly.follow_map import WHERE, check_visits
 from polygen.poly.follow_program import (
     follow_program,
 )
-from polygen.poly.row_passes import split_for
 from polygen.poly.whole_rows import Rows, levels
 
 
@@ -60,7 +60,7 @@ def _group(plan: KernelPlan, after: Following, group: Results, derived: Derive) 
     if group.merged:
         tree, found = keys_launch(plan, after, derived)
     else:
-        split = split_for(plan.program, in_tile=plan.schedule.covers_rows)
+        split = split_of(plan)
         own = _rows_of(plan, group, split)
         shape, found = own.shape(warps, after.lanes), own.leaves(warps)
         tree = block_tree(shape, follow_program, check_visits, WHERE, derived)

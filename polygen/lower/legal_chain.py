@@ -14,10 +14,12 @@ from polygen.hardware.device import Device
 from polygen.lower.chain_memory import chain_memory, chain_resources, layouts
 from polygen.lower.legal_pages import keys_beside_pages
 from polygen.lower.memory import needed
+from polygen.lower.registers import fold_registers
 from polygen.lower.ring_tiles import ring_extents
-from polygen.poly.by_chain import NO_PANELS, ChainShape
 from polygen.poly.chain_layers import LayerShape
-from polygen.poly.chain_match import ChainMatch, in_background
+from polygen.poly.chain_match import ChainMatch
+from polygen.poly.chain_operands import in_background
+from polygen.poly.chain_shape import NO_PANELS, ChainShape
 from polygen.poly.layer_match import LayerMatch
 from polygen.poly.results import panels
 from polygen.poly.tiling import tiling
@@ -31,7 +33,7 @@ _MOST = 256  # columns, or keys of a tile, where no instruction bounds them
 
 def leaves_in_panels(found: ChainMatch, schedule: Schedule) -> bool:
     """Whether results leave as the schedule says, where it says in panels."""
-    if schedule.epilogue.through != PANELS or found.after.matrices:
+    if schedule.epilogue.through != PANELS or found.after.matrices or found.folds:
         return False
     try:
         panels(schedule, found.in_panels)
@@ -55,6 +57,7 @@ def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule, device: Devic
     cta, warp, roles = schedule.tile.cta, schedule.tile.warp, schedule.specialised
     fitting = keys_beside_pages(found, atom, cta.k) if roles else cta.k
     most = atom.n_most if roles else _MOST
+    whole = padded(found.width, atom) if found.again else cta.k
     wanted = {
         "tile.warp.n": (warp.n == cta.n, f"tile.cta.n = {cta.n}"),
         "tile.cta.n": (
@@ -70,6 +73,14 @@ def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule, device: Devic
         "tile.cta.k beside pages": (
             cta.k == fitting,
             f"tile.cta.k = {fitting}: whole pages, or a part of one",
+        ),
+        "tile.cta.k beside layers that are read again": (
+            cta.k == whole,
+            f"tile.cta.k = {whole}: all columns of a layer, which stays in registers",
+        ),
+        "tile.part beside layers that are read again": (
+            not found.again or not schedule.tile.part,
+            "tile.part = 0",
         ),
         "tile.part": (
             schedule.tile.part % cta.k == 0,
@@ -87,6 +98,19 @@ def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule, device: Devic
         "epilogue.through beside parts": (
             schedule.epilogue.through != PANELS or not schedule.tile.part,
             '"registers": parts of the keys lie in the workspace',
+        ),
+        "tile.part beside folds": (
+            not schedule.tile.part or not found.folds,
+            "tile.part = 0: results whose keys are in parts are known in the launch that follows, "
+            "which folds none of them",
+        ),
+        "epilogue.rows": (
+            not schedule.covers_rows or found.split.passes is not None,
+            '"after": no results of rows are used by their own elements alone',
+        ),
+        "epilogue.through beside folds": (
+            schedule.epilogue.through != PANELS or not found.folds,
+            '"registers": parts of folds are made of terms in registers',
         ),
         "epilogue.through beside matrices": (
             schedule.epilogue.through != PANELS or not found.after.matrices,
@@ -144,7 +168,9 @@ def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule, device: Devic
         tuple(found.paged), varying, None if roles else schedule.pipeline,
         in_background(found, device), panels(schedule, found.in_panels, REGISTERS) or NO_PANELS,
         schedule.epilogue.slots, tuple(_layer(one, atom) for one in found.layers),
-        len(found.sums),
+        len(found.sums), folds=bool(found.after.folds),
+        passes=tuple(bool(one.holds) for one in found.after.before),
+        again=tuple(layer for _, layer in found.again),
     )  # fmt: skip
 
 
@@ -176,7 +202,8 @@ def streamed(found: ChainMatch, shape: ChainShape) -> ChainShape:
 
 def _layer(one: LayerMatch, atom: Atom) -> LayerShape:
     depth, columns = padded(one.depth, atom), padded(one.columns, atom)
-    return LayerShape(one.name, depth // atom.k, columns, len(one.sums))
+    again = tuple(layer for _, layer in one.again)
+    return LayerShape(one.name, depth // atom.k, columns, len(one.sums), again=again)
 
 
 def padded(count: int, atom: Atom) -> int:
@@ -202,4 +229,5 @@ def check_chain(
     """
     made = layouts(found, shape, atom, schedule)
     least = needed(chain_memory(found, shape, made))
-    chain_resources(shape, atom, schedule, device, least)
+    folded = fold_registers(found.after, shape.tiles, atom)
+    chain_resources(shape, atom, schedule, device, least, folded)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from polygen.frontend.program import Dim
 from polygen.lower.launch import Parts
 from polygen.lower.result_work import Epilogue, Read
-from polygen.poly.chain_layers import nth
+from polygen.poly.chain_layers import left_by, nth
 from polygen.poly.match import Along
 from polygen.poly.pointwise import Compute
 from polygen.rewrite.separation import Factor
@@ -83,6 +83,7 @@ class Scan:
             instruction `m`: a condition, or "".
         layer: what is in front of the chain, by its name; "": what is between its two products.
         products: of the same rows, each with scores of its own.
+        again: layers before whose values are read beside these.
     """
 
     advance: Terms | None
@@ -98,6 +99,7 @@ class Scan:
     short: bool = False
     layer: str = ""
     products: int = 1
+    again: tuple[str, ...] = ()
 
     def called(self, what: str) -> str:
         """Registers, or a function, of these products."""
@@ -109,9 +111,14 @@ class Scan:
         return self.called("scores")
 
     @property
-    def all_scores(self) -> tuple[str, ...]:
+    def sums(self) -> tuple[str, ...]:
         """The sums of each of several products of the same rows."""
         return tuple(nth(self.scores, number) for number in range(self.products))
+
+    @property
+    def all_scores(self) -> tuple[str, ...]:
+        """These, and what layers before have left."""
+        return (*self.sums, *map(left_by, self.again))
 
     @property
     def weights(self) -> str:

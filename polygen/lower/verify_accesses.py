@@ -40,6 +40,7 @@ from polygen.lower.result_work import (
     Write,
 )
 from polygen.lower.ring_tiles import operands_of
+from polygen.lower.scan_work import RowStore
 from polygen.lower.tallies import check_shared
 from polygen.lower.verify_axes import check_padding, check_taps, check_walk
 from polygen.lower.verify_boxes import check_boxes
@@ -202,6 +203,7 @@ def _check_fill(plan: KernelPlan, of: Fill) -> None:
 def _check_passes(plan: KernelPlan, e: Epilogue) -> None:
     """Leaves finish one epilogue, behind its passes; rows that are used are of a pass before."""
     others = [*plan.of(Epilogue), *(finish.epilogue for finish in plan.of(Finish))]
+    others += [stored.epilogue for stored in plan.of(RowStore)]
     others += [folding.epilogue for folding in plan.of(Folding)]
     others += [meeting.epilogue for meeting in plan.of(Meeting)]
     others += [exchange.epilogue for exchange in plan.of(Exchange)]

@@ -16,7 +16,7 @@ from polygen.hardware import formula
 from polygen.lower.key_parts import AFTER
 from polygen.lower.plan import KernelPlan, Leaf, Place
 from polygen.lower.result_work import Epilogue
-from polygen.lower.scan_work import PartStore
+from polygen.lower.scan_work import PartStore, RowStore
 from polygen.lower.sync_work import Groups, Placed, Signal
 from polygen.lower.synchronise import AGENTS, rendezvous, unit_of
 from polygen.poly.tile_program import TileStatement
@@ -100,7 +100,8 @@ def _check_leaf(plan: KernelPlan, leaf: Leaf, one: TileStatement) -> None:
         raise VerifyError(f"is done by {leaf.unit}, its statement by {unit}", where=where)
     does = _DOES.get(one.op, "")
     named = next((name for name in _NAMED if leaf.statement.startswith(name)), "")
-    named = "store_pairs" if leaf.statement.startswith("terms") else named
+    if leaf.statement.startswith("terms"):
+        named = "store_rows_of_states" if isinstance(leaf.work, RowStore) else "store_pairs"
     fits = leaf.op == does if does else leaf.op.startswith(named)
     if does == "locate":
         fits = leaf.op in ("locate", "locate_rows", "located")

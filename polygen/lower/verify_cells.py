@@ -172,20 +172,22 @@ def _buffers(leaf: Leaf, norms: list[str]) -> list[str] | None:
 
 
 def check_sums(plan: KernelPlan) -> None:
-    """The epilogue takes each product's value from the sums that its operands are added to."""
+    """The epilogue takes each product's value from the sums that its operands are added to, or what
+    a pass has left in their place, and states of rows from where these are.
+    """
     shared = {one.total: one.completed for work in plan.of(Send) for one in work.landings}
     shared |= {one.inner: one.total for one in plan.of(Promote)}
     totals = {work.operands: shared.get(work.total, work.total) for work in plan.of(Product)}
-    wanted = [
+    taken = [
         (one.contraction.write.name, totals.get((one.left, one.right)))
         for one in plan.match.products
     ]
-    states = [pair for work in plan.of(RowStore) for pair in work.states]
-    states += [pair for work in plan.of(PartStore) for pair in work.named]
-    states += [pair for work in plan.of(Finish) for pair in work.states]
-    taken = [*wanted, *((name, name) for name, _ in states)]
+    states = [(work.epilogue, work.states) for work in plan.of(RowStore)]
+    states += [(work.epilogue, work.states) for work in plan.of(Finish)]
+    states += [(work.epilogue, work.named) for work in plan.of(PartStore)]
     for one in (*plan.epilogue.before, plan.epilogue):
-        if list(one.sums) != taken:
+        own = [(name, name) for of, pairs in states if of == one for name, _ in pairs]
+        if list(one.sums) != [*taken, *own]:
             raise VerifyError(f"sums{one.suffix} are read as {one.sums}", where=plan.entry)
         taken = [one.holds] if one.holds else taken
 

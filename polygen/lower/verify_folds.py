@@ -9,13 +9,13 @@ from polygen.errors import VerifyError
 from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import Dim
 from polygen.hardware.device import common_facts
+from polygen.lower.folds import split_of
 from polygen.lower.launch import Following
 from polygen.lower.plan import KernelPlan
 from polygen.lower.result_work import FoldPart, Meeting
 from polygen.lower.row_exchange import check_exchange
 from polygen.poly.folds import Split
 from polygen.poly.legality import Proof
-from polygen.poly.row_passes import split_for
 
 
 def check_folds(plan: KernelPlan) -> tuple[Proof, ...]:
@@ -169,7 +169,10 @@ def _check_parts(plan: KernelPlan, one: FoldPart) -> None:
         wanted_counts.append((extent, step))
         inside = " and ".join(f"0 <= {name} < {end}" for name, end in bounds.items())
         number = text.replace(f"warp % {warps}", "quarter")
-        made = isl.Map(f"[tiles] -> {{ [{','.join(bounds)}] -> [{number}] : {inside} }}")
+        try:
+            made = isl.Map(f"[tiles] -> {{ [{','.join(bounds)}] -> [{number}] : {inside} }}")
+        except isl.Error as error:  # of what the dim does not have
+            raise VerifyError(f"{one.value}: parts {text} along {dim}", where=plan.entry) from error
         wanted = isl.Set(f"[tiles] -> {{ [q] : 0 <= q < {count.times}*tiles }}")
         if not made.is_injective() or not made.range().is_equal(wanted):
             raise VerifyError(
@@ -183,7 +186,7 @@ def _check_parts(plan: KernelPlan, one: FoldPart) -> None:
 def _check_following(plan: KernelPlan, after: Following) -> None:
     """Every part and every statement is in one group, in order, and each fold has a result."""
     made = [one.value for one in plan.epilogue.folds]
-    split = split_for(plan.program, in_tile=plan.schedule.covers_rows)
+    split = split_of(plan)
     _check_rows(plan, after, split)
     combined = [fold for group in after.groups for fold in group.folds]
     ran = [statement for group in after.groups for statement in group.after]

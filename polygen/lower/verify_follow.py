@@ -14,6 +14,7 @@ from dataclasses import replace
 from polygen.errors import VerifyError
 from polygen.frontend.dtypes import BOOL
 from polygen.frontend.program import Fold
+from polygen.lower.folds import split_of
 from polygen.lower.follow_work import (
     CombineParts,
     Held,
@@ -43,7 +44,6 @@ from polygen.poly.follow_program import (
     over_held,
     parts_of,
 )
-from polygen.poly.row_passes import split_for
 from polygen.poly.whole_rows import Rows
 
 
@@ -100,7 +100,7 @@ def _check_keys(plan: KernelPlan, after: Following, group: GroupPlan) -> None:
 def _check_results(plan: KernelPlan, after: Following) -> None:
     """Results have the extents of their folds, and every output is made once; rows are kept."""
     where = f"{plan.entry}, {WHERE}"
-    split = split_for(plan.program, in_tile=plan.schedule.covers_rows)
+    split = split_of(plan)
     folds = {one.value: one for one in plan.epilogue.folds}
     for group in after.groups:
         if not set(group.folds) <= set(folds):
@@ -180,7 +180,7 @@ class _Group:
 
     def check_shape(self) -> None:
         """The tile program is that of the group's folds and rows."""
-        split = split_for(self.plan.program, in_tile=self.plan.schedule.covers_rows)
+        split = split_of(self.plan)
         rows = [r for r in split.rows if tuple(s.name for s in r.statements) == self.group.rows]
         if bool(rows) != bool(self.group.rows):
             raise self.refuse(f"no row has the statements {self.group.rows}")
@@ -245,7 +245,7 @@ class _Group:
         """Rows of elements: every fold of theirs is made in one walk, and elements are written."""
         every = {name: work for name, work in self.work.items() if isinstance(work, Walk)}
         walks = [work for work in every.values() if work.held is None]
-        split = split_for(self.plan.program, in_tile=self.plan.schedule.covers_rows)
+        split = split_of(self.plan)
         rows = [r for r in split.rows if tuple(s.name for s in r.statements) == self.group.rows]
         if any(work.rows not in rows for work in walks) or bool(walks) != bool(self.group.rows):
             raise self.refuse(f"rows of {self.group.rows} are walked through")

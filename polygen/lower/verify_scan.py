@@ -20,7 +20,9 @@ from polygen.lower.plan import KernelPlan
 from polygen.lower.result_work import Finish
 from polygen.lower.ring_tiles import extents_of
 from polygen.lower.scan_work import PartStore, RowStore, Scan, ScanState, Terms, score_names
-from polygen.poly.chain_match import ChainMatch
+from polygen.poly.chain_match import VALUES, ChainMatch
+from polygen.poly.key_tiles import FIRST
+from polygen.poly.layer_match import LayerMatch
 from polygen.poly.pointwise import Compute, Pointwork
 
 _FAST_BITS, _SHORT = 16, "short"
@@ -40,6 +42,12 @@ def check_scan(plan: KernelPlan, scan: Scan) -> None:
     keys, tile = plan.match.depths[0], plan.tiles.cta[2]
     if (scan.keys, scan.columns, scan.products) != (keys, tile, len(found.sums)):
         raise VerifyError(f"tiles have {scan.columns} of {scan.keys} keys", where=plan.entry)
+    at = "k" if plan.key_tiles is None else f"({FIRST} + k)"
+    if not scan.first_key.startswith(f"{at} * {tile} + "):
+        raise VerifyError(f"tiles begin at {scan.first_key}", where=plan.entry)
+    _check_again(plan, scan, found.again)
+    if found.again and not (isinstance(keys, int) and keys <= tile):
+        raise VerifyError(f"{scan.again} have other columns than keys", where=plan.entry)
     chain = found.chain
     states = tuple(
         ScanState(s.value, s.monoid, "" if s.value == chain.reference else s.term, s.rescaled)
@@ -48,7 +56,7 @@ def check_scan(plan: KernelPlan, scan: Scan) -> None:
     if (scan.states, scan.factors) != (states, chain.correction):
         raise VerifyError(f"states are {scan.states}", where=plan.entry)
     _check_terms(plan, scan, found)
-    rounded = [w.tensor.dtype.bits for w in plan.work.writes if w.kind != "row"]
+    rounded = [one.dtype.bits for one in found.results]
     if scan.fast and max(rounded, default=0) > _FAST_BITS:
         raise VerifyError("functions take short forms, and results are long", where=plan.entry)
     if scan.short and not (scan.fast and plan.schedule.functions == _SHORT):
@@ -92,9 +100,26 @@ def _check_layer(plan: KernelPlan, scan: Scan, found: ChainMatch) -> None:
                           where=plan.entry)  # fmt: skip
     if not scan.first_key.startswith("0 + "):  # it has one tile, of all its columns
         raise VerifyError(f"{scan.layer} begins at {scan.first_key}", where=plan.entry)
-    _check_part(plan, scan.weigh, score_names(one.sums), (one.made,), one.work)
+    _check_again(plan, scan, one.again)
+    _check_part(plan, scan.weigh, score_names(one.scored), (one.kept,), one.work)
+    _check_kept(plan, one)
     if scan.short and not (scan.fast and plan.schedule.functions == _SHORT):
         raise VerifyError("functions take forms that nobody asked for", where=plan.entry)
+
+
+def _check_again(plan: KernelPlan, scan: Scan, again: tuple[tuple[str, str], ...]) -> None:
+    """What layers before have left is read where it is."""
+    if scan.again != tuple(layer for _, layer in again):
+        raise VerifyError(f"{scan.scores} are made of {scan.again}", where=plan.entry)
+
+
+def _check_kept(plan: KernelPlan, one: LayerMatch) -> None:
+    """What a layer leaves is what it makes, or that before it is rounded, as the operand is."""
+    made = next(s for s in one.work.statements if s.result == one.made)
+    kind = plan.match.operand(VALUES).tensor.dtype
+    rounded = (made.function, made.args, made.dtype) == ("cast", (one.kept,), kind)
+    if one.kept != one.made and not rounded:
+        raise VerifyError(f"{one.kept} is left, {one.made} is multiplied", where=plan.entry)
 
 
 def check_stores(plan: KernelPlan) -> None:
@@ -106,19 +131,19 @@ def check_stores(plan: KernelPlan) -> None:
     if plan.chained is None:
         return
     registers = dict(plan.chained.states)
-    names = [name for name, _ in plan.epilogue.sums if name in registers]
-    wanted = tuple((name, f"state_{registers[name]}") for name in names)
     stores: list[RowStore | PartStore | Finish] = [
         *plan.of(RowStore), *plan.of(PartStore), *plan.of(Finish)
     ]  # fmt: skip
     for work in stores:
         states = work.named if isinstance(work, PartStore) else work.states
+        names = [name for name, _ in work.epilogue.sums if name in registers]
+        wanted = tuple((name, f"state_{registers[name]}") for name in names)
         if states != wanted:
             raise VerifyError(f"rows store {states}", where=plan.entry)
 
 
 def _check_terms(plan: KernelPlan, scan: Scan, found: ChainMatch) -> None:
-    chain, scores = found.chain, score_names(found.sums)
+    chain, scores = found.chain, score_names(found.scored)
     scored = scored_by(plan, scan)
     reference = {name: "reference" for name, value in found.states if value == chain.reference}
     summed = [s for s in chain.states if s.value != chain.reference]

@@ -6,7 +6,7 @@
     clear[k] score[k,s,m,n]   its sums: a tile of 16 rows and more of a warp by the keys of a tile
     advance[k] weigh[k] rescale[k] convert[k]     as with roles (`by_chain`)
     load_c[k,s] mma[k,s,m,n]  the second product, from the registers of the first
-    complete[] store[m]
+    complete[] store[m]       and unfold[], fold[] around it where results are folded
 
 Where layers are in front (`chain_layers`), these make the rows of the first product, at k = 0: what
 they leave in registers is its left operand, and `load_a` loads that of the first of them.
@@ -18,7 +18,7 @@ ahead of the products, in both.
 
 from __future__ import annotations
 
-from polygen.poly.by_chain import ChainShape, between, end
+from polygen.poly.by_chain import between, end
 from polygen.poly.chain_layers import (
     ONCE,
     between_layers,
@@ -27,6 +27,7 @@ from polygen.poly.chain_layers import (
     next_tiles,
     nth,
 )
+from polygen.poly.chain_shape import ChainShape
 from polygen.poly.kernel_parts import ALWAYS, flat
 from polygen.poly.tile_program import Buffer, TileProgram, TileStatement
 from polygen.poly.tile_tree import Loop, Node, leaves, loop, steps
@@ -43,7 +44,7 @@ def chain_by_warps(shape: ChainShape, pipeline: Pipeline) -> TileProgram:
         pipeline: slots of rings and fragments, and how far copies and loads run ahead.
     """
     warps, asynchronous = shape.consumer, shape.asynchronous
-    zero = ("k",) if shape.layers else ()
+    zero, ends = ("k",) if shape.layers else (), end(shape)
     commit = f"0 <= t < k_tiles + {pipeline.distance}"
     statements = [
         *_copies(shape, asynchronous=asynchronous),
@@ -51,10 +52,9 @@ def chain_by_warps(shape: ChainShape, pipeline: Pipeline) -> TileProgram:
         warps.runs("zero", zero, ONCE if zero else ALWAYS, (), (_sums(shape),)),
         *_products(shape),
         *between(shape),
-        *end(shape),
+        *ends.statements,
     ]
     middle = [one.name for one in between(shape)]
-    last = (*(("complete",) if shape.states else ()), loop("m", "store"))
     begin = () if shape.layers else ("zero",)
     copies = [loop("p", f"copy_{ring}") for ring in _rings(shape)]
     score, multiply = (_steps(shape, 0, *of) for of in _both(shape))
@@ -65,10 +65,10 @@ def chain_by_warps(shape: ChainShape, pipeline: Pipeline) -> TileProgram:
     return TileProgram(
         ("k_tiles",),
         "k_tiles >= 1",
-        _buffers(shape, pipeline),
+        (*_buffers(shape, pipeline), *ends.buffers),
         tuple(statements),
-        flat(steps(*begin, every, *last)),
-        flat(steps(*begin, runs, *last)),
+        flat(steps(*begin, every, ends.order)),
+        flat(steps(*begin, runs, ends.schedule)),
         fields=(
             ("ring", "pipeline.stages, pipeline.distance or pipeline.order"),
             ("fragment", "pipeline.fragments or pipeline.lookahead"),

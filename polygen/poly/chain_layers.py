@@ -70,6 +70,7 @@ class LayerShape:
         products: of the same rows, each with a right operand and sums of its own.
         shared: of each product the ring that its right operand shares with other layers', and which
             of that ring's tiles it is; (): each has a ring of its own.
+        again: layers before whose values are read behind its sums.
     """
 
     name: str
@@ -77,6 +78,7 @@ class LayerShape:
     columns: int
     products: int = 1
     shared: tuple[tuple[str, int], ...] = ()
+    again: tuple[str, ...] = ()
 
     def called(self, what: str) -> str:
         """A statement, or a cell, of the layer."""
@@ -127,10 +129,16 @@ def between_layers(one: LayerShape, warps: Place, bounds: str) -> tuple[TileStat
     names = (nth(one.called("scores"), number) for number in range(one.products))
     scores = tuple(f"{name}[w,m,n] : {bounds}" for name in names)
     weights = f"{one.called('weights')}[w]"
+    reads = (*scores, *(f"{left_by(name)}[w,m,n] : {bounds}" for name in one.again))
     return (
-        warps.runs(one.called("weigh"), ("k",), ONCE, scores, scores[:1]),
+        warps.runs(one.called("weigh"), ("k",), ONCE, reads, scores[:1]),
         warps.runs(one.called("convert"), ("k",), ONCE, scores[:1], (weights,)),
     )
+
+
+def left_by(layer: str) -> str:
+    """The registers in which a layer leaves what it has made, called by the layer's name."""
+    return f"scores_{layer}"
 
 
 def of_layer(one: LayerShape) -> tuple[str, ...]:

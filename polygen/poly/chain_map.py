@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from polygen import isl
 from polygen.errors import VerifyError
 from polygen.frontend.indices import named_in
-from polygen.poly.by_chain import ChainShape, frames
+from polygen.poly.by_chain import frames
 from polygen.poly.chain_layers import nth, of_layer
 from polygen.poly.chain_match import VALUES, WEIGHTS, ChainMatch
+from polygen.poly.chain_shape import ChainShape
 from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.emitted import emitted_of
 from polygen.poly.frames import check_frames
@@ -29,6 +30,7 @@ from polygen.poly.mapping import ScheduleTree
 from polygen.poly.refine import refine
 from polygen.poly.scop import Scop, must_flow, reuse_dependences, space
 from polygen.poly.tile_program import TileProgram
+from polygen.poly.tiling import in_pass
 from polygen.schedule.sums import ASCENDING, FROM_FIRST, FROM_ZERO, Sums, sum_order
 
 
@@ -124,6 +126,7 @@ def _elements(matched: ChainMatch, shape: ChainShape) -> tuple[_Element, ...]:
 
     state, before = f"state[{row},{block}]", f"state[{row},{block} - 1]"
     scores = tuple(f"{nth('v', n)}[{row},j]" for n in range(shape.products))
+    scored = (*scores, *(f"h_{name}[{row},j]" for name in shape.again))
     x, weight = f"x[{row},j]", f"p[{row},j]"
     total, result = f"o[{row},e]", f"y[{row},e]"
 
@@ -150,13 +153,13 @@ def _elements(matched: ChainMatch, shape: ChainShape) -> tuple[_Element, ...]:
     if shape.referenced:
         found.append(
             _Element(
-                f"advance[{row},j]", key, (*scores, before, state), (x, state),
+                f"advance[{row},j]", key, (*scored, before, state), (x, state),
                 time(1, block, "1", "j"), tile("advance", block),
             )
         )  # fmt: skip
     found.append(
         _Element(
-            f"weigh[{row},j]", key, (*((x,) if shape.referenced else scores), *own),
+            f"weigh[{row},j]", key, (*((x,) if shape.referenced else scored), *own),
             (weight, *own),
             time(1, block, "2", "j"), tile("weigh", block),
         )
@@ -175,11 +178,24 @@ def _elements(matched: ChainMatch, shape: ChainShape) -> tuple[_Element, ...]:
             time(1, block, "4", "j", "e"),
             tile(shape.second, block, f"floor((j mod {keys})/{step})", *parts("e")),
         ),
-        _Element(
-            f"store[{row},e]", f"{outer} and {column}", (total, *_last(matched, shape, row)),
-            (result,), time(2, "e"), tile(shape.ends, _part_of_end(shape, atom)),
-        ),
     ]  # fmt: skip
+    reads = (total, *_last(matched, shape, row))
+    for number, held in enumerate(shape.passes):
+        name, folded = in_pass("terms", number), f"{in_pass('r', number)}[{row}]"
+        left = f"{in_pass('held', number)}[{row},e]"
+        found.append(
+            _Element(
+                f"{name}[{row},e]", f"{outer} and {column}", (*reads, folded),
+                (folded, *((left,) if held else ())), time(2 + number, "e"), tile(name, atom),
+            )
+        )  # fmt: skip
+        reads = (*((left, *reads[1:]) if held else reads), folded)
+    found.append(
+        _Element(
+            f"store[{row},e]", f"{outer} and {column}", reads, (result,),
+            time(2 + len(shape.passes), "e"), tile(shape.ends, _part_of_end(shape, atom)),
+        )
+    )  # fmt: skip
     return tuple(found)
 
 
@@ -216,7 +232,9 @@ def _layers(
                 time(phase, "0", "j", "d", str(n)), f"{name}[{tile}]",
             )  # fmt: skip
         yield _Element(
-            f"{of.called('weigh')}[{row},j]", column, totals, (value,), time(phase, "1", "j"),
+            f"{of.called('weigh')}[{row},j]", column,
+            (*totals, *(f"h_{name}[{row},j]" for name in of.again)), (value,),
+            time(phase, "1", "j"),
             f"{of.called('weigh')}[{','.join((*who, '0'))}]",
         )  # fmt: skip
         made = (f"h_{of.name}[{row},d]",)

@@ -1,23 +1,27 @@
 """`Chain` -> its two products in the dims of the kernel, and what is computed at every element.
 
 The dims are those of the results: m counts rows, n columns, k keys, z0, z1, ... matrices. The first
-product has its keys along its own n, and sums over a dim that no tile cuts.
+product has its keys along its own n, and sums over a dim that no tile cuts. Folds of results are
+split as those of any product (`polygen.poly.folds`): the kernel makes terms of them, in passes over
+the sums where elements use results of their own rows there (`polygen.poly.row_passes`).
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from polygen.errors import UnsupportedProgram
-from polygen.frontend.program import Program
-from polygen.hardware.device import Device, common_facts
-from polygen.poly.elements import ROLES
+from polygen.frontend.program import Program, Tensor
+from polygen.poly.folds import Split, split_results
 from polygen.poly.fusion import Fusion, fuse
 from polygen.poly.key_pages import PagedOperand, paged_operand
 from polygen.poly.layer_match import (
     ROWS,
     LayerMatch,
     match_layers,
+    read_again,
     require_one_left,
     require_rows_of,
     sized,
@@ -25,6 +29,7 @@ from polygen.poly.layer_match import (
 from polygen.poly.match import Along, Match, match
 from polygen.poly.operand import Operand
 from polygen.poly.pointwise import Element, Pointwork, pointwork
+from polygen.poly.row_passes import in_passes
 from polygen.poly.scop import scop
 from polygen.rewrite.chain import Chain
 from polygen.rewrite.key_range import KeyRange
@@ -43,19 +48,23 @@ class ChainMatch:
         values: the second; m: rows, n: columns, k: keys.
         fusion: of the second program.
         before: what is computed at every (row, key), m and n of the first product.
+        split: the second program, with a term for each component in a fold's place.
         after: what is computed at every result; states are none of its reads.
         states: what `before` and `after` call the states that they read: (variable, state).
         layers: that make the rows of the first product; none where they are an argument.
+        again: what `before` reads of what these have made: variable, and whose registers it is in.
     """
 
     chain: Chain
     scores: Match
     values: Match
     fusion: Fusion
+    split: Split
     before: Pointwork
     after: Pointwork
     states: tuple[tuple[str, str], ...]
     layers: tuple[LayerMatch, ...] = ()
+    again: tuple[tuple[str, str], ...] = ()
 
     @property
     def depth(self) -> int:
@@ -82,6 +91,25 @@ class ChainMatch:
         return replace(self.after, writes=matrices)
 
     @property
+    def width(self) -> int:
+        """Keys, where there is a number of them: columns of the first product's sums."""
+        assert isinstance(self.scores.n, int)
+        return self.scores.n
+
+    @property
+    def folds(self) -> bool:
+        """Whether results are folded, in tiles or in the launch that follows."""
+        return bool(self.chain.values.folds)
+
+    @property
+    def results(self) -> tuple[Tensor, ...]:
+        """What is returned, but for values of rows' states, which round nothing."""
+        kept = self.after.kept
+        stored = [w.tensor for w in self.after.writes if w.kind != "row" and w.name not in kept]
+        made = {one.tensor.name for one in self.after.writes}
+        return (*stored, *(t for t in self.chain.values.outputs if t.name not in made))
+
+    @property
     def paged(self) -> dict[str, PagedOperand]:
         """The operands whose keys lie in pages, by the name of their ring."""
         found = {
@@ -106,32 +134,49 @@ class ChainMatch:
         return tuple(one.contraction.write.name for one in self.scores.products)
 
     @property
+    def scored(self) -> tuple[str, ...]:
+        """All that a score is made of in registers: sums, and what layers have made."""
+        return (*self.sums, *(name for name, _ in self.again))
+
+    @property
     def by_warps(self) -> bool:
         """Whether it is for warps that do everything: with layers, or several first products."""
         return bool(self.layers) or len(self.scores.products) > 1
 
 
-def match_chain(chain: Chain) -> ChainMatch:
+def match_chain(chain: Chain, *, behind: bool = False) -> ChainMatch:
     """Both products in the kernel's dims.
+
+    Args:
+        chain: what is run.
+        behind: whether rows that use results of their own do so in the launch that follows; else in
+            the kernel, where a tile has them whole.
 
     Raises:
         UnsupportedProgram: rows or matrices of the one are not those of the other.
     """
     scores_fusion, scores = _matched(chain.scores)
-    fusion, values = _matched(chain.values)
+    split = split_results(chain.values)
+    if not behind and _covered(split):
+        with contextlib.suppress(UnsupportedProgram):  # then the launch that follows has them
+            split = in_passes(chain.values, split)
+    fusion, values = _matched(split.main, dict(split.passes.statements) if split.passes else {})
     before = pointwork(chain.scores, scores_fusion, scores)
     chain = replace(chain, range=_readable(chain.range, before))
-    after = pointwork(chain.values, fusion, values)
+    after = pointwork(split.main, fusion, values, split)
+    _require_results_alone(chain, split)
     _require_same_rows(chain, scores, values, before)
     require_one_left(chain.scores, scores)
     layers = match_layers(chain.layers)
     if layers:
         require_rows_of(chain.scores, layers[-1], scores)
+    before, again = read_again(chain.scores, before, layers)
     values = _named(values)
     states = {state.value for state in chain.states}
     known = [
         (read.name, read.tensor.name)
-        for read in (*before.reads, *after.reads)
+        for one in (before, *after.before, after)
+        for read in one.reads
         if read.tensor.name in states
     ]
     found = ChainMatch(
@@ -139,10 +184,12 @@ def match_chain(chain: Chain) -> ChainMatch:
         scores,
         values,
         fusion,
+        split,
         _own(_without(before, states)),
-        _with_rows(_without(after, states), chain),
+        _of_states(after, states, chain),
         tuple(dict.fromkeys(known)),
         layers,
+        again,
     )
     return found
 
@@ -164,8 +211,13 @@ def _readable(found: KeyRange | None, before: Pointwork) -> KeyRange | None:
     return made if made.bounded else None
 
 
-def _matched(program: Program) -> tuple[Fusion, Match]:
-    fusion = fuse(program, scop(program))
+def _covered(split: Split) -> bool:
+    """Whether a tile, which has all columns, has whole rows of all that use results of theirs."""
+    return len(split.rows) == 1 and split.rows[0].own == tuple(range(len(split.rows[0].axes) - 1))
+
+
+def _matched(program: Program, passes: Mapping[str, int] | None = None) -> tuple[Fusion, Match]:
+    fusion = fuse(program, scop(program, passes=passes), passes)
     return fusion, match(program, fusion)
 
 
@@ -183,6 +235,12 @@ def _own(work: Pointwork) -> Pointwork:
     )
     reads = tuple(read for read in work.reads if read.name not in names)
     return replace(work, reads=reads, statements=statements)
+
+
+def _of_states(after: Pointwork, states: set[str], chain: Chain) -> Pointwork:
+    """What is computed at every result, in all passes, with states that are no arrays."""
+    before = tuple(_without(one, states) for one in after.before)
+    return replace(_with_rows(_without(after, states), chain), before=before)
 
 
 def _with_rows(work: Pointwork, chain: Chain) -> Pointwork:
@@ -227,6 +285,26 @@ def _require_same_rows(chain: Chain, scores: Match, values: Match, before: Point
     )
 
 
+def _require_results_alone(chain: Chain, split: Split) -> None:
+    """Refuse work on states of rows in the launch that follows, which has none of them.
+
+    Raises:
+        UnsupportedProgram: with the statement.
+    """
+    states = {state.value for state in chain.states}
+    late = (*split.after, *(one for rows in split.rows for one in rows.statements))
+    for one in late:
+        for access in one.reads:
+            if access.name in states:
+                raise UnsupportedProgram(
+                    f"{one.name} reads {access}, a row's, beside a fold of results",
+                    where=chain.values.name,
+                    why="states of rows are in the registers of the kernel, and results of folds "
+                    "are known behind it",
+                    nearest=f"Return {access.name} as well, and combine both outside",
+                )
+
+
 def require_numbers(found: ChainMatch) -> None:
     """Refuse head dims that have no numbers.
 
@@ -235,7 +313,8 @@ def require_numbers(found: ChainMatch) -> None:
     """
     chain, scores, values = found.chain, found.scores, found.values
     own = (("sums over", scores.depths[0]), ("has columns", values.n))
-    for what, extent in (*sized(found.layers), *own):
+    keys = (("sums over", values.depths[0]),) if found.again else ()
+    for what, extent in (*sized(found.layers), *own, *keys):
         if not isinstance(extent, int):
             raise UnsupportedProgram(
                 f"a product of a chain {what} {extent}",
@@ -243,99 +322,6 @@ def require_numbers(found: ChainMatch) -> None:
                 why="its tile holds the whole of it",
                 nearest=f'Give {extent} as a number in the signature, as in "bf16[B,S,128]"',
             )
-
-
-def require_boxes(found: ChainMatch) -> None:
-    """Refuse operands that the copy engine cannot bring.
-
-    Raises:
-        UnsupportedProgram: with the operand.
-    """
-    row = common_facts()["tensor_map_row_bytes"]
-    for name, operand in found.operands:
-        if any(one.places for one in operand.index):
-            _require_pages(found, operand, "n" if name != VALUES else "k")
-        if not operand.in_boxes or operand.alignment < row:
-            raise UnsupportedProgram(
-                f"{operand.tensor}: the copy engine cannot move it",
-                where=found.chain.values.name,
-                why=f"operands of chains come in boxes, of rows that start at multiples of {row} "
-                f"bytes; these start at multiples of {operand.alignment}",
-                nearest="Pass an array with aligned rows, without steps backwards; without roles "
-                "rows may begin anywhere",
-            )
-
-
-def in_rows_alone(found: ChainMatch) -> bool:
-    """Whether threads copy all operands: rows that begin anywhere, or what warps alone run."""
-    row = common_facts()["tensor_map_row_bytes"]
-    operands = [operand for _, operand in found.operands]
-    boxes = all(one.in_boxes and one.alignment >= row for one in operands) and not found.by_warps
-    paged = any(index.places for one in operands for index in one.index)
-    return not boxes and not paged and all(one.in_rows for one in operands)
-
-
-def require_copies(found: ChainMatch) -> None:
-    """Refuse operands that neither the copy engine nor threads bring.
-
-    Raises:
-        UnsupportedProgram: with the operand.
-    """
-    if not in_rows_alone(found):
-        require_boxes(found)
-
-
-def require_rows(found: ChainMatch) -> None:
-    """Refuse operands that threads do not copy in rows.
-
-    Raises:
-        UnsupportedProgram: with the operand.
-    """
-    for _, operand in found.operands:
-        where, name = found.chain.values.name, operand.tensor.name
-        if any(one.places for one in operand.index):
-            raise UnsupportedProgram(
-                f"{operand}: by index, without roles",
-                where=where,
-                why="the copy engine finds pages of keys and values; threads copy rows that follow "
-                "each other",
-                nearest=f'Use arch="sm_90a", or pass {name} with its rows in order',
-            )
-        if not operand.in_rows:
-            raise UnsupportedProgram(
-                f"{operand}: neighbours are not adjacent",
-                where=where,
-                why="threads copy adjacent elements of a row",
-                nearest=f"Pass {name} with adjacent elements along its last axis",
-            )
-
-
-def in_background(found: ChainMatch, device: Device) -> bool:
-    """Whether all operands can be copied in the background: rows of 4-byte alignment."""
-    least = device.asynchronous_copy_smallest
-    return all(operand.alignment >= least for _, operand in found.operands)
-
-
-def _require_pages(found: ChainMatch, operand: Operand, keys: str) -> None:
-    """Refuse what is read by index but for pages of keys, each key with a row of its own."""
-    where, name = found.chain.values.name, operand.tensor.name
-    places = [place for one in operand.index for place in one.places]
-    inside = {term.dim for place in places for term in place.terms if term.dim in ROLES}
-    if operand.role == "m" or not inside <= {keys}:
-        what = "rows of the first product" if operand.role == "m" else "columns, or what is summed,"
-        raise UnsupportedProgram(
-            f"{operand}: {what} by index",
-            where=where,
-            why="a table names pages of keys and of values",
-            nearest=f"Pass {name} with its rows in the order of the result's",
-        )
-    if operand.inner.dim == keys:
-        raise UnsupportedProgram(
-            f"{operand}: keys of a page are neighbours in memory",
-            where=where,
-            why="boxes of pages are rows, one for each key",
-            nearest=f"Pass {name} with its keys outside of its head dim, as in [N,P,D]",
-        )
 
 
 # Dims of the first product -> those of the kernel.

@@ -104,9 +104,16 @@ def split_folds(program: Program) -> Split:
     _require_invariant(program)
     program = without_first(rewritten(program))
     program, operands = beside_products(program)
-    if not program.folds:
-        return Split(program, (), (), (), operands=operands)
-    return replace(_Splitting(program).split(), operands=operands)
+    return replace(split_results(program), operands=operands)
+
+
+def split_results(program: Program) -> Split:
+    """The same, of a program that is rewritten and folds nothing but results of products.
+
+    Raises:
+        UnsupportedProgram: a result of a fold is used where it is not known yet.
+    """
+    return _Splitting(program).split() if program.folds else Split(program, (), (), ())
 
 
 class _Splitting:

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polygen.poly.by_chain import ChainShape, by_chain
+from polygen.poly.by_chain import by_chain
 from polygen.poly.by_lanes import by_lanes
 from polygen.poly.by_roles import by_roles
 from polygen.poly.by_warps import by_warps
 from polygen.poly.chain_by_warps import chain_by_warps
+from polygen.poly.chain_shape import ChainShape
 from polygen.poly.kernel_parts import Epilogue, MainLoop
 from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import Tiling

@@ -7,13 +7,13 @@ is summed. Sums of all columns of a row stay in registers, so that there has to 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.program import Dim, Program
 from polygen.poly.chain_layers import nth
 from polygen.poly.fusion import fuse
-from polygen.poly.match import Match, match
+from polygen.poly.match import Along, Match, match
 from polygen.poly.operand import Operand
 from polygen.poly.pointwise import Pointwork, pointwork
 from polygen.poly.scop import scop
@@ -29,14 +29,18 @@ class LayerMatch:
     Attributes:
         at: how many layers are in front of it.
         made: what it makes, the left operand of the next product.
+        kept: what takes the place of its first sums: that, or what it is rounded of.
         match: its product, or several of the same rows.
         work: what is computed at every (row, column).
+        again: what that reads of layers before: variable, and whose registers it is in.
     """
 
     at: int
     made: str
+    kept: str
     match: Match
     work: Pointwork
+    again: tuple[tuple[str, str], ...] = ()
 
     @property
     def name(self) -> str:
@@ -74,6 +78,16 @@ class LayerMatch:
         """What the program calls the sums, in the order of the products."""
         return tuple(one.contraction.write.name for one in self.match.products)
 
+    @property
+    def scored(self) -> tuple[str, ...]:
+        """All that an element is made of in registers: sums, and what layers before have made."""
+        return (*self.sums, *(name for name, _ in self.again))
+
+    @property
+    def written(self) -> tuple[Along, ...]:
+        """Where an element of what it makes is."""
+        return next(one.index for one in self.work.writes if one.name == self.made)
+
 
 def match_layers(layers: Sequence[Layer]) -> tuple[LayerMatch, ...]:
     """Layers in the kernel's dims, the first one first.
@@ -86,12 +100,40 @@ def match_layers(layers: Sequence[Layer]) -> tuple[LayerMatch, ...]:
         program = layer.program
         fusion = fuse(program, scop(program))
         own = match(program, fusion)
-        one = LayerMatch(at, layer.made, own, pointwork(program, fusion, own))
+        work, again = read_again(program, pointwork(program, fusion, own), found)
+        one = LayerMatch(at, layer.made, layer.kept, own, work, again)
         require_one_left(program, own)
         if found:
             require_rows_of(program, found[-1], one.match)
         found.append(one)
     return tuple(found)
+
+
+def read_again(
+    program: Program, work: Pointwork, layers: Sequence[LayerMatch]
+) -> tuple[Pointwork, tuple[tuple[str, str], ...]]:
+    """Work without reads of what layers before have made; these, each with whose it is.
+
+    Raises:
+        UnsupportedProgram: an element is read that another thread may have.
+    """
+    found, left = [], []
+    for one in work.reads:
+        layer = next((of for of in layers if of.kept == one.tensor.name), None)
+        if layer is None:
+            left.append(one)
+            continue
+        if one.index != layer.written:
+            raise UnsupportedProgram(
+                f"{one.tensor.name}[{', '.join(map(str, one.index))}] is read again, made as "
+                f"[{', '.join(map(str, layer.written))}]",
+                where=program.name,
+                why="what a layer makes stays in the registers of the threads that have its row "
+                "and column",
+                nearest=f"Read {one.tensor.name} where it is, as in h + f(h @ b)",
+            )
+        found.append((one.name, layer.name))
+    return replace(work, reads=tuple(left)), tuple(found)
 
 
 def require_one_left(program: Program, found: Match) -> None:
@@ -124,8 +166,7 @@ def require_rows_of(program: Program, layer: LayerMatch, following: Match) -> No
     Raises:
         UnsupportedProgram: with both.
     """
-    written = next(one.index for one in layer.work.writes if one.name == layer.made)
-    wanted = tuple(one.renamed({"n": "k"}) for one in written)
+    wanted = tuple(one.renamed({"n": "k"}) for one in layer.written)
     operand = following.operand(following.products[0].left)
     same = operand.tensor.name == layer.made and operand.index == wanted
     if same and (layer.match.batches, layer.match.m) == (following.batches, following.m):

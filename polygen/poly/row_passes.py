@@ -76,8 +76,22 @@ def split_for(program: Program, *, in_tile: bool, alike: Alike | None = None) ->
         return split
     if not split.rows:
         return replace(split, passes=_no_passes(len(passes or ())))
-    inside = _Covering(beside_products(rewritten(program))[0], split, passes).split()
+    inside = in_passes(beside_products(rewritten(program))[0], split, passes)
     return replace(inside, operands=split.operands)
+
+
+def in_passes(program: Program, split: Split, alike: tuple[bool, ...] | None = None) -> Split:
+    """The parts of a program whose rows are in a tile.
+
+    Args:
+        program: without folds of operands.
+        split: its parts with rows behind the kernel; there are some.
+        alike: of a section whose kernel has others, what their passes do; None: what it needs.
+
+    Raises:
+        UnsupportedProgram: a tile does not cover what its elements use results of.
+    """
+    return _Covering(program, split, alike).split()
 
 
 def _no_passes(count: int) -> RowPasses:

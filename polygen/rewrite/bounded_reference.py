@@ -99,6 +99,9 @@ class _Laws:
         if not self.values.depends(arg, (self.reference,)):
             return _STAYS
         writer = self.values.writers.get(arg.name)
+        if isinstance(writer, Fold):  # of what is behind the second product
+            each = [self.law(one) for one in writer.args]
+            return _STAYS if all(law is not None and law.stays for law in each) else None
         return self._made(writer) if isinstance(writer, Pointwise) else None
 
     def _made(self, one: Pointwise) -> _Law | None:
@@ -195,7 +198,9 @@ def without_bounded_reference(
         None where no maximum is a reference of bounded values, or a condition does not hold.
     """
     values = Values(tuple(statements))
-    folds = [s for s in statements if isinstance(s, Fold)]
+    total = second.write.name
+    every = (s for s in statements if isinstance(s, Fold))
+    folds = [s for s in every if total not in values.behind(s.write.name)]
     terms = {s.write.name: a.name for s in folds for a in s.args[:1] if isinstance(a, Access)}
     terms[second.write.name] = operand.name
     for fold in folds:

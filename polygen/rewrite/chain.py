@@ -19,7 +19,8 @@ read it. The rewrite makes every fold a *scan* over j, whose state is known at e
 
 What is left is two programs of one product each, over the rows and the keys and over the rows and
 the columns, that all other passes know; values of the one are arrays to the other that nobody
-stores.
+stores. Folds of what the second product gives are the second program's own: they are split there
+as those of any product (`polygen.poly.folds`).
 """
 
 from __future__ import annotations
@@ -221,13 +222,15 @@ class _Rewriting(TwoPrograms):
     # --- the rewrite ----------------------------------------------------------------------------
     def chain(self) -> Chain:
         """All steps."""
-        statements, count = log_sums_in_parts(self.program.statements, self.fresh)
+        self.late = self.behind_second()
+        statements, count = log_sums_in_parts(self.program.statements, self.fresh, self.late)
         if count:
             self.steps.append("logsumexp(x) = m + log(sum of exp(x - m)), for any m: m = max of x")
         statements = each_once(statements, self.outputs)
         rank = len(self.operand.index)
-        statements, self.alike = alike_in_rows(statements, self.outputs, rank)
-        statements, steps = factors_behind_folds(statements, self.fresh)
+        kept = [*self.outputs, *self.late]
+        statements, self.alike = alike_in_rows(statements, kept, rank)
+        statements, steps = factors_behind_folds(statements, self.fresh, self.late)
         self.steps += steps
         for product in self.firsts():
             statements = sums_as_values(statements, product, self.operand.name, self.fresh)
@@ -235,7 +238,7 @@ class _Rewriting(TwoPrograms):
             s for s in statements if isinstance(s, Contraction) and s.name == self.second.name
         )
         self.operand = next(a for a in self.second.reads if a.name not in self.program.tensors)
-        self.folds = [s for s in statements if isinstance(s, Fold)]
+        self.folds = self.over_keys(statements)
         values = Values(tuple(statements))
         states = [fold.write.name for fold in self.folds]
         statements, second, taken = factors_out(
@@ -270,7 +273,7 @@ class _Rewriting(TwoPrograms):
         self.statements = needed(statements, self.outputs)
         self.values = Values(tuple(self.statements))
         self.operand = next(a for a in second.reads if a.name not in self.program.tensors)
-        self.folds = [s for s in self.statements if isinstance(s, Fold)]
+        self.folds = self.over_keys(self.statements)
 
     def _is_row(self, values: Values, arg: Argument) -> bool:
         """Whether an argument has one value a row."""
@@ -280,7 +283,6 @@ class _Rewriting(TwoPrograms):
         return writer is not None and len(writer.write.index) == len(self.rows)
 
     def _require_folds(self) -> None:
-        after = self.second.write.name
         for fold in self.folds:
             sizes = dict(fold.domain)
             gone = [sizes[it] for it in fold.folded]
@@ -288,7 +290,6 @@ class _Rewriting(TwoPrograms):
             if (
                 gone != [self.keys]
                 or kept != self.extents
-                or self.values.depends(Access(fold.write.name, ()), (after,))
                 or fold.dtype == S32
                 or len(fold.args) != 1
             ):

@@ -10,7 +10,9 @@
 2. Between layers the program rounds to what the next product multiplies, and so does the kernel.
 3. Several products of the same rows are one stage, as in f(x @ a) * (x @ b): what is made of all of
    their sums is what the next product multiplies.
-4. The last two stages are a chain, over rows that are an array nobody stores
+4. What a layer has made may be read again, element by element, by what is made of later sums, as in
+   h + f(h @ b): it stays in the registers of its sums.
+5. The last two stages are a chain, over rows that are an array nobody stores
    (`polygen.rewrite.chain`); what was in front of them are programs of one stage each.
 """
 
@@ -41,10 +43,12 @@ class Layer:
     Attributes:
         program: its output is no array, and neither is its input that the layer before has made.
         made: what the output is called.
+        kept: what takes the place of the first sums: that, or what it is rounded of.
     """
 
     program: Program
     made: str
+    kept: str = ""
 
     def __str__(self) -> str:
         return str(self.program)
@@ -78,18 +82,65 @@ def layers_in_front(program: Program) -> tuple[tuple[Layer, ...], Program]:
     found = stages(program)
     if len(found) <= _CHAIN or program.ends:
         return (), program
-    layers, rows, rest = [], "", list(program.statements)
+    layers, rows, rest = list[Layer](), "", list(program.statements)
     for stage, behind in itertools.pairwise(found[:-1]):
-        own = _between(program, stage, behind)
+        own = _between(program, stage, behind, layers)
         inside = [*stage.products, *own]
-        layers.append(Layer(_program(program, inside, stage, rows, behind.rows), behind.rows))
+        of = _program(program, inside, stage, rows, behind.rows, layers)
+        layers.append(Layer(of, behind.rows))
         names = {one.name for one in inside}
         rest = [one for one in rest if one.name not in names]
         rows = behind.rows
-    _require_unread(program, layers)
-    made = _stored(program, rows)
+    layers = [replace(one, kept=_kept(program, one)) for one in layers]
+    _require_unread(program, layers, found[-1].rows)
+    made = [_stored(program, one) for one in (rows, *_again(layers, rest)) if one]
     inputs = tuple(t for t in program.inputs if any(t.name in _read(one) for one in rest))
-    return tuple(layers), replace(program, inputs=(made, *inputs), statements=tuple(rest))
+    stored = {one.name: one for one in made}
+    return (
+        tuple(layers),
+        replace(program, inputs=(*stored.values(), *inputs), statements=tuple(rest)),
+    )
+
+
+def read_again(program: Program) -> bool:
+    """Whether what a layer has made is read behind a later product as well."""
+    layers, rest = layers_in_front(program)
+    every = [one.program.statements for one in layers] + [rest.statements]
+    return any(_again(layers[:at], list(own)) for at, own in enumerate(every))
+
+
+def _again(layers: Sequence[Layer], statements: Sequence[Statement]) -> list[str]:
+    """What statements that map read of what layers before have made."""
+    read = {a.name for one in statements if not isinstance(one, Contraction) for a in one.reads}
+    return [name for one in layers for name in _left(one) if name in read]
+
+
+def _left(layer: Layer) -> tuple[str, ...]:
+    """What a layer may leave in its registers: what it makes, or what that is rounded of."""
+    last = next(s for s in layer.program.statements if s.write.name == layer.made)
+    plain = isinstance(last, Pointwise) and last.function == "cast"
+    of = [access.name for access in last.reads] if plain else []
+    sums = {one.write.name for one in layer.program.contractions}
+    return (layer.made, *(name for name in of if name not in sums))
+
+
+def _kept(program: Program, layer: Layer) -> str:
+    """What a layer leaves in its registers.
+
+    Raises:
+        UnsupportedProgram: it would have to leave two values.
+    """
+    own = {one.name for one in layer.program.statements}
+    others = [one for one in program.statements if one.name not in own]
+    found = _again([layer], others)
+    if len(found) > 1:
+        raise _refusal(
+            program,
+            f"{' and '.join(found)} are read again, of one layer",
+            "a layer leaves one value in the registers of its sums",
+            f"Read {found[0]} in both places",
+        )
+    return found[0] if found else layer.made
 
 
 def stages(program: Program) -> list[Stage]:
@@ -133,8 +184,16 @@ def _read(one: Statement) -> set[str]:
     return names | {table.name for access in one.reads for table in access.indexed_by}
 
 
-def _between(program: Program, stage: Stage, behind: Stage) -> list[Statement]:
+def _between(
+    program: Program, stage: Stage, behind: Stage, before: Sequence[Layer]
+) -> list[Statement]:
     """The statements from a layer's sums to what the next product multiplies.
+
+    Args:
+        program: of all products.
+        stage: whose sums.
+        behind: what multiplies that.
+        before: layers whose values may be read again.
 
     Raises:
         UnsupportedProgram: they are none that run element by element of these sums alone.
@@ -142,18 +201,19 @@ def _between(program: Program, stage: Stage, behind: Stage) -> list[Statement]:
     (first, *_), operand = stage.products, behind.rows
     product = behind.products[0]
     writers = Values(program.statements).writers
-    wanted, found = [operand], set()
+    there = {name for one in before for name in _left(one)}
+    wanted, found = [operand], set[str]()
     while wanted:
         name = wanted.pop()
         writer = writers.get(name)
-        if writer is None or writer in stage.products or name in found:
+        if writer is None or writer in stage.products or name in found or name in there:
             continue
         if isinstance(writer, Contraction):
             raise _refusal(
                 program,
                 f"{operand} is made of {name} as well, which a layer before has summed",
-                f"rows of a layer are made of the sums of {first.name} alone, and stay in the "
-                f"registers that {product.name} reads",
+                f"beside the sums of {first.name} there is what that layer has made of them, in "
+                "registers, and nothing between",
                 f"Return {operand} from one function, and go on with it in a second",
             )
         if not isinstance(writer, Pointwise):
@@ -182,19 +242,23 @@ def _between(program: Program, stage: Stage, behind: Stage) -> list[Statement]:
     return own
 
 
-def _require_unread(program: Program, layers: Sequence[Layer]) -> None:
-    """What layers make is read by the next product, and by nothing else.
+def _require_unread(program: Program, layers: Sequence[Layer], operand: str) -> None:
+    """What layers make is read by the next product, and what stays in registers in front of the
+    last one; `operand`: of that.
 
     Raises:
-        UnsupportedProgram: with what reads it.
+        UnsupportedProgram: with what else reads it.
     """
     outputs = {tensor.name for tensor in program.outputs}
+    front = Values(program.statements).behind(operand)
     for layer in layers:
         own = {one.write.name for one in layer.program.statements}
         for one in program.statements:
             inside, read = one.write.name in own, {access.name for access in one.reads} & own
             if isinstance(one, Contraction):
                 read -= {layer.made}
+            elif isinstance(one, Pointwise) and one.write.name in front:
+                read -= {layer.kept}
             if one.write.name in outputs and (inside or read):
                 raise _refusal(
                     program,
@@ -206,16 +270,31 @@ def _require_unread(program: Program, layers: Sequence[Layer]) -> None:
                 raise _refusal(
                     program,
                     f"{one.name}: {one} reads {min(read)}, of a layer before",
-                    "what a layer makes stays in the registers that the next product reads",
+                    "what a layer makes stays in registers, for the next product and what is made "
+                    "element by element in front of the last one",
                     f"Return what is made of {layer.program.contractions[0].write.name} from one "
                     "function, and go on with it in a second",
                 )
 
 
 def _program(
-    program: Program, inside: Sequence[Statement], stage: Stage, rows: str, made: str
+    program: Program,
+    inside: Sequence[Statement],
+    stage: Stage,
+    rows: str,
+    made: str,
+    before: Sequence[Layer],
 ) -> Program:
-    """A layer by itself; `rows`: what the layer before has made, "" in front of the first."""
+    """A layer by itself.
+
+    Args:
+        program: of all products.
+        inside: its statements.
+        stage: its products.
+        rows: what the layer before has made, "" in front of the first.
+        made: what it makes.
+        before: layers whose values it may read again.
+    """
     known = program.tensors
     for product in stage.products:
         for access in product.reads:
@@ -239,8 +318,8 @@ def _program(
         _require_rows(program, product, rows)
     read = set().union(*map(_read, inside))
     inputs = [tensor for tensor in program.inputs if tensor.name in read]
-    if rows:
-        inputs.insert(0, _stored(program, rows))
+    named = dict.fromkeys([rows, *_again(before, inside)] if rows else [])
+    inputs = [*(_stored(program, name) for name in named), *inputs]
     output = _stored(program, made)
     return Program(program.name, program.source, tuple(inputs), (output,), tuple(inside))
 

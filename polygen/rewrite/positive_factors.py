@@ -7,7 +7,7 @@ factor meets the others of the terms that are made with the maximum.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from polygen.frontend.dtypes import F32
@@ -19,11 +19,18 @@ _SELECT = ("max",)
 
 
 def factors_behind_folds(
-    statements: Sequence[Statement], fresh: Fresh
+    statements: Sequence[Statement], fresh: Fresh, whole: Collection[str]
 ) -> tuple[list[Statement], list[str]]:
-    """The statements, with maxima of values without their positive factors; and what was done."""
+    """The statements, with maxima of values without their positive factors; and what was done.
+
+    Args:
+        statements: of a chain.
+        fresh: names.
+        whole: folds that stay as they are.
+    """
     found, steps = list(statements), []
-    for fold in [s for s in statements if isinstance(s, Fold) and s.function in _SELECT]:
+    folds = [s for s in statements if isinstance(s, Fold) and s.write.name not in whole]
+    for fold in [s for s in folds if s.function in _SELECT]:
         values = Values(tuple(found))
         (arg,) = fold.args
         if not isinstance(arg, Access):

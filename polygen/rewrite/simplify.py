@@ -12,7 +12,7 @@ of the row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from polygen.frontend.dtypes import F32, DType
@@ -51,12 +51,14 @@ class Fresh:
         return Pointwise(self("R"), like.domain, write, function, tuple(args), dtype)
 
 
-def log_sums_in_parts(statements: Sequence[Statement], fresh: Fresh) -> tuple[list[Statement], int]:
-    """Every log-sum-exp as a maximum and a sum; and how many there were."""
+def log_sums_in_parts(
+    statements: Sequence[Statement], fresh: Fresh, whole: Collection[str]
+) -> tuple[list[Statement], int]:
+    """Every log-sum-exp as a maximum and a sum, but for those called `whole`; and how many."""
     found: list[Statement] = []
     count = 0
     for one in statements:
-        if not isinstance(one, Fold) or one.function != "logsumexp":
+        if not isinstance(one, Fold) or one.function != "logsumexp" or one.write.name in whole:
             found.append(one)
             continue
         count += 1

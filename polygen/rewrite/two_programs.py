@@ -37,6 +37,7 @@ class TwoPrograms:
         second: the second product.
         operand: what it reads of the first.
         folds: over the keys.
+        late: values that the second product is in.
         rows: the second product's iterators along rows.
         extents: of these.
         keys: how many there are.
@@ -50,6 +51,7 @@ class TwoPrograms:
     second: Contraction
     operand: Access
     folds: list[Fold]
+    late: frozenset[str]
     rows: tuple[str, ...]
     extents: tuple[Dim, ...]
     keys: Dim
@@ -59,6 +61,16 @@ class TwoPrograms:
     def other(self) -> Access:
         """The operand of the second product that is an argument."""
         return next(access for access in self.second.reads if access != self.operand)
+
+    def behind_second(self) -> frozenset[str]:
+        """The values of the whole program that the second product is in."""
+        values, total = Values(self.program.statements), self.second.write.name
+        return frozenset(name for name in values.writers if total in values.behind(name))
+
+    def over_keys(self, statements: Sequence[Statement]) -> list[Fold]:
+        """The folds that no sum of the second product is in."""
+        folds = (one for one in statements if isinstance(one, Fold))
+        return [one for one in folds if one.write.name not in self.late]
 
     def refusal(self, what: str, why: str, nearest: str) -> UnsupportedProgram:
         """What is refused of the whole program."""
@@ -108,14 +120,14 @@ class TwoPrograms:
                 )
 
     def after(self, states: Sequence[str]) -> tuple[Program, tuple[Tensor, ...]]:
-        """The second product, and what is made of it and of the states."""
+        """The second product, and what is made of it and of the states, folds of that among it."""
         pairs = self.values.behind(self.operand.name)
         statements: list[Statement] = []
         rows: list[Tensor] = []
         lifted: set[str] = set()
         outputs = list(self.program.outputs)
         for one in self.statements:
-            if isinstance(one, Fold) or (one.write.name in pairs and not self._is_lifted(one)):
+            if one in self.folds or (one.write.name in pairs and not self._is_lifted(one)):
                 continue
             if one is self.second:
                 statements.append(one)
@@ -138,7 +150,7 @@ class TwoPrograms:
             behind = self.values.behind(one.write.name)
             if self.second.write.name not in behind and self._only_pairs(one):
                 continue
-            assert isinstance(one, Pointwise)
+            assert isinstance(one, (Pointwise, Fold))
             statements.append(self._reading_rows(one, lifted))
         kept = needed(statements, self.outputs)
         missing = [t.name for t in outputs if t.name not in {s.write.name for s in kept}]
@@ -187,6 +199,8 @@ class TwoPrograms:
         """Whether a statement has one value a row."""
         if not isinstance(one, Pointwise) or len(set(one.write.iterators)) != len(self.rows):
             return False
+        if one.write.name in self.late:
+            return False
         if one.write.name in self.alike:
             return True
         return self.values.depends(one.write, [fold.write.name for fold in self.folds])
@@ -221,14 +235,22 @@ class TwoPrograms:
         write = Access(one.write.name, iterators)
         return replace(one, domain=domain, write=write, args=tuple(map(argument, one.args)))
 
-    def _reading_rows(self, one: Pointwise, lifted: set[str]) -> Pointwise:
+    def _reading_rows(self, one: Pointwise | Fold, lifted: set[str]) -> Pointwise | Fold:
         """A statement that reads values of rows, at every column."""
 
         def argument(arg: Argument) -> Argument:
             if not isinstance(arg, Access) or arg.name not in lifted:
                 return arg
-            (column,) = [it for it, _ in one.domain if it not in arg.iterators]
-            return replace(arg, index=(*arg.index, column))
+            columns = [it for it, _ in one.domain if it not in arg.iterators]
+            if len(columns) != 1:
+                raise self.refusal(
+                    f"{one.name} reads {arg}, a row's, beside a fold of what "
+                    f"{self.second.name} gives",
+                    "states of rows are in the registers of the kernel, and what is folded is "
+                    "known behind it",
+                    f"Return {arg.name} as well, and combine both outside",
+                )
+            return replace(arg, index=(*arg.index, *columns))
 
         return replace(one, args=tuple(map(argument, one.args)))
 

@@ -20,8 +20,7 @@ _ROLES = (
 # Of programs of one product; a chain's kernel is of tiles of rows, whose operands are arguments.
 _NO_CHAINS = (
     "pipeline.across", "pipeline.overlap", "pipeline.together", "exchange", "roles.computes",
-    "cluster.share", "cluster.columns", "raster.run", "epilogue.rows", "launch.realign",
-    "launch.dependent",
+    "cluster.share", "cluster.columns", "raster.run", "launch.realign", "launch.dependent",
 )  # fmt: skip
 _USUAL = dict(leaves(Schedule()))
 

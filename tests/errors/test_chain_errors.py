@@ -172,6 +172,56 @@ def test_a_fold_over_rows() -> None:
     assert "folds over its keys" in text
 
 
+def test_states_of_rows_beside_folds_of_results() -> None:
+    def added(q, k, v):
+        s = q @ k.mT
+        return (pg.softmax(s) @ v).sum(axis=-1) + pg.logsumexp(s, axis=-1)
+
+    text = _refused(added)
+    assert "a row's, beside a fold of what" in text and "as well, and combine both outside" in text
+
+    def columns(q, k, v):
+        s = q @ k.mT
+        return pg.softmax(pg.softmax(s) @ v, axis=-2) * pg.logsumexp(s, axis=-1, keepdims=True)
+
+    text = _refused(columns)
+    assert "a row's, beside a fold of results" in text and "known behind it" in text
+
+    def apart(q, k, v):  # the change that works
+        s = q @ k.mT
+        return (pg.softmax(s) @ v).sum(axis=-1), pg.logsumexp(s, axis=-1)
+
+    assert pg.fuse(apart).compile(*SIGNATURE, arch="sm_90a")
+
+
+def test_folds_that_tiles_have_no_parts_of() -> None:
+    text = _refused(lambda q, k, v: softmax(q, k, v).sum(axis=0), *_batched())
+    assert "folds no axis of a tile" in text and "Fold rows or columns as well" in text
+    text = _refused(lambda q, k, v: (softmax(q, k, v) ** 2).sum(axis=-1).max())
+    assert "a fold of what is folded" in text and "in a second function" in text
+
+
+def _batched() -> tuple[str, ...]:
+    return ("bf16[B,S,64]", "bf16[B,T,64]", "bf16[B,T,64]")
+
+
+def _normed(q, k, v):
+    return pg.rms_norm(softmax(q, k, v))
+
+
+@pytest.mark.parametrize(
+    ("function", "more", "field", "nearest"),
+    [
+        (_normed, {"part": 256}, "tile.part beside folds", "tile.part = 0"),
+        (_normed, {"epilogue": Epilogue("tma")}, "epilogue.through beside folds", '"registers"'),
+        (softmax, {"epilogue": Epilogue("registers", rows="tile")}, "epilogue.rows", '"after"'),
+    ],
+)
+def test_schedules_that_fold_no_results(function, more, field, nearest) -> None:
+    text = _refused(function, error=ScheduleError, schedule=_schedule(**more))
+    assert f"{field} does not fit" in text and nearest in text
+
+
 def test_lengths_of_rows() -> None:
     def cosine(q, k, v):
         rows = pg.rsqrt(np.sum(q * q, axis=-1, keepdims=True) + 1e-6)

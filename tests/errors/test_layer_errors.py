@@ -16,6 +16,10 @@ from polygen.errors import (
     ScheduleError,
     UnsupportedProgram,
 )
+from polygen.frontend.program import Pointwise
+from polygen.poly.layer_match import match_layers
+from polygen.rewrite.chain import chain
+from polygen.schedule.model import CtaTile, Epilogue, Schedule, Tile, WarpTile
 
 
 def three(x, a, b, c):
@@ -99,13 +103,65 @@ def test_invariant_dims() -> None:
         pg.fuse(three, invariant={"M": {"x": 0}}).compile(*widths(*[32] * 4), arch="sm_80")
 
 
-def test_a_residual_between_layers() -> None:
+def _residual(x, a, b, c):
+    h = pg.relu(x @ a)
+    return pg.relu(pg.relu(h @ b) + h) @ c
+
+
+def test_a_residual_behind_the_last_product() -> None:
     def function(x, a, b, c):
         h = pg.relu(x @ a)
-        return pg.relu(pg.relu(h @ b) + h) @ c
+        return pg.relu(h @ b) @ c + h
 
     text = _refused(function, *widths(*[32] * 4), error=UnsupportedProgram)
     assert "of a layer before" in text and "in a second" in text
+
+
+def test_a_residual_that_is_turned() -> None:
+    def function(x, a, b, c):
+        h = pg.relu(x @ a)
+        return pg.relu(pg.relu(h @ b) + h.mT) @ c
+
+    square = ("bf16[32,32]",) * 4
+    text = _refused(function, *square, error=UnsupportedProgram)
+    assert "of a layer before" in text and "in a second" in text
+
+
+def test_elements_of_other_threads_are_not_read_again() -> None:
+    def function(x, a, b, c, d):
+        h = pg.relu(x @ a)
+        return pg.relu(pg.relu(pg.relu(h @ b) + h) @ c) @ d
+
+    first, second = chain(pg.fuse(function).program(*["bf16[32,32]"] * 5)).layers
+
+    def turned(one):
+        args = tuple(
+            replace(arg, index=arg.index[::-1]) if getattr(arg, "name", "") == first.kept else arg
+            for arg in one.args
+        )
+        return replace(one, args=args)
+
+    statements = tuple(
+        turned(one) if isinstance(one, Pointwise) else one for one in second.program.statements
+    )
+    changed = replace(second, program=replace(second.program, statements=statements))
+    with pytest.raises(UnsupportedProgram, match="is read again, made as") as found:
+        match_layers([first, changed])
+    assert "as in h + f(h @ b)" in str(found.value)
+
+
+def test_a_residual_of_sums_that_a_tile_does_not_hold() -> None:
+    symbolic = ("bf16[M,32]", "bf16[32,N]", "bf16[N,N]", "bf16[N,32]")
+    text = _refused(_residual, *symbolic, error=UnsupportedProgram)
+    assert "its tile holds the whole of it" in text and "Give N as a number" in text
+    assert pg.fuse(_residual).compile(*symbolic, arch="sm_80", sizes={"N": 32})
+    tile = Tile(CtaTile(64, 32, 16), WarpTile(16, 32))
+    for own, field in ((tile, "tile.cta.k"), (replace(tile, part=32), "tile.part")):
+        schedule = Schedule("own", "sm_80", tile=own, epilogue=Epilogue("registers"))
+        if own.part:
+            schedule = replace(schedule, tile=replace(own, cta=CtaTile(64, 32, 32)))
+        text = _refused(_residual, *widths(*[32] * 4), error=ScheduleError, schedule=schedule)
+        assert f"{field} beside layers that are read again" in text
 
 
 def test_products_that_do_not_share_rows() -> None:

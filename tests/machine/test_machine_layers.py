@@ -22,7 +22,7 @@ from polygen.emulated import emulate
 from polygen.frontend.evaluate import evaluate
 from polygen.schedule.model import Schedule
 
-KINDS = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32}
+KINDS = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32, "tf32": np.float32}
 
 
 def layers(count: int) -> Callable:
@@ -116,6 +116,61 @@ def test_layers_that_share_a_ring(arch: str, given: tuple[int, ...], share: floa
 
 def test_rows_of_odd_widths_are_copied_by_elements() -> None:
     exact(layers(3), widths("bf16", 27, 21, 33, 5), M=70)
+
+
+def residuals(x, a, b, c, d):
+    h = pg.relu(x @ a)
+    g = pg.relu(h @ b) + h
+    return (pg.relu(g @ c) + g - h) @ d
+
+
+def scaled(x, a, b, c):
+    """What is read again is what is multiplied, rounded; and results are folded."""
+    h = pg.relu(x @ a).astype("bf16")
+    y = (pg.relu(h @ b) * h) @ c
+    return y, y.sum(axis=1)
+
+
+def gates(x, a, b, c, d):
+    h = pg.relu(x @ a)
+    return (pg.relu(h @ b) * (h @ c) + h) @ d
+
+
+@pytest.mark.parametrize(
+    ("kind", "function", "given"),
+    [
+        ("bf16", residuals, (16, 32, 32, 32, 16)),
+        ("f16", residuals, (27, 40, 40, 40, 5)),
+        ("tf32", residuals, (16, 32, 32, 32, 16)),
+        ("bf16", residuals, (16, 64, 64, 64, 24)),
+        ("bf16", scaled, (32, 48, 48, 24)),
+        ("bf16", gates, (16, 32, 32, 32, 32)),
+        ("tf32", gates, (16, 24, 24, 24, 8)),
+    ],
+)
+def test_what_layers_make_is_read_again(kind: str, function, given: tuple[int, ...]) -> None:
+    first, inner, *_, last = given
+    square = (f"{kind}[{inner},{inner}]",) * (len(given) - 3)
+    ends = (f"{kind}[M,{first}]", f"{kind}[{first},{inner}]", f"{kind}[{inner},{last}]")
+    exact(function, (*ends[:2], *square, ends[2]), share=3 / inner, M=83)
+
+
+def test_a_wide_residual() -> None:
+    def function(x, a, b, c):
+        h = pg.relu(x @ a)
+        return (pg.relu(h @ b) + h) @ c
+
+    exact(function, widths("bf16", 32, 128, 128, 16), share=0.05, M=70)
+
+
+def test_residuals_beside_a_ring_of_layers() -> None:
+    def function(x, a, b, c, d, e):
+        h = pg.relu(x @ a)
+        for one in (b, c, d):
+            h = pg.relu(h @ one) + h
+        return h @ e
+
+    exact(function, widths("bf16", 64, 64, 64, 64, 64, 16), share=0.05, arch="sm_86", M=70)
 
 
 def biased(x, a, b, c, e, f, g):

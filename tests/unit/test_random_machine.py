@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from older_targets import TURING, VOLTA, compilable
 from padded_arrays import mixed, trouble
-from random_chains import chain_program, run_chain
+from random_chains import chain_program, run_chain, run_layers
 from random_folds import (
     compile_rows,
     fold_program,
@@ -227,3 +227,12 @@ CHAINS = [n if n < 2 else pytest.param(n, marks=pytest.mark.slow) for n in range
 def test_random_chains_are_right_on_the_machine(seed: int, arch: str) -> None:
     """With POLYGEN_RANDOM_COUNT set, as many seeds."""
     assert run_chain(chain_program(seed, arch), seed) == ""
+
+
+LAYERS = [seed if seed < 4 else pytest.param(seed, marks=pytest.mark.slow) for seed in range(40)]
+
+
+@pytest.mark.parametrize("seed", LAYERS)
+def test_random_layers_are_exact_on_the_machine(seed: int) -> None:
+    """With gates, residuals and folds of results."""
+    assert run_layers(seed, ("sm_80", "sm_90a")[seed % 2]) == ""

@@ -7,11 +7,10 @@ reach beyond the last key have code of their own: there terms are what combines 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
 
 from polygen.emit.ctext import definition
-from polygen.emit.folds import combined, exchanged, identities, monoids_made_first
+from polygen.emit.folds import combined, exchanged, identities
 from polygen.emit.leaf.scan_correction import correction_lines
 from polygen.emit.leaf.score_reads import arguments, by_row, pair_reads
 from polygen.emit.leaf.score_terms import (
@@ -23,9 +22,9 @@ from polygen.emit.leaf.score_terms import (
     unmasked,
     within,
 )
-from polygen.emit.leaf.store_pairs import pairs_record
-from polygen.emit.leaf.table import Text, filled, leaf
-from polygen.emit.leaves import extent_names, made_sums, pair_of_sums, plus, size_name
+from polygen.emit.leaf.store_pairs import held_declared, pairs_text
+from polygen.emit.leaf.table import Text, leaf
+from polygen.emit.leaves import extent_names, made_sums, plus, size_name
 from polygen.frontend.monoids import MONOIDS
 from polygen.lower.carried import carried
 from polygen.lower.plan import KernelPlan, Leaf
@@ -51,11 +50,11 @@ def scan_helpers(plan: KernelPlan) -> list[str]:
     return found
 
 
-def scan_combining(plan: KernelPlan) -> list[str]:
-    """Functions that combine terms into states, in C, but for those that are there."""
-    lines, there = [], monoids_made_first(plan)
-    states = (state.monoid for scan in plan.of(Scan) for state in scan.states)
-    for name in dict.fromkeys(one for one in states if one not in there):
+def scan_combining(plan: KernelPlan, known: Collection[str]) -> list[str]:
+    """Functions that combine terms into states, in C; `known`: monoids that have theirs."""
+    lines = []
+    own = dict.fromkeys(state.monoid for scan in plan.of(Scan) for state in scan.states)
+    for name in (one for one in own if one not in known):
         body, (value,), _ = _combine(name)
         lines += [
             f"__device__ __forceinline__ void combine_{name}(float& a, const float b) {{",
@@ -362,31 +361,9 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
 
 @leaf("store_rows_of_states", "threads", RowStore, ("m",), needs=("scan",))
 def _(plan: KernelPlan, one: Leaf, work: RowStore) -> Text:
-    record = pairs_record(plan, work.epilogue, _pairs(plan, work))
-    comment = f"{_instance(one)}: sums and states -> results, two adjacent ones at a time"
-    made = "".join(f"  {line}\n" for line in made_sums(plan, "sum[m]"))
-    return Text(made + filled("store_pairs_threads", record), comment)
-
-
-def _pairs(plan: KernelPlan, work: RowStore) -> list[dict[str, Any]]:
-    """Sums two by two, neighbours in a row, each with the states of its row."""
-    e, states, found = work.epilogue, dict(work.states), []
-    for first in range(0, len(e.element_offsets), 2):
-        (row, column), _ = e.element_offsets[first : first + 2]
-        own, _ = plan.atom.c.of_thread[first]
-        sums = []
-        for _, total in e.sums:
-            each = (f"{states[total]}[m][{own}]",) * 2 if total in states else pair_of_sums(
-                plan.atom.c.dtype, f"{total}[m][n]", (first, first + 1), first // 2
-            )  # fmt: skip
-            sums.append({"name": f"{total}s", "elements": each})
-        found.append(
-            {
-                "row": f"m * {plan.atom.m} + {plus(e.row_of_lane, row)}",
-                "column": f"n * {plan.atom.n} + {plus(e.column_of_lane, column)}",
-                "known": [],
-                "folds": [],
-                "sums": sums,
-            }
-        )
-    return found
+    text = pairs_text(plan, work.epilogue, dict(work.states))
+    does = "terms of rows" if work.epilogue.suffix else "results"
+    comment = f"{_instance(one)}: sums and states -> {does}, two adjacent ones at a time"
+    of_sums = any(name == "sum" for _, name in work.epilogue.sums)
+    made = "".join(f"  {line}\n" for line in made_sums(plan, "sum[m]") if of_sums)
+    return Text(made + text, comment, held_declared(plan, work.epilogue))

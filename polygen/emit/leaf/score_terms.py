@@ -47,7 +47,7 @@ def _statements(scan: Scan, terms: Terms, *, masked: bool) -> tuple[Compute, ...
     if not scan.fast:
         return found
     found = with_factors_met(by_powers_of_two(found), terms.results)
-    if scan.short or scan.products > 1:  # short forms are for what is made of one score
+    if scan.short or len(scan.all_scores) > 1:  # short forms are for what is made of one score
         return found
     if scan.advance is None:
         found = with_short_tangents(found, _given(terms), terms.results, added=False)
@@ -69,7 +69,7 @@ def _become_exponents(terms: Terms) -> bool:
 
 def near(scan: Scan, terms: Terms) -> str:
     """Up to which size of scores there is a function for small ones, in C; "": there is none."""
-    if scan.products > 1:
+    if len(scan.all_scores) > 1:
         return ""
     scale = tangent_of(_statements(scan, terms, masked=False), _given(terms))
     return f"0.5f / fabsf({literal(scale)})" if scale is not None else ""

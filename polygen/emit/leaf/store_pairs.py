@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from polygen.emit.fold_terms import gathered, kept, together
@@ -38,9 +39,28 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
 def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
     if does_nothing(e):
         return Text("", f"{one.statement}[m]: no terms of rows")
-    record = pairs_record(plan, e, _pairs(plan, e))
     does = "terms of rows" if e.suffix else "straight"
     comment = f"{one.statement}[m]: {does} from the fragments, two adjacent results at a time"
+    return Text(pairs_text(plan, e, {}), comment, held_declared(plan, e))
+
+
+def held_declared(plan: KernelPlan, e: Epilogue) -> tuple[str, ...]:
+    """The registers in which a pass leaves values of elements, if it does."""
+    if e.holds is None:
+        return ()
+    atoms = f"[{plan.tiles.atoms[0]}][{plan.tiles.columns // plan.atom.n}]"
+    return (f"{real_of(plan)} {e.holds[1]}{atoms}[{len(e.element_offsets)}];",)
+
+
+def pairs_text(plan: KernelPlan, e: Epilogue, states: Mapping[str, str]) -> str:
+    """Two neighbours of a row after the other: results that are stored, terms that are folded.
+
+    Args:
+        plan: the kernel.
+        e: what becomes of them.
+        states: of a chain, the sums that are states of rows, and their registers.
+    """
+    record = pairs_record(plan, e, _pairs(plan, e, states))
     text = filled("store_pairs_threads", record)
     if e.folds and not e.writes:
         # The compiler would keep addresses that it has clamped for the next pass, in registers that
@@ -54,11 +74,7 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
         prepared = [*record["declarations"], *record["fetches"], *record["results"]]
         text = filled("row_terms_threads", _inside_record(plan, e, record, whole, prepared)) + text
         text += "".join(f"  {line}\n" for line in together(e))
-    declared: tuple[str, ...] = ()
-    if e.holds is not None:
-        atoms = f"[{plan.tiles.atoms[0]}][{record['atoms_n']}][{len(e.element_offsets)}]"
-        declared = (f"{real_of(plan)} {e.holds[1]}{atoms};",)
-    return Text(text, comment, declared)
+    return text
 
 
 def _inside_record(
@@ -117,8 +133,14 @@ def pairs_record(plan: KernelPlan, e: Epilogue, pairs: list[dict[str, Any]]) -> 
     }
 
 
-def _pairs(plan: KernelPlan, e: Epilogue) -> list[dict[str, Any]]:
-    """Accumulator elements two by two: neighbours in a row, by every instruction's fragment map."""
+def _pairs(
+    plan: KernelPlan, e: Epilogue, states: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """Accumulator elements two by two: neighbours in a row, by every instruction's fragment map.
+
+    With each pair come the states of its row, if sums are some.
+    """
+    named = states or {}
     found, real = [], real_of(plan)
     for first in range(0, len(e.element_offsets), 2):
         (row, column), (row_next, column_next) = e.element_offsets[first : first + 2]
@@ -138,14 +160,17 @@ def _pairs(plan: KernelPlan, e: Epilogue) -> list[dict[str, Any]]:
                 else [],
                 "held": _held(e, first),
                 "sums": [
-                    {
-                        "name": f"{total}s",
-                        "elements": pair_of_sums(
-                            plan.atom.c.dtype, f"{total}[m][n]", (first, first + 1), first // 2
-                        ),
-                    }
+                    {"name": f"{total}s", "elements": _sums(plan, total, first, named.get(total))}
                     for _, total in e.sums
                 ],
             }
         )
     return found
+
+
+def _sums(plan: KernelPlan, total: str, first: int, state: str | None) -> tuple[str, ...]:
+    """Two elements of sums, or the state of their row, which is in the registers of that name."""
+    if state is not None:
+        return (f"{state}[m][{plan.atom.c.of_thread[first][0]}]",) * 2
+    pair = (first, first + 1)
+    return tuple(pair_of_sums(plan.atom.c.dtype, f"{total}[m][n]", pair, first // 2))

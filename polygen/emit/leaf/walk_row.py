@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from polygen.emit.ctext import PointwiseWriter
 from polygen.emit.doubles import rounding_of
-from polygen.emit.folds import appended, short_beside_folds, split_of, stored
+from polygen.emit.folds import appended, short_beside_folds, stored
 from polygen.emit.leaf.elements import epilogue_type
 from polygen.emit.leaf.finish_folds import arguments, computed, result_variable
 from polygen.emit.leaf.table import Text, block, leaf
@@ -19,6 +19,7 @@ from polygen.emit.names import c_name
 from polygen.emit.row_places import address, coordinates
 from polygen.frontend.closure import needed
 from polygen.frontend.program import Access, Fold, Index, Pointwise, Tensor
+from polygen.lower.folds import split_of
 from polygen.lower.follow_work import Held, HoldRow, Walk, known
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.poly.follow_program import (

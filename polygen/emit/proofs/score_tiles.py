@@ -195,7 +195,7 @@ class Tiles:
     def beside(self, scan: Scan) -> dict[str, Register]:
         """The registers of these, by name."""
         names = scan.all_scores
-        return {names[n]: self.register(self.others(n)) for n in range(1, scan.products)}
+        return {names[n]: self.register(self.others(n)) for n in range(1, len(names))}
 
     # --- what is computed of a score -------------------------------------------------------------
     def terms(self, scan: Scan, terms: Terms, scores: Any, given: Mapping[str, Any]) -> Any:
@@ -214,7 +214,7 @@ class Tiles:
         }
         elements = {one.name: one for one in scored.reads}
         known: dict[str, Any] = {"score": scores, **given}
-        known |= {nth("score", n): self.others(n) for n in range(1, scan.products)}
+        known |= {nth("score", n): self.others(n) for n in range(1, len(scan.all_scores))}
         for one in terms.reads:
             name = c_name(one.tensor.name) if one.kind == "scalar" else one.name
             known[name] = self.arrays.number(self.names, elements[one.name], at)

@@ -19,7 +19,7 @@ import numpy as np
 from polygen.emit.c_text import read
 from polygen.emit.ctext import PointwiseWriter
 from polygen.emit.element_types import name_of
-from polygen.emit.folds import short_beside_folds, split_of
+from polygen.emit.folds import short_beside_folds
 from polygen.emit.leaf.finish_folds import computed
 from polygen.emit.leaf.table import proof
 from polygen.emit.leaf.walk_row import register_of, terms_of
@@ -34,6 +34,7 @@ from polygen.errors import VerifyError
 from polygen.frontend.closure import needed
 from polygen.frontend.forms import Form
 from polygen.frontend.program import Access, Affine, Dim, Fold, Index, Pointwise, Tensor
+from polygen.lower.folds import split_of
 from polygen.lower.follow_work import Held, HoldRow, Walk, known
 from polygen.lower.launch import KeptRows, stride_argument
 from polygen.lower.plan import KernelPlan, Leaf

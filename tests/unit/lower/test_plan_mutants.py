@@ -71,16 +71,15 @@ def plan(name: str) -> KernelPlan:
 SAMPLES = (
     "chain", "masked chain", "padded chain", "paged chain", "chain in parts", "chain in pairs",
     "chain by warps", "tf32 chain", "chain of what is made", "layers", "layers in one ring",
-    "chain in panels", "rows",
-    "held rows", "followed", "covered rows", "staged", "copied", "made", "turned",
-    "by words",
+    "chain in panels", "folded chain", "followed chain", "folded layers", "residuals", "rows",
+    "held rows", "followed", "covered rows", "staged", "copied", "made", "turned", "by words",
 )  # fmt: skip
 QUICK = ("small warps", "lanes", "by words")
 # Of these one in so many is tried in the fast tests.
 FEW = (
     "masked chain", "paged chain", "chain in parts", "chain in pairs", "chain by warps",
     "tf32 chain", "chain of what is made", "layers", "layers in one ring", "chain in panels",
-    "held rows", "followed",
+    "folded chain", "followed chain", "folded layers", "residuals", "held rows", "followed",
     "covered rows", "staged", "copied", "made", "turned", "small roles",
 )  # fmt: skip
 EVERY = 24

@@ -11,7 +11,8 @@ from tile_mutants import emitted, mutants
 from tile_simulator import fault
 
 from polygen.errors import VerifyError
-from polygen.poly.by_chain import ChainShape, by_chain, frames
+from polygen.poly.by_chain import by_chain, frames
+from polygen.poly.chain_shape import ChainShape
 from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.frames import Frames, Held, check_frames
 from polygen.poly.refine import refine

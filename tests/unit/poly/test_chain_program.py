@@ -8,7 +8,8 @@ import pytest
 from tile_mutants import moved_after, mutants, shifted
 
 from polygen.errors import IllegalSchedule, VerifyError
-from polygen.poly.by_chain import ChainShape, by_chain, frames
+from polygen.poly.by_chain import by_chain, frames
+from polygen.poly.chain_shape import ChainShape
 from polygen.poly.derive_syncs import derive
 from polygen.poly.emitted import Emitted, emitted_of
 from polygen.poly.frames import check_frames
@@ -323,3 +324,41 @@ def test_sums_that_nothing_clears_are_refused(name: str) -> None:
     )
     with pytest.raises(IllegalSchedule):
         derive(gone)
+
+
+@pytest.mark.parametrize("roles", [True, False])
+@pytest.mark.parametrize(
+    ("folds", "passes"), [(True, ()), (False, (True, False)), (True, (False,))]
+)
+def test_folds_of_results_are_proved_in_every_form(roles: bool, folds: bool, passes: tuple) -> None:
+    shape = replace(_shape() if roles else _by_warps(), folds=folds, passes=passes)
+    emitted = _emitted(chain_program(shape))
+    assert refine(emitted) and check_frames(emitted.program, frames(shape))
+    order = leaves(emitted.certificate)
+    last = [name for n in range(len(passes)) for name in (f"terms_r{n}", f"meet_r{n}")]
+    last += ["unfold", "store", "fold"] if folds else ["store"]
+    at = [order.index(name) for name in ("complete", *last)]
+    assert at == sorted(at)
+
+
+def test_mistakes_of_folds_and_passes_are_refused_by_proofs_alone() -> None:
+    """Registers of a pass are begun, results known before they are used, sums read while they are
+    there: whatever stands elsewhere is refused, or reads and writes nothing of what it passes.
+    """
+    tiles = Tiling((64, 64, 64), (32, 64), (16, 8, 16))
+    shape = replace(_by_warps(), tiles=tiles, folds=True, passes=(True, False))
+    own = {"fold", "unfold", "store", *(f"{one}_r{n}" for one in ("unfold", "terms", "meet")
+                                        for n in range(2))}  # fmt: skip
+    accepted, tried = set(), 0
+    for what, emitted in mutants(derive(chain_program(shape))):
+        if not own & set(what.split()):
+            continue
+        tried += 1
+        try:
+            refine(emitted)
+        except (VerifyError, IllegalSchedule):
+            continue
+        accepted.add(what)
+    assert tried > 15
+    # Registers are cleared sooner or later than others are read.
+    assert all({"after", "before"} & set(one.split()) and "unfold" in one for one in accepted)

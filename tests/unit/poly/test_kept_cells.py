@@ -6,7 +6,8 @@ import pytest
 from tile_mutants import CASES, program
 
 from polygen.errors import VerifyError
-from polygen.poly.by_chain import ChainShape, by_chain
+from polygen.poly.by_chain import by_chain
+from polygen.poly.chain_shape import ChainShape
 from polygen.poly.follow_keys import KeysShape, keys_program
 from polygen.poly.kept_cells import check_kept
 from polygen.poly.tiling import Tiling

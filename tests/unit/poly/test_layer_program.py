@@ -8,8 +8,9 @@ import pytest
 from tile_mutants import mutants
 
 from polygen.errors import IllegalSchedule, VerifyError
-from polygen.poly.by_chain import ChainShape, frames
+from polygen.poly.by_chain import frames
 from polygen.poly.chain_layers import LayerShape
+from polygen.poly.chain_shape import ChainShape
 from polygen.poly.derive_syncs import derive
 from polygen.poly.emitted import Emitted, emitted_of
 from polygen.poly.frames import check_frames
@@ -27,6 +28,8 @@ GATED = (LayerShape("l0", 2, 48, 2), LayerShape("l1", 3, 64))
 # Five of one form, which share a ring of two slots; and two with a gate, which do.
 SHARED = tuple(LayerShape(f"l{n}", 4, 64, shared=(("l0", n),)) for n in range(5))
 GATES = tuple(LayerShape(f"l{n}", 4, 64, 2, (("l0", 2 * n), ("l0", 2 * n + 1))) for n in range(2))
+# What a layer leaves is read behind the next one's sums, and in front of the last product.
+AGAIN = (LayerShape("l0", 2, 32), LayerShape("l1", 2, 32, again=("l0",)))
 USUAL = {"stages": 2, "distance": 1, "order": ("copy", "mma"), "fragments": 2, "lookahead": 1}
 
 
@@ -38,12 +41,14 @@ def shape(
     background: bool = True,
     products: int = 1,
     slots: int = 1,
+    again: tuple[str, ...] = (),
     **more,
 ) -> ChainShape:
     pipeline = Pipeline(**(USUAL | more))
     return ChainShape(
         TILES, 64, pipeline.stages, referenced, states, pipeline=pipeline,
         asynchronous=background, layers=layers, products=products, layer_slots=slots,
+        again=again,
     )  # fmt: skip
 
 
@@ -69,12 +74,14 @@ def emitted(program: TileProgram) -> Emitted:
         {"layers": SHARED, "slots": 2, "distance": 2, "order": ("mma", "copy")},
         {"layers": GATES, "slots": 2},
         {"layers": SHARED[:3], "slots": 1},
+        {"layers": AGAIN, "again": ("l1",)},
+        {"layers": AGAIN, "again": ("l0", "l1"), "products": 2},
     ],
     ids=[
         "usual", "through registers", "no lookahead", "three stages", "mma first", "one stage",
         "two products of a row", "these alone", "softmax behind", "softmax of two products",
         "a ring of layers", "one through registers", "one with products first", "one of gates",
-        "one slot",
+        "one slot", "residuals", "two of them",
     ],
 )  # fmt: skip
 def test_every_form_is_proved(more: dict) -> None:
@@ -157,19 +164,27 @@ IN_ONE_RING = {
     "clear_l2 after wait_load_l2": "the wait is for copies, of which sums are none",
     "wait_load_l2 before clear_l2": "the same",
 }
+RESIDUAL = {
+    "convert_l0 after clear_l1": "each is of its own layer's sums",
+    "clear_l1 before convert_l0": "the same",
+    "convert_l1 after zero": "the one is of the layer's sums, the other of the last product's",
+    "zero before convert_l1": "the same",
+    "load_l1 after score_l1": "with a lookahead, as above",
+}
 
 
 @pytest.mark.parametrize(
     ("layers", "own"),
-    [(TWO[:1], ONE), (SHARED[:3], IN_ONE_RING)],
-    ids=["a layer", "three in one ring"],
+    [(TWO[:1], ONE), (SHARED[:3], IN_ONE_RING), (AGAIN, RESIDUAL)],
+    ids=["a layer", "three in one ring", "residuals"],
 )
 def test_mistakes_are_refused_by_proofs_alone(
     layers: tuple[LayerShape, ...], own: dict[str, str]
 ) -> None:
     accepted, tried = set(), 0
-    tiles = Tiling((64, 64, 64), (32, 64), (16, 8, 16))
-    of = replace(shape(layers, slots=2), tiles=tiles)
+    again = ("l0", "l1") if layers is AGAIN else ()
+    tiles = Tiling((64, 64, 32 if again else 64), (32, 64), (16, 8, 16))
+    of = replace(shape(layers, slots=2, again=again), tiles=tiles)
     for what, changed in mutants(derive(chain_program(of))):
         tried += 1
         try:

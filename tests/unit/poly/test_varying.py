@@ -12,7 +12,8 @@ from tile_simulator import fault
 
 from polygen.errors import VerifyError
 from polygen.poly.ast import Binary, Block, Call, Const, For, Var
-from polygen.poly.by_chain import ChainShape, by_chain, frames, varying
+from polygen.poly.by_chain import by_chain, frames, varying
+from polygen.poly.chain_shape import ChainShape
 from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.emitted import Emitted
 from polygen.poly.frames import Frames, Held, check_frames

@@ -99,6 +99,33 @@ def across_layers(x, a, b, c, d):
     return pg.relu(pg.relu(g @ c) + h) @ d
 
 
+def behind(x, a, b, c):
+    h = pg.relu(x @ a)
+    return pg.relu(h @ b) @ c + h
+
+
+def inside(x, a, b, c):
+    s = x @ a
+    return pg.relu(pg.relu(pg.relu(s) @ b) + pg.silu(s)) @ c
+
+
+def twice(x, a, b, c):
+    h = pg.relu(x @ a)
+    return (pg.relu(h @ b) + h - h.astype("bf16") * 2.0) @ c
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "kept"),
+    [(residual, 4, ["v1"]), (across_layers, 5, ["v1", "v5"])],
+)
+def test_what_a_layer_makes_is_read_again(function, given: int, kept: list[str]) -> None:
+    """Before it is rounded for the product, where that is what is read."""
+    found = chain(program(function, *["bf16[32,32]"] * given))
+    assert [one.kept for one in found.layers] == kept
+    assert next(one.made for one in found.layers) == "v2"
+    assert "v1" in {tensor.name for tensor in found.scores.inputs}
+
+
 def returned(x, a, b, c):
     h = pg.relu(x @ a).astype("bf16")
     return pg.relu(h @ b) @ c, h
@@ -118,8 +145,9 @@ def computed(x, a, b, c):
 
 SQUARE = ("bf16[32,32]", "bf16[32,32]", "bf16[32,32]", "bf16[32,32]")
 REFUSED = {
-    "a residual": (residual, SQUARE, "reads v1, of a layer before"),
-    "of two layers before": (across_layers, (*SQUARE, "bf16[32,32]"), "of a layer before"),
+    "behind the last product": (behind, SQUARE, "reads v1, of a layer before"),
+    "in the middle of a layer": (inside, SQUARE, "of a layer before"),
+    "two values of a layer": (twice, SQUARE, "are read again, of one layer"),
     "returned": (returned, SQUARE, "is returned, of a layer"),
     "a fold": (folded, SQUARE, "folds of a row run between the last two products alone"),
     "turned": (turned, (*SQUARE, "bf16[32,32]"), "does not multiply the rows of v2"),
