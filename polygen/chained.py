@@ -60,7 +60,7 @@ def whole_dims(program: Program) -> tuple[str, ...]:
     row = [stage.products[0] for stage in stages(program)]
     if not row:  # two that share sums, and what one of them is made of
         return tuple(one for one in [sizes[first.write.iterators[-1]]] if isinstance(one, str))
-    every = row if read_again(program) else row[:-1]
+    every = row if read_again(behind_making(program)) else row[:-1]
     extents = [dict(one.domain)[it] for one in every for it in one.summed]
     extents.append(dict(row[-1].domain)[row[-1].write.iterators[-1]])
     return tuple(dict.fromkeys(one for one in extents if isinstance(one, str)))

@@ -23,7 +23,7 @@ def turned(x: Any) -> Any:
 
 
 def read_again(x: Any, a: Any, b: Any, c: Any) -> Any:
-    h = pg.relu(x @ a)
+    h = pg.minimum(pg.relu(x @ a), 3)  # so that what is made of it is exact in bf16
     return pg.relu(pg.relu(h @ b) + h) @ c
 
 

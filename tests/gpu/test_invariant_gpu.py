@@ -99,7 +99,8 @@ def test_every_number_of_rows_gives_the_bits_of_512(name: str, others: dict[str,
             same = cupy.take(every, cupy.arange(first, first + m), tensor.dims.index("M"))
             different += (words(one) != same).sum()
     assert int(different) == 0
-    assert len({kernel.schedule for kernel in choices.made.values()}) > 1
+    if (name, others) != ("e4m3", UNEVEN):  # of which tiles of 32 x 32 make every number of rows
+        assert len({kernel.schedule for kernel in choices.made.values()}) > 1
 
 
 def test_zeros_infinities_and_nans_have_the_same_bits() -> None:
