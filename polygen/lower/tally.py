@@ -18,11 +18,11 @@ from dataclasses import dataclass
 
 from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import Dim, Tensor
+from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.fragments import Beside, numbers_made
 from polygen.poly.operand import Operand
 from polygen.poly.ring_folds import RingFold, RingFolds
 
-_ACROSS_BYTES = 16  # of several rows: what stays together in a ring, however it is swizzled
 WAYS = 4  # registers into which a thread combines elements of an access by turns, of all rows
 
 
@@ -183,8 +183,10 @@ class Leave:
 
 
 def rows_together(operand: Operand) -> int:
-    """Rows of which a thread reads elements in one access, where a tile has so many."""
-    return 1 if operand.k_contiguous else _ACROSS_BYTES // operand.tensor.dtype.bytes
+    """Rows of which a thread reads elements in one access, where a tile has so many: of what stays
+    together in a ring, however it is swizzled.
+    """
+    return 1 if operand.k_contiguous else chunk_bytes() // operand.tensor.dtype.bytes
 
 
 def lanes_of(rows: int, threads: int, accesses: int, warp: int) -> int:

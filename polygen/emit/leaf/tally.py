@@ -1,8 +1,9 @@
 """Folds of operands: a ring's elements -> terms -> registers -> results of rows in shared memory.
 
-Nothing branches between the loads and the registers, as compilers let no products of warpgroups run
-past branches: terms behind the end of k are replaced by what adds nothing, and threads without a
-row of their own fold the last one, and do not write it.
+Nothing branches between the loads and the registers: terms behind the end of k are replaced by what
+adds nothing, and threads without a row of their own fold the last one, and do not write it. Around
+all of it may stand one condition on the block's tile, the same for all threads, which leaves the
+products of warpgroups as far ahead as they are without it.
 """
 
 from __future__ import annotations
@@ -230,19 +231,19 @@ def tally_tensors(plan: KernelPlan) -> tuple[Tensor, ...]:
     return tuple(tensor for tensor in found if tensor.dims)
 
 
-def _own_row(work: Tally, each: int) -> str:
+def _own_row(work: Tally, each: int, turn: str = "turn_of_row") -> str:
     """The first of a thread's rows, of a turn."""
     row = work.thread if work.lanes == 1 else f"{work.thread} / {work.lanes}"
     if work.across > 1:
         row, each = f"{row} * {work.across}", each * work.across
-    return f"{row} + turn_of_row * {each}"
+    return f"{row} + {turn} * {each}"
 
 
 def _shared_row(work: Tally, each: int) -> str:
     """The row that a register has terms of."""
     if work.across == 1:
         return _own_row(work, each)
-    first = _own_row(work, each).replace("turn_of_row", f"turn_of_row / {work.across}")
+    first = _own_row(work, each, f"turn_of_row / {work.across}")
     return f"{first} + turn_of_row % {work.across}"
 
 
