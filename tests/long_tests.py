@@ -1,6 +1,6 @@
 """Tests that take long, as was measured: `long_tests.txt` lists them, and they are ``slow``.
 
-    POLYGEN_NOTE_LONG=2 .venv/bin/pytest -n 2 -m "not gpu"     # those that take 2 s and more
+    POLYGEN_NOTE_LONG=0.6 .venv/bin/pytest -n 2 -m "not gpu"   # those that take 0.6 s and more
 
 writes the list anew: a test that ran is listed if it took so long, one that did not stays as it
 was. Of the cases of one test the shortest is left to `make test`, if all of them are long and it is
