@@ -14,6 +14,7 @@ from polygen.cli import main
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("torch")
+OF_OTHER_ROWS = {"eager_joined", "inductor_joined", "cudnn", "flash"}  # several products, attention
 
 
 def bench(out: Path, *words: str) -> dict[str, Any]:
@@ -33,7 +34,8 @@ def test_every_library_measures_small_rows_or_says_why_not(tmp_path: Path) -> No
         print(f"\n{line['key']}: {json.dumps({n: t['us'] for n, t in line['times'].items()})}")
         print(f"skipped: {line['skipped']}")
     present = {name for line in found["rows"] for name in line["times"]}
-    assert set(PEERS) - set(made["missing"]) <= present, "a library that is there takes part"
+    there = set(PEERS) - OF_OTHER_ROWS - set(made["missing"])
+    assert there <= present, "a library that is there takes part"
 
 
 @pytest.mark.parametrize("dtype", ["tf32", "e4m3", "s8"])

@@ -67,7 +67,7 @@ NEAR = {
 
 
 def run(function: Any, signature: tuple[str, ...], schedule: str, least: int) -> tuple[Any, Any]:
-    """What the GPU gives, and the reference, as arrays of float64."""
+    """What the GPU gives, and the reference in the results' types, as arrays of float64."""
     torch = pytest.importorskip("torch")
     own = str(current_arch())
     if schedule == "roles" and not device(own).has("wgmma"):
@@ -87,7 +87,10 @@ def run(function: Any, signature: tuple[str, ...], schedule: str, least: int) ->
     wanted = fused.reference(*(a.astype(kind) for a, kind in zip(given, kinds, strict=True)))
     got = kernel(*(torch.from_numpy(one).cuda().bfloat16() for one in given))
     got, wanted = (one if isinstance(one, tuple) else (one,) for one in (got, wanted))
-    return [one.double().cpu().numpy() for one in got], [np.asarray(w, np.float64) for w in wanted]
+    exact = [torch.from_numpy(np.asarray(one, np.float64)) for one in wanted]
+    rounded = [one.to(own.dtype) for one, own in zip(exact, got, strict=True)]
+    given, wanted = ([one.double().cpu().numpy() for one in these] for these in (got, rounded))
+    return given, wanted
 
 
 @pytest.mark.parametrize("schedule", ["roles", "warps"])
