@@ -159,13 +159,15 @@ def _counts(device: Device, fitted: Fitted, terms: _Terms) -> Counts:
         steps = cta.k * size // device.warpgroup_depth_bytes
         instructions = problem.products * workers * tall_blocks * steps
         instructions += -(-bool(problem.beside) * workers * tall_blocks * steps // run)
-        operand_reads = workers * tall_blocks * (device.warpgroup_rows + warp.n) * cta.k * size
-        operand_reads *= problem.products
+        # Rows that products have in common are read once, columns for each 64 of the rows.
+        read_rows = lefts * workers * warp.m * cta.k * size
+        read_columns = problem.products * workers * tall_blocks * warp.n * cta.k * size
+        operand_reads = read_rows + read_columns
         if problem.beside:
             rows_and_columns = device.warpgroup_rows + problem.beside
             operand_reads += workers * tall_blocks * rows_and_columns * cta.k * size // run
         if makes:  # fragments are read once for all products, as they are stored
-            operand_reads -= problem.products * workers * warp.m * cta.k * size
+            operand_reads -= read_rows
             operand_reads += problem.stored_bits[0] * workers * warp.m * cta.k // _BYTE
         panels, waits = way_out(device, schedule, problem, by_hand)
         making = problem.computed[0] * tall_blocks * steps if makes else 0
