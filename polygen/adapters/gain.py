@@ -26,6 +26,7 @@ from polygen.pipeline import with_sizes
 from polygen.schedule.load import shipped
 from polygen.schedule.model import Schedule
 from polygen.schedule.problem import Fitted, Problem
+from polygen.tune.choose import choose
 from polygen.tune.cost import cost, predict_all
 
 _WHOLE = 16  # bytes: the alignment that the cost model was fitted to
@@ -109,8 +110,7 @@ def microseconds(program: Program, device: Device, sizes: Mapping[str, int]) -> 
     Raises:
         PolygenError: no kernel can be made of it.
     """
-    fitted, problem, _ = _chosen(program, device, sizes)
-    return cost(device, fitted, problem).microseconds
+    return _time(*_chosen(program, device, sizes), device)
 
 
 def library_time(program: Program, device: Device, sizes: Mapping[str, int]) -> float:
@@ -125,13 +125,24 @@ def library_time(program: Program, device: Device, sizes: Mapping[str, int]) -> 
         PolygenError: no kernel can be made of it.
     """
     chosen, problem, fit = _chosen(program, device, sizes)
-    own = cost(device, chosen, problem).microseconds
+    own = _time(chosen, problem, fit, device)
     if not chosen.schedule.for_few_rows:
         return own
     found = [fit(one) for one in shipped(device) if not one.for_few_rows]
     others = [one for one in found if isinstance(one, Fitted)]
     without = min(predict_all(device, others, problem), default=own)
     return max(own, min(without, own * cost_parameters(device).few_rows_library))
+
+
+def _time(
+    chosen: Fitted, problem: Problem, fit: Callable[[Schedule], Fitted | str], device: Device
+) -> float:
+    """Predicted time of the automatic choice: what was measured to be the fastest takes no longer
+    than what would be chosen without measurements.
+    """
+    others = fit(choose(device, problem, fit)[0])
+    found = [one for one in (chosen, others) if isinstance(one, Fitted)]
+    return min(cost(device, one, problem).microseconds for one in found)
 
 
 def _chosen(

@@ -128,6 +128,7 @@ def _decided(
     ]
     laid_out = with_numbers(stored(program, orders), sizes)
     gain: Gain | None = None
+    least = settings.threshold
     if settings.take == "predicted":
         # Where Inductor multiplies single rows itself, it has taken the product apart before.
         why = unknown(laid_out, sizes, library=True)
@@ -136,10 +137,12 @@ def _decided(
         gain = predicted(laid_out, target(None), sizes, _followed(graph, group, program))
         if group.parts or group.instead:
             found = _of_parts(graph, group, named, allow_tf32)
+            if gain.ratio >= least:  # than libraries: beside its own parts the faster one is taken
+                least = 1.0
             gain = Gain(gain.fused, found if group.parts else min(found, gain.apart))
     elif settings.take == "measured":
         gain = measured(laid_out, sizes, _followed(graph, group, program))
-    if gain is not None and gain.ratio < settings.threshold:
+    if gain is not None and gain.ratio < least:
         return None, f"{settings.take} {gain}"
     KERNELS.find(laid_out, sizes).artifact  # noqa: B018  (refused if it spills or fails)
     return program, f"{settings.take} {gain}" if gain else "legal"

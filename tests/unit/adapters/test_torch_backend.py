@@ -403,13 +403,13 @@ def swiglu(x, up, gate):
     return functional.silu(x @ gate.t()) * (x @ up.t())
 
 
-@pytest.mark.parametrize("rows", [64, 2048])
+@pytest.mark.parametrize("rows", [64, 2048, 8192])
 def test_products_share_a_kernel_or_the_last_has_the_work(rows):
     whole, *others = decided(swiglu, (rows, 4096), (14336, 4096), (14336, 4096))
     assert whole.computes == f"mm, silu, mm, mul over {rows} x 14336"
-    assert whole.taken == (rows == 64)
+    assert whole.taken == (rows < 8192)  # at 2048 it is 1.02 times as fast as its parts' kernels
     assert [one.computes for one in others if one.taken] == (
-        [] if whole.taken else ["silu, mm, mul over 2048 x 14336"]
+        [] if whole.taken else ["silu, mm, mul over 8192 x 14336"]
     )
 
 
