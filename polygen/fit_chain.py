@@ -369,6 +369,19 @@ def predicted_time(program: Program, device: Device, sizes: Mapping[str, int]) -
         PolygenError: no kernel can be made of the program.
     """
     decided = decide_chain(program, device, "auto", sizes=sizes)
-    problem = _problem(matched(program), sizes)
+    problem = problem_of(program, sizes)
     assert problem is not None
     return chain_time(device, decided.schedule, problem)
+
+
+def problem_of(program: Program, sizes: Mapping[str, int]) -> ChainProblem | None:
+    """What the cost model looks at of a chain; None where a size is not known.
+
+    Args:
+        program: a chain, of `with_numbers`.
+        sizes: of its dims.
+
+    Raises:
+        UnsupportedProgram: no loop over keys runs it.
+    """
+    return _problem(matched(program), sizes)

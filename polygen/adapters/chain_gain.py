@@ -14,12 +14,13 @@ from dataclasses import replace
 from typing import Any
 
 from polygen.adapters.gain import Gain, bare, library_time
-from polygen.fit_chain import extent, predicted_time, with_roles
+from polygen.fit_chain import extent, predicted_time, problem_of, with_roles
 from polygen.frontend.program import Access, Contraction, Dim, Program, Tensor
 from polygen.hardware.cost_parameters import cost_parameters
 from polygen.hardware.data_file import read, take
 from polygen.hardware.device import Device
 from polygen.rewrite.chain import products_in_chain
+from polygen.tune.cost.chains import ChainProblem
 
 _FILE = "chains.toml"
 _PRODUCTS = 2  # of what is priced apart
@@ -59,19 +60,26 @@ def predicted_chain(
     measured = [one for one in take(read(_FILE), "libraries", _FILE) if one["name"] == library]
     if not measured or not with_roles(program, device):
         return f"{library}'s attention was not measured beside polygen's: not predicted"
-    found = next((one for one in measured if _covers(one, rows, chain[0], sizes)), None)
-    if found is None:
-        least = max(one["rows"][0] for one in measured)
+    problem = problem_of(program, sizes)
+    assert problem is not None
+    found = [one["ratio"] for one in measured if _covers(one, rows, chain[0], sizes, problem)]
+    if not found:
+        least = max(one["rows"][0] for one in measured if "causal" not in one)
         return f"fewer rows than the {least} that were measured: not predicted"
     fused = predicted_time(program, device, sizes)
-    return Gain(fused, found["ratio"] * fused)
+    return Gain(fused, max(found) * fused)
 
 
 def _covers(
-    measured: Mapping[str, Any], rows: float, scores: Contraction, sizes: Mapping[str, int]
+    measured: Mapping[str, Any],
+    rows: float,
+    scores: Contraction,
+    sizes: Mapping[str, int],
+    problem: ChainProblem,
 ) -> bool:
-    """Whether attention is as large as what was measured."""
+    """Whether attention is as large as what was measured, and masked as it was."""
     least, *most = measured["rows"]
+    causal = problem.upper == 0 and problem.lower is None
     domain, own = dict(scores.domain), scores.lhs.iterators
     keys = math.prod(extent(domain[i], sizes) for i in scores.write.iterators if i not in own)
     matrices = math.prod(extent(domain[i], sizes) for i in own[:-2])
@@ -80,6 +88,8 @@ def _covers(
         and all(rows <= one for one in most)
         and keys <= measured.get("keys_most", keys)
         and matrices <= measured.get("matrices_most", matrices)
+        and problem.depth >= measured.get("depth_least", 0)
+        and (causal or not measured.get("causal", False))
     )
 
 

@@ -25,8 +25,8 @@ from polygen.tune.cost import counts, predict_all
 
 # Words for operands that no instruction reads as they lie.
 TURNED = "; operands are copied first, with their axes in another order"
-# Of the time of others, what kernels may be predicted to take whose blocks share the sums of the last
-# round: the two that were measured took 1.15 and 1.25 times as long (docs/results/h200_tiles.json).
+# Of the time of others, what kernels may be predicted to take whose blocks share the sums of the
+# last round: two took 1.15 and 1.25 times as long as predicted (docs/results/h200_tiles.json).
 _WORTH = 0.8
 
 

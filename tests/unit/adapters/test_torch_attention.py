@@ -171,6 +171,18 @@ def test_a_slower_kernel_of_torch_gives_way():
     assert [n.op for n in graph.nodes] == ["placeholder"] * 3 + ["call_function"] * 2 + ["output"]
 
 
+@pytest.mark.parametrize(
+    ("rows", "size", "causal", "taken"),
+    [(2048, 128, True, True), (2048, 128, False, False), (2048, 64, True, False),
+     (1024, 128, True, False)],
+)  # fmt: skip
+def test_causal_attention_of_wide_heads_gives_way(rows, size, causal, taken):
+    """Of others cuDNN's kernel was measured to take no longer than polygen's."""
+    shape = (1, 32, rows, size)
+    (record,), _ = decided(lambda q, k, v: CUDNN(q, k, v, None, False, 0.0, causal), [shape] * 3)
+    assert record.taken == taken, record.why
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "rows"),
