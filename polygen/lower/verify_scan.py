@@ -77,7 +77,8 @@ def scored_by(plan: KernelPlan, scan: Scan) -> Pointwork:
 
 
 def check_layers(plan: KernelPlan) -> None:
-    """Every layer of a chain has its registers between the products, and leaves work on their own.
+    """Every layer of a chain has its registers between the products, and leaves work on their own;
+    every result is stored by one of them, or behind the last product.
 
     Raises:
         VerifyError: with those that there are, or with the leaf.
@@ -89,6 +90,12 @@ def check_layers(plan: KernelPlan) -> None:
     made = [scan.layer for scan in plan.of(Scan) if scan.layer]
     if list(dict.fromkeys(made)) != [one.name for one in layers]:
         raise VerifyError(f"layers are {', '.join(made) or 'none'}", where=plan.entry)
+    if plan.chained is None or plan.following is not None:
+        return
+    stored = [one.tensor for one in plan.work.writes]
+    stored += [one.tensor for scan in dict.fromkeys(plan.of(Scan)) for one in scan.returned]
+    if {one.name for one in stored} != {one.name for one in plan.program.outputs}:
+        raise VerifyError(f"{', '.join(map(str, stored))} are stored", where=plan.entry)
 
 
 def _check_layer(plan: KernelPlan, scan: Scan, found: ChainMatch) -> None:

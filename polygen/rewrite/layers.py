@@ -257,7 +257,7 @@ def _between(
     shape = tuple(dict(first.domain)[it] for it in first.write.iterators)
     for one in own:
         sizes = dict(one.domain)
-        extents = tuple(sizes[it] for it in one.write.iterators)
+        extents = tuple(sizes[it] for it in dict.fromkeys(one.write.iterators))
         if extents != shape:
             raise _refusal(
                 program,

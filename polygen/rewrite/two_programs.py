@@ -173,8 +173,7 @@ class TwoPrograms:
     def _require_pairs(self, statements: Sequence[Statement]) -> None:
         """Everything before the second product is at (row, key)."""
         for one in statements:
-            sizes = dict(one.domain)
-            along = tuple(sizes[it] for it in one.write.iterators)
+            along = _along(one)
             if along != (*self.extents, self.keys):
                 raise self.refusal(
                     f"{one.name} over [{', '.join(map(str, along))}]",
@@ -352,6 +351,6 @@ class TwoPrograms:
 
 
 def _along(one: Statement) -> tuple[Dim, ...]:
-    """The extents of what a statement writes."""
+    """The extents of what a statement writes, of axes that become several once."""
     sizes = dict(one.domain)
-    return tuple(sizes[it] for it in one.write.iterators)
+    return tuple(sizes[it] for it in dict.fromkeys(one.write.iterators))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from polygen.emit.leaf.elements import epilogue_type
 from polygen.emit.leaves import plus, position
 from polygen.hardware.atom import Atom
+from polygen.lower.accesses import Step
 from polygen.lower.result_work import Write
 
 _ROWS = ("first_row", "first_row + half_rows")
@@ -21,10 +22,15 @@ def stored_by_row(writes: Sequence[Write]) -> list[str]:
     """Where the elements of both rows of instruction `m` begin."""
     lines = []
     for one in writes:
-        if one.kind == "vector":
+        if _by_steps(one):
             at = [position(one, f"({row})", "first_key") for row in _ROWS]
             lines.append(f"const auto {one.name}_first = {at[0]}, {one.name}_second = {at[1]};")
     return lines
+
+
+def _by_steps(one: Write) -> bool:
+    """Whether keys that follow each other lie side by side in all of a row."""
+    return one.kind == "vector" and one.n == (Step("1"),)
 
 
 def pair_held(writes: Sequence[Write]) -> list[str]:
@@ -52,17 +58,17 @@ def pair_writes(atom: Atom, writes: Sequence[Write], element: int, edge: bool) -
     lines = []
     for one in writes:
         kind, size, pair = epilogue_type(one.tensor), one.tensor.dtype.bytes, f"{one.name}_pair"
-        start = f"{one.name}_{('first', 'second')[row]} + {column}"
-        each = []
+        start = f"{one.name}_{('first', 'second')[row]}"
+        each, places = [], []
         for e in range(_PAIR):
             at = f"first_key + {plus(column, e)}"
-            place = plus(start, e)
-            if one.kind != "vector":
-                place = position(one, f"({_ROWS[row]})", f"({at})")
+            own = f"{start} + {plus(column, e)}"
+            place = own if _by_steps(one) else position(one, f"({_ROWS[row]})", f"({at})")
+            places.append(place)
             inside = f"if ({at} < keys) " if edge else ""
             each.append(f"{inside}*({place}) = to_{kind}({pair}[{e}]);")
         if one.kind == "vector" and one.width == _PAIR * size and one.width >= _WORD:
-            whole = f"write_{kind}<{_PAIR}, {one.width}>({start}, {pair});"
+            whole = f"write_{kind}<{_PAIR}, {one.width}>({places[0]}, {pair});"
             both = f"first_key + {plus(column, 1)} < keys"
             each = [f"if ({both}) {whole}", f"else {each[0]}"] if edge else [whole]
         lines += each

@@ -133,7 +133,9 @@ class Tiles:
         cta_m, cta_k, atom = plan.tiles.cta[0], scan.columns, plan.atom
         # The last rows are behind all keys: masks leave them what rows before do not have.
         some = 3 * max(cta_m, cta_k) + 2 * cta_m
-        ends = {str(rows): some - min(3, cta_m - 1), str(keys): 3 * cta_k - min(5, cta_k - 1)}
+        # What is stored ends inside of both halves' rows: of the first, where the second has none.
+        short = 3 + (atom.c.half_rows if scan.returned else 0)
+        ends = {str(rows): some - min(short, cta_m - 1), str(keys): 3 * cta_k - min(5, cta_k - 1)}
         if keys == rows:
             ends = {str(rows): some - min(5, cta_m - 1, cta_k - 1)}
         names = of_kernel(plan, ends)
