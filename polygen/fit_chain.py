@@ -249,7 +249,7 @@ def _fitting(
 
         _, schedule, shape = min(beside := [first, *fitting], key=takes)
         origin = f"shipped: the fastest of {len(beside)} tiles by the cost model"
-    whole = found.folds or found.again
+    whole = found.folds or found.again or found.behind or found.returned_by_layers
     part = 0 if problem is None or whole else parts_worth_it(device, schedule, problem)
     if not part:
         return Decided(atom, schedule, shape, origin)

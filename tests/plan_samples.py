@@ -20,6 +20,7 @@ _LAYERS = (
     "f32[M,40]", "bf16[M,24]", "bf16[M,N]",
 )  # fmt: skip
 _RESIDUAL = ("bf16[M,24]", "bf16[24,40]", "bf16[40,40]", "bf16[40,40]", "bf16[40,16]")
+_LEFT = ("bf16[M,24]", "bf16[24,40]", *("bf16[40,40]",) * 3, "f32[40]")
 _ERRORS = ("bf16[M,24]", "bf16[24,40]", "bf16[40,N]", "bf16[N,24]", "f32[M,24]")
 _ALIKE = ("bf16[M,128]", *("bf16[128,128]",) * 5, "bf16[M,128]")
 HEADS = ("bf16[B,M,64]", "bf16[B,N,64]", "bf16[B,N,64]")
@@ -75,6 +76,14 @@ def residuals(x, a, b, c, d):
     h = pg.relu(x @ a)
     g = pg.relu(h @ b) + h
     return (pg.relu(g @ c) + g - h) @ d
+
+
+def left(x, a, g, u, d, e):
+    """Results are made of layers' sums, and of the last product's with what layers have left."""
+    h = pg.relu(x @ a + e)
+    p = h @ g
+    k = pg.silu(p) * (h @ u)
+    return (k @ d) * k + h, h, p, (k * 2).astype("f32")
 
 
 def rows(x, w):
@@ -165,6 +174,7 @@ _SAMPLES: dict[str, tuple[Callable[..., Any], tuple[str, ...], dict[str, Any]]] 
     "followed chain": (folded, HEADS, {"schedule": few_rows()}),
     "folded layers": (errors, _ERRORS, {"arch": "sm_80"}),
     "residuals": (residuals, _RESIDUAL, {"arch": "sm_80"}),
+    "left layers": (left, _LEFT, {"arch": "sm_80"}),
     "rows": (rows, ("bf16[M,K]", "bf16[256,K]"), {}),
     "held rows": (rows, _MATRICES, {"arch": "sm_80", "schedule": _HELD}),
     "followed": (results, _MATRICES, {"arch": "sm_80", "schedule": _PAIRS}),

@@ -206,7 +206,8 @@ def _by_warps(rng: random.Random, arch: str, columns: int, order: str) -> Schedu
 
 
 def layer_program(seed: int) -> tuple[Callable[..., Any], tuple[str, ...]]:
-    """Layers in a row of a seed, with gates, residuals and folds of results; and their signature.
+    """Layers in a row of a seed, with gates, residuals, folds of results, and results of layers;
+    and their signature.
 
     The first argument has 70 rows; of it and all others so few elements are no zeros that sums are
     small whole numbers.
@@ -217,17 +218,26 @@ def layer_program(seed: int) -> tuple[Callable[..., Any], tuple[str, ...]]:
     # Which layer before, if any, is read again behind each one.
     again = [rng.choice([None, *range(at)]) if at else None for at in range(count)]
     rounded, fold = rng.random() < 0.3, rng.choice((None, *FOLDS[:2], FOLDS[4]))
+    more = random.Random(f"results of layers {seed}")
+    # What is returned of each layer: what it makes, or sums in front of that; and which one is read
+    # behind the last product.
+    returned = [more.choice(["", "", "made", "sums"]) for _ in range(count)]
+    behind = more.choice([None, *range(count)]) if more.random() < 0.5 else None
+    last = width if behind is not None else last
 
     def function(x: Any, *matrices: Any) -> Any:
-        made, left = [], list(matrices)
-        for gate, other in zip(gated, again, strict=True):
-            h = pg.relu(x @ left.pop(0))
+        made, left, results = [], list(matrices), []
+        for gate, other, leaves in zip(gated, again, returned, strict=True):
+            sums = x @ left.pop(0)
+            h = pg.relu(sums)
             h = h * (x @ left.pop(0)) if gate else h
             h = h + made[other] if other is not None else h
             made.append(h.astype("bf16") if rounded else h)
             x = made[-1]
+            results += [sums if leaves == "sums" else x] if leaves else []
         y = x @ left.pop(0)
-        return y if fold is None else (y, fold(y))
+        y = y + made[behind] if behind is not None else y
+        return (y, *results) if fold is None else (y, fold(y), *results)
 
     square = [f"bf16[{width},{width}]"] * (count - 1 + sum(gated))
     return function, ("bf16[70,32]", f"bf16[32,{width}]", *square, f"bf16[{width},{last}]")

@@ -26,7 +26,7 @@ from polygen.emit.leaf.elements import statements, types
 from polygen.emit.leaf.load_threads import SHARED_ALIGNMENT
 from polygen.emit.leaf.make_fragments import made_lines
 from polygen.emit.leaf.rest import rest_helpers
-from polygen.emit.leaf.scan import scan_combining, scan_helpers, scan_reads
+from polygen.emit.leaf.scan import scan_accesses, scan_combining, scan_helpers
 from polygen.emit.leaf.sections import counted
 from polygen.emit.leaf.tally import elements, tally_helpers, tally_tensors
 from polygen.emit.leaves import extent_names, matrix_coordinates, parameter, size_name
@@ -70,7 +70,7 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         **instructions(plan),
         **_frame(plan),
         "header": header(plan, command),
-        **types(plan, (*scan_reads(plan), *elements(tally_tensors(plan)))),
+        **types(plan, (*scan_accesses(plan), *elements(tally_tensors(plan)))),
         "helpers": _for_device(plan.device, (*_helpers(plan), *called)),
         "combining": [*functions, *scan_combining(plan, monoids(plan))],
         "kept": kept,

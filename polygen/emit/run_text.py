@@ -29,6 +29,7 @@ from polygen.emit.text_values import (
     Pointer,
     Register,
     cast,
+    its_own,
     mixed,
     of_each,
     parts_of,
@@ -343,7 +344,7 @@ def _first_value(kind: str, name: str, given: Any, state: State) -> Any:
     if kind.endswith("*") and isinstance(value, Pointer):
         return value
     value = load(state, value)
-    return cast(kind, value) if kind in NARROW else value
+    return cast(kind, value) if kind in NARROW else its_own(value)
 
 
 def _flat(given: Any) -> list[Any]:
@@ -361,7 +362,8 @@ def assign(
     if isinstance(place, Name) and not isinstance(found, Register):
         name = place.name
         made = BINARY[sign](found, made) if sign else made
-        state.names[name] = made if state.mask is True else _merged(state.mask, made, found)
+        own = its_own(made) if state.mask is True else _merged(state.mask, made, found)
+        state.names[name] = own
         return
     if isinstance(found, Place):
         arguments = (_there(found), made)

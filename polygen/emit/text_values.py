@@ -120,6 +120,11 @@ class Part:
     parts: Mapping[Any, Any]
 
 
+def its_own(value: Any) -> Any:
+    """What a variable has stays, whatever becomes of the register that it was read from."""
+    return value.copy() if isinstance(value, np.ndarray) and value.base is not None else value
+
+
 @functools.lru_cache(maxsize=1024)
 def token(text: str) -> int:
     """A number that stands for a text."""

@@ -34,6 +34,7 @@ from polygen.lower.result_work import Epilogue
 from polygen.lower.synchronise import counting, placed
 from polygen.lower.warpgroups import barriers, places
 from polygen.lower.warps import place
+from polygen.poly.chain_layers import left_by
 from polygen.poly.chain_match import ChainMatch
 from polygen.poly.chain_shape import ChainShape
 from polygen.poly.key_pages import KeyPages, prove_key_pages
@@ -148,10 +149,13 @@ def _pages(matched: ChainMatch, shape: ChainShape) -> tuple[Proof, ...]:
 
 
 def _results(given: Given, matched: ChainMatch) -> Epilogue:
-    """The statements behind the second product; states are passed beside its sums."""
+    """The statements behind the second product; what layers have left, and states, are passed
+    beside its sums.
+    """
     found, before = epilogue(given), list[Epilogue]()
     for one in (*found.before, found):
         used = {arg for s in one.statements for arg in s.args}
         states = tuple((name, name) for name, _ in matched.states if name in used)
-        before.append(replace(one, sums=(*one.sums, *states), before=tuple(before)))
+        left = tuple((name, left_by(layer)) for name, layer in matched.behind if name in used)
+        before.append(replace(one, sums=(*one.sums, *left, *states), before=tuple(before)))
     return before[-1]

@@ -40,6 +40,8 @@ def for_roles(
     """The schedule of an entry with consumers."""
     consumers, turns, rows = one["consumers"], one["turns"], atom.m
     keys = keys_beside_pages(found, atom, one["keys"])
+    if found.whole:  # elements of a layer have places of their own in registers
+        keys = padded(found.width, atom)
     registers = registers_beside_pages(found, one["registers"], consumers, device)
     name = f"chain_{consumers * rows}x{columns}x{keys}_r{one['rows']}{'_t' * turns}"
     order = order_of(found, one.get("order", MATRIX))
@@ -64,7 +66,7 @@ def for_warps(
 ) -> Schedule:
     """The schedule of an entry whose warps do everything."""
     warps, rows, keys = one["warps"], one["rows"], one["keys"]
-    if found.again:  # elements of a layer have places of their own in registers
+    if found.whole:  # elements of a layer have places of their own in registers
         keys = padded(found.width, atom)
     order = order_of(found, one.get("order", MATRIX))
     blocks, fragments = one.get("blocks", 1), one["fragments"]

@@ -183,15 +183,17 @@ def _of_warps(
     keys, columns = (n // atom.n * of_columns for n in (tiles.cta[2], tiles.cta[1]))
     weights = scores * atom.pieces // atom.a.elements_per_register
     made, layers = 0, 0
-    read = {*shape.again, *(name for one in shape.layers for name in one.again)}
+    read = {*shape.again, *shape.behind, *(name for one in shape.layers for name in one.again)}
     left = sum(one.columns * tiles.warp[0] for one in shape.layers if one.name in read)
     left //= device.warp_size
+    kept = scores if "" in read else 0
     for one in shape.layers:  # their sums, and what they multiply: fragments, or what was made
         own = one.columns * tiles.warp[0] // device.warp_size
         inside = one.products * (own + one.columns // atom.n * of_columns)
         layers = max(layers, inside + (made or rows))
         made = own * atom.pieces // atom.a.elements_per_register
-    held = max(beside * (scores + keys) + (made or rows), weights + columns + made, folded)
+    later = max(weights + columns + made, folded) + kept
+    held = max(beside * (scores + keys) + (made or rows), later)
     registers = max(sums + held, layers) + left + _BESIDE
     available = registers_available(schedule, device, threads)
     if registers > available:

@@ -21,7 +21,7 @@ from polygen.poly.kernel_parts import main_loop
 from polygen.poly.key_tiles import FIRST, KeyTiles
 from polygen.poly.layer_match import LayerMatch
 from polygen.poly.match import Match
-from polygen.poly.pointwise import Compute, Pointwork
+from polygen.poly.pointwise import Compute, Element, Pointwork
 from polygen.rewrite.key_range import RowBound
 
 _FAST_BITS = 16
@@ -64,10 +64,12 @@ class KeyScan:
         """
         atom = self.given.atom
         table = atom.c.table[: common_facts()["warp_size"]]
-        reads = _reads(self.given, one.match, one.work, self.matched.chain.layers[one.at].program)
+        program = self.matched.chain.layers[one.at].program
+        found = _accesses(self.given, one.match, one.work, program, one.returned)
+        wanted = tuple(dict.fromkeys((one.kept, *(w.name for w in one.returned))))
         return Scan(
             advance=None,
-            weigh=_part(one.work, reads, (one.kept,), score_names(one.scored)),
+            weigh=_part(one.work, found.reads, wanted, score_names(one.scored)),
             states=(),
             factors=(),
             first_row=f"{self.out.row_base} + m * {atom.m} + {closed_form(table[:, 0, 0])}",
@@ -79,6 +81,7 @@ class KeyScan:
             layer=one.name,
             products=len(one.sums),
             again=tuple(layer for _, layer in one.again),
+            returned=found.writes,
         )
 
     def bounds(self) -> tuple[tuple[RowBound, Read], ...]:
@@ -114,6 +117,7 @@ class KeyScan:
             inside=self._inside(),
             products=len(matched.sums),
             again=self.shape.again,
+            returned=self._accesses().writes,
         )
 
     @property
@@ -137,12 +141,12 @@ class KeyScan:
         own = [name for name, value in matched.states if value == chain.reference]
         given = {name: "reference" for name in own if name in used}
         if not chain.reference:
-            wanted = (chain.weight, *(s.term for s in chain.states))
+            wanted = (chain.kept, *(s.term for s in chain.states))
             return None, self._part(self._weighed(wanted), scores)
         (x,) = (s.term for s in chain.states if s.value == chain.reference)
         rest = (s.term for s in chain.states if s.value != chain.reference)
         advance = self._part((x,), scores)
-        weigh = self._part(self._weighed((chain.weight, *rest)), {x: "score", **given})
+        weigh = self._part(self._weighed((chain.kept, *rest)), {x: "score", **given})
         read = {arg for s in weigh.statements for arg in s.args}
         score = next((one for one in scores if one in read), "")
         if score:
@@ -155,7 +159,8 @@ class KeyScan:
         return advance, weigh
 
     def _weighed(self, wanted: tuple[str, ...]) -> tuple[str, ...]:
-        """What is multiplied and what is folded, each once: the same where it is summed as it is.
+        """What is multiplied, what is folded and what is returned, each once: the same where it is
+        summed as it is.
 
         Raises:
             UnsupportedProgram: it is folded in another way.
@@ -169,7 +174,8 @@ class KeyScan:
                 why="behind the last key it is 0 for the product, which the fold need not be",
                 nearest="Fold the value before it is rounded",
             )
-        return tuple(dict.fromkeys(wanted))
+        returned = (one.name for one in self.matched.returned)
+        return tuple(dict.fromkeys((*wanted, *returned)))
 
     def _part(self, wanted: tuple[str, ...], given: dict[str, str]) -> Terms:
         """The statements behind some values, up to those that are given."""
@@ -198,14 +204,21 @@ class KeyScan:
 
     def _reads(self) -> tuple[Read, ...]:
         """The reads at (row, key), with their strides."""
-        matched = self.matched
-        return _reads(self.given, matched.scores, matched.before, matched.chain.scores)
+        return self._accesses().reads
+
+    def _accesses(self) -> Epilogue:
+        """What is read at (row, key), and what is stored."""
+        of = self.matched
+        return _accesses(self.given, of.scores, of.before, of.chain.scores, of.returned)
 
 
-def _reads(given: Given, match: Match, work: Pointwork, program: Program) -> tuple[Read, ...]:
-    """What is read at every element of a product's sums, with its strides."""
+def _accesses(
+    given: Given, match: Match, work: Pointwork, program: Program, returned: tuple[Element, ...]
+) -> Epilogue:
+    """What is read and stored at every element of a product's sums, with its strides."""
     tree = replace(given.tree, match=match, main=main_loop(match))
-    return epilogue(replace(given, program=program, tree=tree, work=replace(work, writes=()))).reads
+    own = replace(work, writes=returned)
+    return epilogue(replace(given, program=program, tree=tree, work=own))
 
 
 def _part(

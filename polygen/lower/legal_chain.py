@@ -33,7 +33,7 @@ _MOST = 256  # columns, or keys of a tile, where no instruction bounds them
 
 def leaves_in_panels(found: ChainMatch, schedule: Schedule) -> bool:
     """Whether results leave as the schedule says, where it says in panels."""
-    if schedule.epilogue.through != PANELS or found.after.matrices or found.folds:
+    if schedule.epilogue.through != PANELS or found.after.matrices or found.folds or found.behind:
         return False
     try:
         panels(schedule, found.in_panels)
@@ -57,7 +57,9 @@ def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule, device: Devic
     cta, warp, roles = schedule.tile.cta, schedule.tile.warp, schedule.specialised
     fitting = keys_beside_pages(found, atom, cta.k) if roles else cta.k
     most = atom.n_most if roles else _MOST
-    whole = padded(found.width, atom) if found.again else cta.k
+    whole = padded(found.width, atom) if found.whole else cta.k
+    beside = padded(found.columns, atom) if found.behind else cta.n
+    again = found.again or found.behind
     wanted = {
         "tile.warp.n": (warp.n == cta.n, f"tile.cta.n = {cta.n}"),
         "tile.cta.n": (
@@ -78,9 +80,17 @@ def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule, device: Devic
             cta.k == whole,
             f"tile.cta.k = {whole}: all columns of a layer, which stays in registers",
         ),
+        "tile.cta.n beside layers that are read again": (
+            cta.n == beside,
+            f"tile.cta.n = {beside}: the columns of a layer, which are those of results",
+        ),
         "tile.part beside layers that are read again": (
-            not found.again or not schedule.tile.part,
+            not again or not schedule.tile.part,
             "tile.part = 0",
+        ),
+        "tile.part beside layers that are returned": (
+            not found.returned_by_layers or not schedule.tile.part,
+            "tile.part = 0: every part goes through the layers again, and would store them again",
         ),
         "tile.part": (
             schedule.tile.part % cta.k == 0,
@@ -111,6 +121,10 @@ def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule, device: Devic
         "epilogue.through beside folds": (
             schedule.epilogue.through != PANELS or not found.folds,
             '"registers": parts of folds are made of terms in registers',
+        ),
+        "epilogue.through beside layers that are read again": (
+            schedule.epilogue.through != PANELS or not found.behind,
+            '"registers": what a layer makes is there',
         ),
         "epilogue.through beside matrices": (
             schedule.epilogue.through != PANELS or not found.after.matrices,
@@ -171,6 +185,7 @@ def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule, device: Devic
         len(found.sums), folds=bool(found.after.folds),
         passes=tuple(bool(one.holds) for one in found.after.before),
         again=tuple(layer for _, layer in found.again),
+        behind=tuple(dict.fromkeys(layer for _, layer in found.behind)),
     )  # fmt: skip
 
 

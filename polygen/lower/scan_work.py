@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from polygen.frontend.program import Dim
 from polygen.lower.launch import Parts
-from polygen.lower.result_work import Epilogue, Read
+from polygen.lower.result_work import Epilogue, Read, Write
 from polygen.poly.chain_layers import left_by, nth
 from polygen.poly.match import Along
 from polygen.poly.pointwise import Compute
@@ -84,6 +84,7 @@ class Scan:
         layer: what is in front of the chain, by its name; "": what is between its two products.
         products: of the same rows, each with scores of its own.
         again: layers before whose values are read beside these.
+        returned: results that are made of a score, and stored.
     """
 
     advance: Terms | None
@@ -100,6 +101,7 @@ class Scan:
     layer: str = ""
     products: int = 1
     again: tuple[str, ...] = ()
+    returned: tuple[Write, ...] = ()
 
     def called(self, what: str) -> str:
         """Registers, or a function, of these products."""

@@ -35,6 +35,7 @@ from polygen.lower.work import (
     Send,
     Stream,
 )
+from polygen.poly.chain_layers import left_by
 from polygen.poly.tiling import share_of
 
 
@@ -173,7 +174,8 @@ def _buffers(leaf: Leaf, norms: list[str]) -> list[str] | None:
 
 def check_sums(plan: KernelPlan) -> None:
     """The epilogue takes each product's value from the sums that its operands are added to, or what
-    a pass has left in their place, and states of rows from where these are.
+    a pass has left in their place, and what layers have left and states of rows from where these
+    are.
     """
     shared = {one.total: one.completed for work in plan.of(Send) for one in work.landings}
     shared |= {one.inner: one.total for one in plan.of(Promote)}
@@ -185,9 +187,12 @@ def check_sums(plan: KernelPlan) -> None:
     states = [(work.epilogue, work.states) for work in plan.of(RowStore)]
     states += [(work.epilogue, work.states) for work in plan.of(Finish)]
     states += [(work.epilogue, work.named) for work in plan.of(PartStore)]
+    behind = plan.chained.behind if plan.chained is not None else ()
     for one in (*plan.epilogue.before, plan.epilogue):
         own = [(name, name) for of, pairs in states if of == one for name, _ in pairs]
-        if list(one.sums) != [*taken, *own]:
+        used = {arg for statement in one.statements for arg in statement.args}
+        left = [(name, left_by(layer)) for name, layer in behind if name in used]
+        if list(one.sums) != [*taken, *left, *own]:
             raise VerifyError(f"sums{one.suffix} are read as {one.sums}", where=plan.entry)
         taken = [one.holds] if one.holds else taken
 

@@ -1,6 +1,7 @@
 """Checks that the leaves of a chain compute on what the program says, where it says.
 
-1. What is read at a score is at the program's address, whatever strides and coordinates.
+1. What is read at a score, or stored, is at the program's address, whatever strides and
+   coordinates.
 2. Coordinates are the program's.
 3. Bounds of rows' keys that arrays hold are elements that the mask reads.
 """
@@ -41,6 +42,7 @@ def check_scans(plan: KernelPlan, check: Check) -> None:
     for scan in plan.of(Scan):
         check_scan(plan, scan)
         _check_reads(plan, scan, check)
+        _check_writes(plan, scan, check)
         _check_bounds(plan, check)
 
 
@@ -62,6 +64,20 @@ def _check_bounds(plan: KernelPlan, check: Check) -> None:
             raise VerifyError(f"{one} is no bound of a row", where=plan.entry)
         text = " + ".join([*read.base, *steps_text("row", read.m)]) or "0"
         check(plan, read.tensor, elements[0].index, text, {"m": "row"})
+
+
+def _check_writes(plan: KernelPlan, scan: Scan, check: Check) -> None:
+    elements = {element.name: element for element in scored_by(plan, scan).writes}
+    for one in scan.returned:
+        element, size = elements[one.name], one.tensor.dtype.bytes
+        whole = one.width in (size, _PAIR * size)
+        if one.kind == "vector" and (not whole or max(element.alignment, size) % one.width):
+            raise VerifyError(f"{one.name} by {one.width} bytes", where=plan.entry)
+        if any(step.per < 1 or step.modulo < 0 for step in (*one.m, *one.n)) or one.by_index:
+            raise VerifyError(f"{one.name} goes by {one.m} and {one.n}", where=plan.entry)
+        steps = [*steps_text("row", one.m), *steps_text("column", one.n)]
+        text = " + ".join([*one.base, *steps]) or "0"
+        check(plan, one.tensor, element.index, text, {"m": "row", "n": "column"})
 
 
 def _check_reads(plan: KernelPlan, scan: Scan, check: Check) -> None:

@@ -114,6 +114,8 @@ def _check_results(plan: KernelPlan, after: Following) -> None:
     parts = [one.tensor.name for one in plan.epilogue.writes if one.tensor.name not in kept]
     made += dict.fromkeys(parts)  # of an output that is put together, several
     made += [one.tensor.name for work in plan.of(Leave) for one in work.outputs]
+    scans = dict.fromkeys(plan.of(Scan))  # of layers, and what is between a chain's products
+    made += [one.tensor.name for scan in scans for one in scan.returned]
     if sorted(made) != sorted(one.name for one in plan.program.outputs):
         raise VerifyError(f"{', '.join(made)} are stored", where=where)
     wanted = tuple(KeptRows(o.tensor.name, o.tensor.dims, o.tensor.dtype.bytes) for o in split.kept)

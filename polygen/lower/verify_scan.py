@@ -4,7 +4,8 @@
    score and the reference to what the scan combines and the second product multiplies; of a layer,
    from its sum to what the next product multiplies.
 2. States, their monoids and the correction are the scan's.
-3. What rows store is made of the registers of their own states.
+3. What rows store is made of the registers of their own states, and of what layers have left.
+4. Results that are made of sums between products are the program's, and all of them.
 
 Which rows and keys threads have is proved of texts (`polygen/emit/proofs/scan.py`).
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from polygen.errors import VerifyError
-from polygen.frontend.dtypes import F32
+from polygen.frontend.dtypes import F32, DType
 from polygen.frontend.monoids import MONOIDS
 from polygen.lower.plan import KernelPlan
 from polygen.lower.result_work import Finish
@@ -22,8 +23,7 @@ from polygen.lower.ring_tiles import extents_of
 from polygen.lower.scan_work import PartStore, RowStore, Scan, ScanState, Terms, score_names
 from polygen.poly.chain_match import VALUES, ChainMatch
 from polygen.poly.key_tiles import FIRST
-from polygen.poly.layer_match import LayerMatch
-from polygen.poly.pointwise import Compute, Pointwork
+from polygen.poly.pointwise import Compute, Element, Pointwork
 
 _FAST_BITS, _SHORT = 16, "short"
 
@@ -46,7 +46,7 @@ def check_scan(plan: KernelPlan, scan: Scan) -> None:
     if not scan.first_key.startswith(f"{at} * {tile} + "):
         raise VerifyError(f"tiles begin at {scan.first_key}", where=plan.entry)
     _check_again(plan, scan, found.again)
-    if found.again and not (isinstance(keys, int) and keys <= tile):
+    if found.whole and not (isinstance(keys, int) and keys <= tile):
         raise VerifyError(f"{scan.again} have other columns than keys", where=plan.entry)
     chain = found.chain
     states = tuple(
@@ -56,6 +56,9 @@ def check_scan(plan: KernelPlan, scan: Scan) -> None:
     if (scan.states, scan.factors) != (states, chain.correction):
         raise VerifyError(f"states are {scan.states}", where=plan.entry)
     _check_terms(plan, scan, found)
+    _check_returned(plan, scan, found.returned)
+    made, kind = found.before.statements, plan.match.operand(VALUES).tensor.dtype
+    _check_kept(plan, made, (chain.kept, chain.weight), kind)
     rounded = [one.dtype.bits for one in found.results]
     if scan.fast and max(rounded, default=0) > _FAST_BITS:
         raise VerifyError("functions take short forms, and results are long", where=plan.entry)
@@ -74,7 +77,8 @@ def scored_by(plan: KernelPlan, scan: Scan) -> Pointwork:
 
 
 def check_layers(plan: KernelPlan) -> None:
-    """Every layer of a chain has its registers between the products, and leaves work on their own.
+    """Every layer of a chain has its registers between the products, and leaves work on their own;
+    every result is stored by one of them, or behind the last product.
 
     Raises:
         VerifyError: with those that there are, or with the leaf.
@@ -86,6 +90,12 @@ def check_layers(plan: KernelPlan) -> None:
     made = [scan.layer for scan in plan.of(Scan) if scan.layer]
     if list(dict.fromkeys(made)) != [one.name for one in layers]:
         raise VerifyError(f"layers are {', '.join(made) or 'none'}", where=plan.entry)
+    if plan.chained is None or plan.following is not None:
+        return
+    stored = [one.tensor for one in plan.work.writes]
+    stored += [one.tensor for scan in dict.fromkeys(plan.of(Scan)) for one in scan.returned]
+    if {one.name for one in stored} != {one.name for one in plan.program.outputs}:
+        raise VerifyError(f"{', '.join(map(str, stored))} are stored", where=plan.entry)
 
 
 def _check_layer(plan: KernelPlan, scan: Scan, found: ChainMatch) -> None:
@@ -101,8 +111,11 @@ def _check_layer(plan: KernelPlan, scan: Scan, found: ChainMatch) -> None:
     if not scan.first_key.startswith("0 + "):  # it has one tile, of all its columns
         raise VerifyError(f"{scan.layer} begins at {scan.first_key}", where=plan.entry)
     _check_again(plan, scan, one.again)
-    _check_part(plan, scan.weigh, score_names(one.scored), (one.kept,), one.work)
-    _check_kept(plan, one)
+    wanted = tuple(dict.fromkeys((one.kept, *(write.name for write in one.returned))))
+    _check_part(plan, scan.weigh, score_names(one.scored), wanted, one.work)
+    _check_returned(plan, scan, one.returned)
+    kind = plan.match.operand(VALUES).tensor.dtype
+    _check_kept(plan, one.work.statements, (one.kept, one.made), kind)
     if scan.short and not (scan.fast and plan.schedule.functions == _SHORT):
         raise VerifyError("functions take forms that nobody asked for", where=plan.entry)
 
@@ -113,13 +126,24 @@ def _check_again(plan: KernelPlan, scan: Scan, again: tuple[tuple[str, str], ...
         raise VerifyError(f"{scan.scores} are made of {scan.again}", where=plan.entry)
 
 
-def _check_kept(plan: KernelPlan, one: LayerMatch) -> None:
-    """What a layer leaves is what it makes, or that before it is rounded, as the operand is."""
-    made = next(s for s in one.work.statements if s.result == one.made)
-    kind = plan.match.operand(VALUES).tensor.dtype
-    rounded = (made.function, made.args, made.dtype) == ("cast", (one.kept,), kind)
-    if one.kept != one.made and not rounded:
-        raise VerifyError(f"{one.kept} is left, {one.made} is multiplied", where=plan.entry)
+def _check_kept(
+    plan: KernelPlan, statements: Sequence[Compute], both: tuple[str, str], kind: DType
+) -> None:
+    """What is left is what is made, or that before it is rounded, as the operand is."""
+    kept, made = both
+    last = next(s for s in statements if s.result == made)
+    rounded = (last.function, last.args, last.dtype) == ("cast", (kept,), kind)
+    if kept != made and not rounded:
+        raise VerifyError(f"{kept} is left, {made} is multiplied", where=plan.entry)
+
+
+def _check_returned(plan: KernelPlan, scan: Scan, returned: Sequence[Element]) -> None:
+    """Results that are made of sums are all of those that the program has there."""
+    made = [(one.name, one.tensor, one.kind) for one in scan.returned]
+    if made != [(one.name, one.tensor, one.kind) for one in returned]:
+        raise VerifyError(f"{scan.scores} are stored as {made}", where=plan.entry)
+    if any(tensor not in plan.program.outputs for _, tensor, _ in made):
+        raise VerifyError(f"{made} are no results", where=plan.entry)
 
 
 def check_stores(plan: KernelPlan) -> None:
@@ -130,7 +154,7 @@ def check_stores(plan: KernelPlan) -> None:
     """
     if plan.chained is None:
         return
-    registers = dict(plan.chained.states)
+    registers, behind = dict(plan.chained.states), dict(plan.chained.behind)
     stores: list[RowStore | PartStore | Finish] = [
         *plan.of(RowStore), *plan.of(PartStore), *plan.of(Finish)
     ]  # fmt: skip
@@ -140,6 +164,13 @@ def check_stores(plan: KernelPlan) -> None:
         wanted = tuple((name, f"state_{registers[name]}") for name in names)
         if states != wanted:
             raise VerifyError(f"rows store {states}", where=plan.entry)
+    for leaf in plan.leaves:
+        if not isinstance(leaf.work, RowStore):
+            continue
+        left = [total for name, total in leaf.work.epilogue.sums if name in behind]
+        cells = plan.tile_program.statement(leaf.statement).reads
+        if not {*left} <= {cell.partition("[")[0] for cell in cells}:
+            raise VerifyError(f"{leaf.statement} reads {left}", where=plan.entry)
 
 
 def _check_terms(plan: KernelPlan, scan: Scan, found: ChainMatch) -> None:
@@ -147,7 +178,8 @@ def _check_terms(plan: KernelPlan, scan: Scan, found: ChainMatch) -> None:
     scored = scored_by(plan, scan)
     reference = {name: "reference" for name, value in found.states if value == chain.reference}
     summed = [s for s in chain.states if s.value != chain.reference]
-    weighed = tuple(dict.fromkeys((chain.weight, *(s.term for s in summed))))
+    returned = (one.name for one in found.returned)
+    weighed = tuple(dict.fromkeys((chain.kept, *(s.term for s in summed), *returned)))
     if any(s.term == chain.weight and MONOIDS[s.monoid].identity != (0.0,) for s in summed):
         raise VerifyError(f"{chain.weight} is 0 where its fold has something", where=plan.entry)
     if (scan.advance is None) == bool(chain.reference):

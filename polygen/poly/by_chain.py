@@ -236,8 +236,9 @@ def end(shape: ChainShape) -> Part:
     cell = shape.of_rows("", *shape.atoms)
     if not shape.roles:
         cell = f"{cell} : 0 <= n < {shape.tiles.atoms[1]}"
-    total, place = f"sum{cell}", (*shape.located, *states)
-    store = consumer.runs("store", (*loops, "m"), each, (*shape.located, total, *states))
+    total, place = f"sum{cell}", (*shape.located, *shape.left, *states)
+    reads = (*shape.located, total, *shape.left, *states)
+    store = consumer.runs("store", (*loops, "m"), each, reads)
     part = alone((store,), (), loop("m", "store"))
     part = folded(part, consumer, loops, shape.rows) if shape.folds else part
     over = Passes(shape.passes, (cell, cell), place)

@@ -137,8 +137,10 @@ def between_layers(one: LayerShape, warps: Place, bounds: str) -> tuple[TileStat
 
 
 def left_by(layer: str) -> str:
-    """The registers in which a layer leaves what it has made, called by the layer's name."""
-    return f"scores_{layer}"
+    """The registers in which a layer leaves what it has made, called by the layer's name; "": the
+    first product of the chain.
+    """
+    return f"scores_{layer}" if layer else "scores"
 
 
 def of_layer(one: LayerShape) -> tuple[str, ...]:

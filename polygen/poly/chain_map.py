@@ -128,6 +128,7 @@ def _elements(matched: ChainMatch, shape: ChainShape) -> tuple[_Element, ...]:
     scores = tuple(f"{nth('v', n)}[{row},j]" for n in range(shape.products))
     scored = (*scores, *(f"h_{name}[{row},j]" for name in shape.again))
     x, weight = f"x[{row},j]", f"p[{row},j]"
+    returned = (f"r_{one.tensor.name}[{row},j]" for one in matched.returned)
     total, result = f"o[{row},e]", f"y[{row},e]"
 
     def time(phase: int, *rest: str) -> str:
@@ -160,7 +161,7 @@ def _elements(matched: ChainMatch, shape: ChainShape) -> tuple[_Element, ...]:
     found.append(
         _Element(
             f"weigh[{row},j]", key, (*((x,) if shape.referenced else scored), *own),
-            (weight, *own),
+            (weight, *returned, *own),
             time(1, block, "2", "j"), tile("weigh", block),
         )
     )  # fmt: skip
@@ -179,7 +180,8 @@ def _elements(matched: ChainMatch, shape: ChainShape) -> tuple[_Element, ...]:
             tile(shape.second, block, f"floor((j mod {keys})/{step})", *parts("e")),
         ),
     ]  # fmt: skip
-    reads = (total, *_last(matched, shape, row))
+    behind = (f"h_{name}[{row},e]" if name else f"p[{row},e]" for name in shape.behind)
+    reads = (total, *behind, *_last(matched, shape, row))
     for number, held in enumerate(shape.passes):
         name, folded = in_pass("terms", number), f"{in_pass('r', number)}[{row}]"
         left = f"{in_pass('held', number)}[{row},e]"
@@ -233,7 +235,8 @@ def _layers(
             )  # fmt: skip
         yield _Element(
             f"{of.called('weigh')}[{row},j]", column,
-            (*totals, *(f"h_{name}[{row},j]" for name in of.again)), (value,),
+            (*totals, *(f"h_{name}[{row},j]" for name in of.again)),
+            (value, *(f"r_{result.tensor.name}[{row},j]" for result in one.returned)),
             time(phase, "1", "j"),
             f"{of.called('weigh')}[{','.join((*who, '0'))}]",
         )  # fmt: skip
@@ -316,9 +319,12 @@ def _one_loop(
 
 
 def _broken(matched: ChainMatch, model: Scop) -> isl.InstancePair | None:
-    """A dependence that goes backwards in a loop over keys, where the reference is a fold."""
+    """A dependence that goes backwards in a loop over keys, where the reference is a fold: between
+    that and what is made with it.
+    """
     row = ",".join((*_batches(matched), "i"))
-    prefix, (fold, term) = space(model.parameters), _ends(matched)
+    prefix, fold = space(model.parameters), matched.chain.reference
+    term = matched.chain.weight
     keys = model.domain.apply(
         isl.UnionMap(f"{prefix}{{ weigh[{row},j] -> {fold}[{row},j]; "
                      f"weigh[{row},j] -> {term}[{row},j] }}")
@@ -332,11 +338,6 @@ def _broken(matched: ChainMatch, model: Scop) -> isl.InstancePair | None:
     later = isl.Map.universe(flow.get_space())
     later = later.order_gt(isl.dim_type.in_, at, isl.dim_type.out, at)
     return isl.sample_pair(flow.intersect(later))
-
-
-def _ends(matched: ChainMatch) -> tuple[str, str]:
-    """What the pair is called: the reference and what is made with it."""
-    return matched.chain.reference, matched.chain.weight
 
 
 def _tile_count(matched: ChainMatch, model: Scop, shape: ChainShape) -> str:

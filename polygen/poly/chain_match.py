@@ -20,6 +20,7 @@ from polygen.poly.key_pages import PagedOperand, paged_operand
 from polygen.poly.layer_match import (
     ROWS,
     LayerMatch,
+    Left,
     match_layers,
     read_again,
     require_one_left,
@@ -53,6 +54,7 @@ class ChainMatch:
         states: what `before` and `after` call the states that they read: (variable, state).
         layers: that make the rows of the first product; none where they are an argument.
         again: what `before` reads of what these have made: variable, and whose registers it is in.
+        behind: the same of `after`, of what the first product has left ("") as well.
     """
 
     chain: Chain
@@ -65,6 +67,7 @@ class ChainMatch:
     states: tuple[tuple[str, str], ...]
     layers: tuple[LayerMatch, ...] = ()
     again: tuple[tuple[str, str], ...] = ()
+    behind: tuple[tuple[str, str], ...] = ()
 
     @property
     def depth(self) -> int:
@@ -107,7 +110,24 @@ class ChainMatch:
         kept = self.after.kept
         stored = [w.tensor for w in self.after.writes if w.kind != "row" and w.name not in kept]
         made = {one.tensor.name for one in self.after.writes}
-        return (*stored, *(t for t in self.chain.values.outputs if t.name not in made))
+        others = (t for t in self.chain.values.outputs if t.name not in made)
+        return (*stored, *others, *self.chain.returned, *self.returned_by_layers)
+
+    @property
+    def returned_by_layers(self) -> tuple[Tensor, ...]:
+        """The results that are made of the sums of layers alone."""
+        return tuple(tensor for one in self.chain.layers for tensor in one.returned)
+
+    @property
+    def returned(self) -> tuple[Element, ...]:
+        """The results that are made of the first product's sums."""
+        names = {tensor.name for tensor in self.chain.returned}
+        return tuple(one for one in self.before.writes if one.tensor.name in names)
+
+    @property
+    def whole(self) -> bool:
+        """Whether a tile has all keys: rows of them stay in registers, in places of their own."""
+        return bool(self.again) or any(not layer for _, layer in self.behind)
 
     @property
     def paged(self) -> dict[str, PagedOperand]:
@@ -170,7 +190,10 @@ def match_chain(chain: Chain, *, behind: bool = False) -> ChainMatch:
     layers = match_layers(chain.layers)
     if layers:
         require_rows_of(chain.scores, layers[-1], scores)
-    before, again = read_again(chain.scores, before, layers)
+    left = [one.leaves for one in layers]
+    before, again = read_again(chain.scores, before, left)
+    own = next(one.index for one in before.writes if one.name == chain.kept)
+    after, read = _read_behind(chain.values, after, [*left, Left(chain.kept, own, "")])
     values = _named(values)
     states = {state.value for state in chain.states}
     known = [
@@ -190,8 +213,18 @@ def match_chain(chain: Chain, *, behind: bool = False) -> ChainMatch:
         tuple(dict.fromkeys(known)),
         layers,
         again,
+        read,
     )
     return found
+
+
+def _read_behind(
+    program: Program, after: Pointwork, left: list[Left]
+) -> tuple[Pointwork, tuple[tuple[str, str], ...]]:
+    """The same as `read_again`, of all passes."""
+    *before, last = (read_again(program, one, left) for one in (*after.before, after))
+    behind = dict(pair for _, found in (*before, last) for pair in found)
+    return replace(last[0], before=tuple(one for one, _ in before)), tuple(behind.items())
 
 
 def _readable(found: KeyRange | None, before: Pointwork) -> KeyRange | None:
@@ -286,15 +319,25 @@ def _require_same_rows(chain: Chain, scores: Match, values: Match, before: Point
 
 
 def _require_results_alone(chain: Chain, split: Split) -> None:
-    """Refuse work on states of rows in the launch that follows, which has none of them.
+    """Refuse work on states of rows, or on what is left of layers, in the launch that follows,
+    which has none of them.
 
     Raises:
         UnsupportedProgram: with the statement.
     """
     states = {state.value for state in chain.states}
+    left = {chain.kept, *(one.kept for one in chain.layers)}
     late = (*split.after, *(one for rows in split.rows for one in rows.statements))
     for one in late:
         for access in one.reads:
+            if access.name in left:
+                raise UnsupportedProgram(
+                    f"{one.name} reads {access}, of a layer, beside a fold of results",
+                    where=chain.values.name,
+                    why="what a layer makes is in the registers of the kernel, and results of "
+                    "folds are known behind it",
+                    nearest=f"Return {access.name} as well, and combine both outside",
+                )
             if access.name in states:
                 raise UnsupportedProgram(
                     f"{one.name} reads {access}, a row's, beside a fold of results",
@@ -313,7 +356,7 @@ def require_numbers(found: ChainMatch) -> None:
     """
     chain, scores, values = found.chain, found.scores, found.values
     own = (("sums over", scores.depths[0]), ("has columns", values.n))
-    keys = (("sums over", values.depths[0]),) if found.again else ()
+    keys = (("sums over", values.depths[0]),) if found.whole else ()
     for what, extent in (*sized(found.layers), *own, *keys):
         if not isinstance(extent, int):
             raise UnsupportedProgram(

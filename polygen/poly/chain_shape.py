@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polygen.hardware.device import common_facts
-from polygen.poly.chain_layers import LayerShape, Tile, nth
+from polygen.poly.chain_layers import LayerShape, Tile, left_by, nth
 from polygen.poly.role_shape import tile_of
 from polygen.poly.tile_program import Place
 from polygen.poly.tiling import Panels, Tiling
@@ -39,6 +39,7 @@ class ChainShape:
         layer_slots: tiles of a ring that layers share which it holds at once.
         folds: whether terms of results are folded.
         again: layers whose values are read behind the first product's sums.
+        behind: those whose values are read behind the second one's; "": the first product.
         passes: over the sums, before results are made: whether each leaves values of elements for
             those behind it.
     """
@@ -62,6 +63,7 @@ class ChainShape:
     folds: bool = False
     passes: tuple[bool, ...] = ()
     again: tuple[str, ...] = ()
+    behind: tuple[str, ...] = ()
 
     @property
     def roles(self) -> bool:
@@ -170,6 +172,17 @@ class ChainShape:
     def of_keys(self, name: str, *inside: str) -> str:
         """A cell that who multiplies has for a tile of keys."""
         return f"{name}[{','.join((*self.rows_of_block, 'k', *self.consumer.agents, *inside))}]"
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """The cells of what is read behind the second product's sums, of instruction row `m`."""
+        bounds = "" if self.roles else f" : 0 <= n < {self.tiles.atoms[1]}"
+        own = (*self.consumer.agents, *self.atoms)
+        of_first = (*self.rows_of_block, "k_tiles - 1", *own)
+        return tuple(
+            f"{left_by(layer)}[{','.join(own if layer else of_first)}]{bounds}"
+            for layer in self.behind
+        )
 
     @property
     def located(self) -> tuple[str, ...]:

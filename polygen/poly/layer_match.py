@@ -15,11 +15,26 @@ from polygen.poly.chain_layers import nth
 from polygen.poly.fusion import fuse
 from polygen.poly.match import Along, Match, match
 from polygen.poly.operand import Operand
-from polygen.poly.pointwise import Pointwork, pointwork
+from polygen.poly.pointwise import Element, Pointwork, pointwork
 from polygen.poly.scop import scop
 from polygen.rewrite.layers import Layer
 
 ROWS = "a"  # the ring of the rows that come from memory
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What is left in the registers of a product's sums.
+
+    Attributes:
+        value: what the program calls it.
+        index: where an element of it is.
+        by: the layer; "": the first product of the chain.
+    """
+
+    value: str
+    index: tuple[Along, ...]
+    by: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +103,16 @@ class LayerMatch:
         """Where an element of what it makes is."""
         return next(one.index for one in self.work.writes if one.name == self.made)
 
+    @property
+    def leaves(self) -> Left:
+        """What stays in the registers of its sums."""
+        return Left(self.kept, self.written, self.name)
+
+    @property
+    def returned(self) -> tuple[Element, ...]:
+        """The results that are made of its sums."""
+        return tuple(one for one in self.work.writes if one.name != self.made)
+
 
 def match_layers(layers: Sequence[Layer]) -> tuple[LayerMatch, ...]:
     """Layers in the kernel's dims, the first one first.
@@ -100,7 +125,8 @@ def match_layers(layers: Sequence[Layer]) -> tuple[LayerMatch, ...]:
         program = layer.program
         fusion = fuse(program, scop(program))
         own = match(program, fusion)
-        work, again = read_again(program, pointwork(program, fusion, own), found)
+        left = [one.leaves for one in found]
+        work, again = read_again(program, pointwork(program, fusion, own), left)
         one = LayerMatch(at, layer.made, layer.kept, own, work, again)
         require_one_left(program, own)
         if found:
@@ -110,30 +136,30 @@ def match_layers(layers: Sequence[Layer]) -> tuple[LayerMatch, ...]:
 
 
 def read_again(
-    program: Program, work: Pointwork, layers: Sequence[LayerMatch]
+    program: Program, work: Pointwork, left: Sequence[Left]
 ) -> tuple[Pointwork, tuple[tuple[str, str], ...]]:
-    """Work without reads of what layers before have made; these, each with whose it is.
+    """Work without reads of what products before have left; these, each with whose it is.
 
     Raises:
         UnsupportedProgram: an element is read that another thread may have.
     """
-    found, left = [], []
+    found, others = [], []
     for one in work.reads:
-        layer = next((of for of in layers if of.kept == one.tensor.name), None)
-        if layer is None:
-            left.append(one)
+        own = next((of for of in left if of.value == one.tensor.name), None)
+        if own is None:
+            others.append(one)
             continue
-        if one.index != layer.written:
+        if one.index != own.index:
             raise UnsupportedProgram(
                 f"{one.tensor.name}[{', '.join(map(str, one.index))}] is read again, made as "
-                f"[{', '.join(map(str, layer.written))}]",
+                f"[{', '.join(map(str, own.index))}]",
                 where=program.name,
                 why="what a layer makes stays in the registers of the threads that have its row "
                 "and column",
                 nearest=f"Read {one.tensor.name} where it is, as in h + f(h @ b)",
             )
-        found.append((one.name, layer.name))
-    return replace(work, reads=tuple(left)), tuple(found)
+        found.append((one.name, own.by))
+    return replace(work, reads=tuple(others)), tuple(found)
 
 
 def require_one_left(program: Program, found: Match) -> None:

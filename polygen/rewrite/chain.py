@@ -33,7 +33,6 @@ from polygen.frontend.closure import needed
 from polygen.frontend.dtypes import F16, F32, S32
 from polygen.frontend.program import (
     Access,
-    Argument,
     Contraction,
     Fold,
     Program,
@@ -93,6 +92,8 @@ class Chain:
         steps: how it was derived, in sentences.
         range: the keys of a row, where a mask says so.
         layers: that make the rows of the first product; none where they are an argument.
+        kept: what takes the place of the first sums: the weight, or what it is rounded of.
+        returned: results of the program of scores.
     """
 
     scores: Program
@@ -105,6 +106,8 @@ class Chain:
     steps: tuple[str, ...]
     range: KeyRange | None = None
     layers: tuple[Layer, ...] = ()
+    kept: str = ""
+    returned: tuple[Tensor, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"{at}. {step}" for at, step in enumerate(self.steps, 1)]
@@ -157,6 +160,7 @@ class _Rewriting(TwoPrograms):
         self.extents = tuple(sizes[it] for it in self.rows)
         (key,) = (it for it, _ in second.domain if it not in second.write.iterators)
         self.keys = sizes[key]
+        self.returned = self.of_first()
 
     # --- what a chain is ------------------------------------------------------------------------
     def _require_form(self) -> None:
@@ -215,10 +219,6 @@ class _Rewriting(TwoPrograms):
                 else "Return the first product from one function, and multiply it in a second",
             )
 
-    def firsts(self) -> tuple[Contraction, ...]:
-        """The products that the second one's operand is made of: one, or several of one row."""
-        return tuple(one for one in self.program.contractions if one.name != self.second.name)
-
     # --- the rewrite ----------------------------------------------------------------------------
     def chain(self) -> Chain:
         """All steps."""
@@ -245,7 +245,7 @@ class _Rewriting(TwoPrograms):
             statements,
             self.second,
             self.operand,
-            lambda arg: values.depends(arg, states) and self._is_row(values, arg),
+            lambda arg: values.depends(arg, states) and self.is_row(values, arg),
             self.fresh,
         )
         self.second = second
@@ -274,13 +274,6 @@ class _Rewriting(TwoPrograms):
         self.values = Values(tuple(self.statements))
         self.operand = next(a for a in second.reads if a.name not in self.program.tensors)
         self.folds = self.over_keys(self.statements)
-
-    def _is_row(self, values: Values, arg: Argument) -> bool:
-        """Whether an argument has one value a row."""
-        if not isinstance(arg, Access):
-            return False
-        writer = values.writers.get(arg.name)
-        return writer is not None and len(writer.write.index) == len(self.rows)
 
     def _require_folds(self) -> None:
         for fold in self.folds:
@@ -346,16 +339,21 @@ class _Rewriting(TwoPrograms):
         masked = states[0].term if reference else self.masked
         folded = [(s.term, s.monoid) for s in states]
         whole = [t.name for t in self.program.inputs if t.dtype == S32 and t.dims]
+        values, rows, kept = self.after([s.value for s in states])
         inside = key_range(self.values, masked, folded, self.operand.name, whole)
+        if kept or self.returned:  # rows have all keys
+            inside = None
         if inside is not None:
             self.steps.append(
                 f"row i has the keys {inside}: what {inside.value} is at others adds nothing"
             )
-        scores, weight = self.scores([s.term for s in states])
-        values, rows = self.after([s.value for s in states])
+        scores = self.scores([s.term for s in states], kept)
+        returned = tuple(one for one in scores.outputs if one.name in self.returned)
+        weight, steps = self.operand.name, tuple(self.steps)
         return Chain(
-            scores, values, tuple(states), name, factors, weight, rows, tuple(self.steps), inside
-        )
+            scores, values, tuple(states), name, factors, weight, rows, steps, inside,
+            kept=kept or weight, returned=returned,
+        )  # fmt: skip
 
     def _factors(self, reference: Fold | None) -> tuple[Factor, ...]:
         """c(m, m'), the same for all that is summed under the reference."""

@@ -12,13 +12,13 @@
    their sums is what the next product multiplies.
 4. What a layer has made may be read again, element by element, by what is made of later sums, as in
    h + f(h @ b): it stays in the registers of its sums.
-5. The last two stages are a chain, over rows that are an array nobody stores
+5. What is made of a layer's sums alone may be a result: it is stored where it is made.
+6. The last two stages are a chain, over rows that are an array nobody stores
    (`polygen.rewrite.chain`); what was in front of them are programs of one stage each.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -41,14 +41,20 @@ class Layer:
     """Products of the same rows, and what is made of their sums: the next one's left operand.
 
     Attributes:
-        program: its output is no array, and neither is its input that the layer before has made.
-        made: what the output is called.
+        program: its first output is no array, and neither is its input that the layer before has
+            made; the others are results of the whole program.
+        made: what that output is called.
         kept: what takes the place of the first sums: that, or what it is rounded of.
     """
 
     program: Program
     made: str
     kept: str = ""
+
+    @property
+    def returned(self) -> tuple[Tensor, ...]:
+        """The results that are made of its sums."""
+        return self.program.outputs[1:]
 
     def __str__(self) -> str:
         return str(self.program)
@@ -83,23 +89,39 @@ def layers_in_front(program: Program) -> tuple[tuple[Layer, ...], Program]:
     if len(found) <= _CHAIN or program.ends:
         return (), program
     layers, rows, rest = list[Layer](), "", list(program.statements)
-    for stage, behind in itertools.pairwise(found[:-1]):
-        own = _between(program, stage, behind, layers)
+    returned = _returned(program, found)
+    for stage, behind, results in zip(found, found[1:-1], returned, strict=False):
+        own = _between(program, stage, behind, layers, results)
         inside = [*stage.products, *own]
-        of = _program(program, inside, stage, rows, behind.rows, layers)
+        of = _program(program, inside, stage, rows, (behind.rows, results), layers)
         layers.append(Layer(of, behind.rows))
         names = {one.name for one in inside}
         rest = [one for one in rest if one.name not in names]
         rows = behind.rows
     layers = [replace(one, kept=_kept(program, one)) for one in layers]
-    _require_unread(program, layers, found[-1].rows)
+    _require_unread(program, layers)
     made = [_stored(program, one) for one in (rows, *_again(layers, rest)) if one]
     inputs = tuple(t for t in program.inputs if any(t.name in _read(one) for one in rest))
     stored = {one.name: one for one in made}
+    there = {one.name for layer in layers for one in layer.returned}
+    outputs = tuple(one for one in program.outputs if one.name not in there)
     return (
         tuple(layers),
-        replace(program, inputs=(*stored.values(), *inputs), statements=tuple(rest)),
+        replace(
+            program, inputs=(*stored.values(), *inputs), outputs=outputs, statements=tuple(rest)
+        ),
     )
+
+
+def _returned(program: Program, found: Sequence[Stage]) -> list[list[Tensor]]:
+    """Of every stage the results that are made of its sums, and of none behind it."""
+    values, results = Values(program.statements), [list[Tensor]() for _ in found]
+    for tensor in program.outputs:
+        behind = values.behind(tensor.name)
+        of = [at for at, one in enumerate(found) if behind & {p.write.name for p in one.products}]
+        if of and values.written_once(tensor.name):
+            results[of[-1]].append(tensor)
+    return results
 
 
 def read_again(program: Program) -> bool:
@@ -185,15 +207,20 @@ def _read(one: Statement) -> set[str]:
 
 
 def _between(
-    program: Program, stage: Stage, behind: Stage, before: Sequence[Layer]
+    program: Program,
+    stage: Stage,
+    behind: Stage,
+    before: Sequence[Layer],
+    results: Sequence[Tensor],
 ) -> list[Statement]:
-    """The statements from a layer's sums to what the next product multiplies.
+    """The statements from a layer's sums to what the next product multiplies, and to results.
 
     Args:
         program: of all products.
         stage: whose sums.
         behind: what multiplies that.
         before: layers whose values may be read again.
+        results: of the program, that are made of these sums.
 
     Raises:
         UnsupportedProgram: they are none that run element by element of these sums alone.
@@ -202,7 +229,7 @@ def _between(
     product = behind.products[0]
     writers = Values(program.statements).writers
     there = {name for one in before for name in _left(one)}
-    wanted, found = [operand], set[str]()
+    wanted, found = [operand, *(tensor.name for tensor in results)], set[str]()
     while wanted:
         name = wanted.pop()
         writer = writers.get(name)
@@ -230,7 +257,7 @@ def _between(
     shape = tuple(dict(first.domain)[it] for it in first.write.iterators)
     for one in own:
         sizes = dict(one.domain)
-        extents = tuple(sizes[it] for it in one.write.iterators)
+        extents = tuple(sizes[it] for it in dict.fromkeys(one.write.iterators))
         if extents != shape:
             raise _refusal(
                 program,
@@ -242,36 +269,26 @@ def _between(
     return own
 
 
-def _require_unread(program: Program, layers: Sequence[Layer], operand: str) -> None:
-    """What layers make is read by the next product, and what stays in registers in front of the
-    last one; `operand`: of that.
+def _require_unread(program: Program, layers: Sequence[Layer]) -> None:
+    """What layers make is read by the next product, and what stays in registers element by element.
 
     Raises:
         UnsupportedProgram: with what else reads it.
     """
-    outputs = {tensor.name for tensor in program.outputs}
-    front = Values(program.statements).behind(operand)
     for layer in layers:
         own = {one.write.name for one in layer.program.statements}
         for one in program.statements:
-            inside, read = one.write.name in own, {access.name for access in one.reads} & own
+            read = {access.name for access in one.reads} & own
             if isinstance(one, Contraction):
                 read -= {layer.made}
-            elif isinstance(one, Pointwise) and one.write.name in front:
+            elif isinstance(one, Pointwise):
                 read -= {layer.kept}
-            if one.write.name in outputs and (inside or read):
-                raise _refusal(
-                    program,
-                    f"{one.write.name} is returned, of a layer",
-                    "what is between products stays on chip",
-                    "Return it from a function of its own",
-                )
-            if read and not inside:
+            if read and one.write.name not in own:
                 raise _refusal(
                     program,
                     f"{one.name}: {one} reads {min(read)}, of a layer before",
                     "what a layer makes stays in registers, for the next product and what is made "
-                    "element by element in front of the last one",
+                    "element by element of later sums",
                     f"Return what is made of {layer.program.contractions[0].write.name} from one "
                     "function, and go on with it in a second",
                 )
@@ -282,7 +299,7 @@ def _program(
     inside: Sequence[Statement],
     stage: Stage,
     rows: str,
-    made: str,
+    leaves: tuple[str, Sequence[Tensor]],
     before: Sequence[Layer],
 ) -> Program:
     """A layer by itself.
@@ -292,9 +309,10 @@ def _program(
         inside: its statements.
         stage: its products.
         rows: what the layer before has made, "" in front of the first.
-        made: what it makes.
+        leaves: what it makes, and the results of the program that are made of its sums.
         before: layers whose values it may read again.
     """
+    made, results = leaves
     known = program.tensors
     for product in stage.products:
         for access in product.reads:
@@ -320,8 +338,8 @@ def _program(
     inputs = [tensor for tensor in program.inputs if tensor.name in read]
     named = dict.fromkeys([rows, *_again(before, inside)] if rows else [])
     inputs = [*(_stored(program, name) for name in named), *inputs]
-    output = _stored(program, made)
-    return Program(program.name, program.source, tuple(inputs), (output,), tuple(inside))
+    outputs = (_stored(program, made), *results)
+    return Program(program.name, program.source, tuple(inputs), outputs, tuple(inside))
 
 
 def _require_rows(program: Program, product: Contraction, rows: str) -> None:

@@ -3,6 +3,11 @@
 The first has rows and keys, the second rows and columns. What the one makes and the other reads,
 and states, are arrays that nobody stores. Statements of rows run at every key, or every column, of
 their row: they are the same there.
+
+Without folds over the keys what lies between the products is the same whenever it is made. Then
+results that are made of the first product's sums alone are the first program's, and one value, what
+the second product multiplies or what that is rounded of, may be read behind that, element by
+element.
 """
 
 from __future__ import annotations
@@ -42,6 +47,7 @@ class TwoPrograms:
         extents: of these.
         keys: how many there are.
         outputs: names of the whole program's.
+        returned: those of results with a row and a key, of the first product's sums alone.
         alike: values that were written at every key, and are the same for all of a row.
     """
 
@@ -56,11 +62,16 @@ class TwoPrograms:
     extents: tuple[Dim, ...]
     keys: Dim
     outputs: list[str]
+    returned: list[str]
     alike: set[str]
 
     def other(self) -> Access:
         """The operand of the second product that is an argument."""
         return next(access for access in self.second.reads if access != self.operand)
+
+    def firsts(self) -> tuple[Contraction, ...]:
+        """The products that the second one's operand is made of: one, or several of one row."""
+        return tuple(one for one in self.program.contractions if one.name != self.second.name)
 
     def behind_second(self) -> frozenset[str]:
         """The values of the whole program that the second product is in."""
@@ -72,14 +83,64 @@ class TwoPrograms:
         folds = (one for one in statements if isinstance(one, Fold))
         return [one for one in folds if one.write.name not in self.late]
 
+    def is_row(self, values: Values, arg: Argument) -> bool:
+        """Whether an argument has one value a row."""
+        if not isinstance(arg, Access):
+            return False
+        writer = values.writers.get(arg.name)
+        return writer is not None and len(writer.write.index) == len(self.rows)
+
     def refusal(self, what: str, why: str, nearest: str) -> UnsupportedProgram:
         """What is refused of the whole program."""
         return UnsupportedProgram(what, where=self.program.name, why=why, nearest=nearest)
 
-    def scores(self, terms: Sequence[str]) -> tuple[Program, str]:
-        """The first product, and what is made of it at (row, key)."""
+    def of_first(self) -> list[str]:
+        """Results that are made of the first product's sums at every key, and of nothing behind."""
+        values, total = Values(self.program.statements), self.second.write.name
+        sums = {one.write.name for one in self.firsts()}
+        late = {one.write.name for one in self.program.folds} | {total}
+        found = []
+        for name in self.outputs:
+            behind = values.behind(name)
+            whole = _along(values.writers[name]) == (*self.extents, self.keys)
+            alone = behind & sums and not behind & late
+            if whole and alone and values.written_once(name):
+                found.append(name)
+        return found
+
+    def read_behind(self, after: Sequence[Statement]) -> str:
+        """What lies between the products and is read behind the second; "": nothing is.
+
+        Args:
+            after: the second program.
+
+        Raises:
+            UnsupportedProgram: these are two values.
+        """
+        writer = self.values.writers[self.operand.name]
+        rounded = isinstance(writer, Pointwise) and writer.function == "cast"
+        sums = {one.write.name for one in self.program.contractions}
+        of = [access.name for access in writer.reads] if rounded else []
+        left = [self.operand.name, *(name for name in of if name not in sums)]
+        read = {a.name for one in after if one is not self.second for a in one.reads}
+        found = [name for name in left if name in read]
+        if len(found) > 1:
+            raise self.refusal(
+                f"{' and '.join(found)} are read behind {self.second.name}",
+                "one value stays in the registers of the first product's sums",
+                f"Read {found[0]} in both places",
+            )
+        return found[0] if found else ""
+
+    def scores(self, terms: Sequence[str], kept: str) -> Program:
+        """The first product, and what is made of it at (row, key).
+
+        Args:
+            terms: of folds.
+            kept: what is read behind the second one, as of `read_behind`.
+        """
         states = {fold.write.name for fold in self.folds}
-        wanted = [*terms, self.operand.name]
+        wanted = [*terms, *([kept] if kept else []), self.operand.name, *self.returned]
         pairs = self.values.writers[self.operand.name].write.iterators
         domain = self.values.writers[self.operand.name].domain
         statements: list[Statement] = []
@@ -96,11 +157,14 @@ class TwoPrograms:
                 statements.append(one)
         self._require_pairs(statements)
         whole = (*self.extents, self.keys)
+        own = self.program.tensors
         outputs = tuple(
-            self._array(name, whole, self.operand_type() if name == wanted[-1] else F32)
+            own[name]
+            if name in self.returned
+            else self._array(name, whole, self.operand_type() if name == self.operand.name else F32)
             for name in dict.fromkeys(wanted)
         )
-        return self._program(statements, states, outputs), wanted[-1]
+        return self._program(statements, states, outputs)
 
     def operand_type(self) -> DType:
         """The type that the second product multiplies."""
@@ -109,8 +173,7 @@ class TwoPrograms:
     def _require_pairs(self, statements: Sequence[Statement]) -> None:
         """Everything before the second product is at (row, key)."""
         for one in statements:
-            sizes = dict(one.domain)
-            along = tuple(sizes[it] for it in one.write.iterators)
+            along = _along(one)
             if along != (*self.extents, self.keys):
                 raise self.refusal(
                     f"{one.name} over [{', '.join(map(str, along))}]",
@@ -119,13 +182,17 @@ class TwoPrograms:
                     "Compute it before, and pass it",
                 )
 
-    def after(self, states: Sequence[str]) -> tuple[Program, tuple[Tensor, ...]]:
-        """The second product, and what is made of it and of the states, folds of that among it."""
+    def after(self, states: Sequence[str]) -> tuple[Program, tuple[Tensor, ...], str]:
+        """The second product, and what is made of it and of the states, folds of that among it.
+
+        Returns:
+            The program; outputs of rows; what it reads of what lies between the products, or "".
+        """
         pairs = self.values.behind(self.operand.name)
         statements: list[Statement] = []
         rows: list[Tensor] = []
         lifted: set[str] = set()
-        outputs = list(self.program.outputs)
+        outputs = [one for one in self.program.outputs if one.name not in self.returned]
         for one in self.statements:
             if one in self.folds or (one.write.name in pairs and not self._is_lifted(one)):
                 continue
@@ -152,22 +219,23 @@ class TwoPrograms:
                 continue
             assert isinstance(one, (Pointwise, Fold))
             statements.append(self._reading_rows(one, lifted))
-        kept = needed(statements, self.outputs)
-        missing = [t.name for t in outputs if t.name not in {s.write.name for s in kept}]
+        found = needed(statements, [one.name for one in outputs])
+        missing = [t.name for t in outputs if t.name not in {s.write.name for s in found}]
         if missing:
             raise self.refusal(
                 f"{missing[0]} is returned of what lies between the products",
                 "what has a row and a key stays on chip",
                 "Return it from a function of its own",
             )
-        self._require_no_pairs(kept, states)
-        inputs = {*states, self.operand.name}
-        made = self._program(kept, inputs, tuple(outputs))
-        return made, tuple(rows)
+        kept = "" if self.folds else self.read_behind(found)
+        self._require_no_pairs(found, {*states, kept})
+        inputs = {*states, self.operand.name, kept}
+        made = self._program(found, inputs, tuple(outputs))
+        return made, tuple(rows), kept
 
-    def _require_no_pairs(self, after: Sequence[Statement], states: Sequence[str]) -> None:
-        """Nothing but the second product reads what has a row and a key."""
-        known = {*states, *self.program.tensors, *(one.write.name for one in after)}
+    def _require_no_pairs(self, after: Sequence[Statement], left: set[str]) -> None:
+        """Nothing but the second product reads what has a row and a key, but for what is left."""
+        known = {*left, *self.program.tensors, *(one.write.name for one in after)}
         for one in after:
             for access in one.reads:
                 if one is not self.second and access.name not in known:
@@ -269,12 +337,20 @@ class TwoPrograms:
         read |= {table.name for access in accesses for table in access.indexed_by}
         inputs = [t for t in self.program.inputs if t.name in read]
         for name in sorted(read & made):
+            pairs = (*self.extents, self.keys)
             if name == self.operand.name:
-                whole = (*self.extents, self.keys)
-                inputs.append(self._array(name, whole, self.operand_type()))
+                inputs.append(self._array(name, pairs, self.operand_type()))
+            elif _along(self.values.writers[name]) == pairs:
+                inputs.append(self._array(name, pairs, F32))
             else:
                 inputs.append(self._array(name, self.extents, F32))
         return Program(
             self.program.name, self.program.source, tuple(inputs), outputs,
             tuple(statements),
         )  # fmt: skip
+
+
+def _along(one: Statement) -> tuple[Dim, ...]:
+    """The extents of what a statement writes, of axes that become several once."""
+    sizes = dict(one.domain)
+    return tuple(sizes[it] for it in dict.fromkeys(one.write.iterators))

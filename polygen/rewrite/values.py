@@ -22,6 +22,10 @@ class Values:
     def __post_init__(self) -> None:
         self.writers = {s.write.name: s for s in self.statements}
 
+    def written_once(self, value: str) -> bool:
+        """Whether one statement makes all of a value: an output may be put together of several."""
+        return sum(one.write.name == value for one in self.statements) == 1
+
     def behind(self, value: str) -> frozenset[str]:
         """All values and arrays that a value is made from, itself among them."""
         found = self._behind.get(value)

@@ -244,9 +244,9 @@ def test_scores_that_are_returned() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bf16", "f32"])  # the operand itself, and what it is made of
-def test_what_lies_between_is_read_behind_the_second_product(kind: str) -> None:
+def test_weights_are_read_behind_the_second_product(kind: str) -> None:
     def function(x, w, b):
-        between = pg.relu(x @ w.T).astype(kind)
+        between = pg.softmax(x @ w.T).astype(kind)
         return between.astype("bf16") @ b.T + between
 
     text = _refused(function, "bf16[M,64]", "bf16[64,64]", "bf16[64,64]")

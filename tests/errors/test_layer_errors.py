@@ -108,13 +108,64 @@ def _residual(x, a, b, c):
     return pg.relu(pg.relu(h @ b) + h) @ c
 
 
-def test_a_residual_behind_the_last_product() -> None:
+def test_a_fold_of_a_layer() -> None:
     def function(x, a, b, c):
         h = pg.relu(x @ a)
-        return pg.relu(h @ b) @ c + h
+        return pg.relu(h @ b) @ c, h.sum(axis=-1)
 
     text = _refused(function, *widths(*[32] * 4), error=UnsupportedProgram)
-    assert "of a layer before" in text and "in a second" in text
+    assert "layers are fused element by element" in text and "in a second" in text
+
+
+def test_a_residual_beside_a_fold_of_results() -> None:
+    def function(x, a, b):
+        h = pg.relu(x @ a)
+        y = h @ b
+        return (y - y.max()) * h
+
+    text = _refused(function, *widths(*[32] * 3), error=UnsupportedProgram)
+    assert "of a layer, beside a fold of results" in text and "combine both outside" in text
+
+
+def test_a_residual_of_sums_behind_the_last_product() -> None:
+    def function(x, a, b):
+        h = x @ a
+        return h @ b + h
+
+    text = _refused(function, *widths(*[32] * 3), error=UnsupportedProgram)
+    assert "which lies between the products" in text and "in a second" in text
+
+
+def _behind(x, a, b):
+    h = pg.relu(x @ a)
+    return h @ b + h
+
+
+def _returned(x, a, b, c):
+    h = pg.relu(x @ a)
+    return pg.relu(h @ b) @ c, h
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "schedule", "field", "nearest"),
+    [
+        (_behind, 3, {"keys": 16, "columns": 32}, "tile.cta.k", "tile.cta.k = 32"),
+        (_behind, 3, {"keys": 32, "columns": 64}, "tile.cta.n", "tile.cta.n = 32"),
+        (_behind, 3, {"keys": 32, "columns": 32, "part": 32}, "tile.part", "tile.part = 0"),
+        (_returned, 4, {"keys": 32, "columns": 32, "part": 32}, "tile.part", "tile.part = 0"),
+    ],
+)
+def test_schedules_beside_what_layers_leave(function, given, schedule, field, nearest) -> None:
+    own = by_warps(2, 16, **schedule)
+    text = _refused(function, *widths(*[32] * given), error=ScheduleError, schedule=own)
+    assert f"{field} beside layers" in text and nearest in text
+
+
+def test_panels_beside_what_layers_leave() -> None:
+    panels = replace(few_rows(keys=64, columns=64), epilogue=Epilogue("tma", prefetch=1))
+    more = {"arch": "sm_90a", "schedule": panels}
+    text = _refused(_behind, *widths(*[64] * 3), error=ScheduleError, **more)
+    assert "epilogue.through beside layers" in text and '"registers"' in text
 
 
 def test_a_residual_that_is_turned() -> None:

@@ -34,9 +34,9 @@ def epilogue_type(tensor: Tensor) -> str:
     return name_of(tensor.dtype)
 
 
-def types(plan: KernelPlan, more: Sequence[Read | Element] = ()) -> dict[str, Any]:
-    """The element types of the epilogue's operands and outputs, of what else is read so, and those
-    that are rounded to.
+def types(plan: KernelPlan, more: Sequence[Read | Write | Element] = ()) -> dict[str, Any]:
+    """The element types of the epilogue's operands and outputs, of what else is read or stored
+    so, and those that are rounded to.
     """
     last = [one.epilogue for one in plan.each]
     every = plan.epilogues

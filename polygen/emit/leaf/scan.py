@@ -22,13 +22,19 @@ from polygen.emit.leaf.score_terms import (
     unmasked,
     within,
 )
+from polygen.emit.leaf.score_writes import (
+    kept_for_pair,
+    pair_held,
+    pair_writes,
+    stored_by_row,
+)
 from polygen.emit.leaf.store_pairs import held_declared, pairs_text
 from polygen.emit.leaf.table import Text, leaf
 from polygen.emit.leaves import extent_names, made_sums, plus, size_name
 from polygen.frontend.monoids import MONOIDS
 from polygen.lower.carried import carried
 from polygen.lower.plan import KernelPlan, Leaf
-from polygen.lower.result_work import Read
+from polygen.lower.result_work import Read, Write
 from polygen.lower.scan_work import RowStore, Scan, Terms
 from polygen.poly.chain_match import VALUES
 
@@ -71,10 +77,12 @@ def _combine(monoid: str) -> tuple[list[str], list[str], list[str]]:
     return definition(known.combine, ["a", "b"], fast=known.short)
 
 
-def scan_reads(plan: KernelPlan) -> list[Read]:
-    """The arrays that scores are computed with."""
-    parts = [terms for scan in plan.of(Scan) for terms in (scan.advance, scan.weigh)]
-    return [read for terms in parts if terms is not None for read in terms.reads]
+def scan_accesses(plan: KernelPlan) -> list[Read | Write]:
+    """The arrays that scores are computed with, and those in which something of them is stored."""
+    scans = plan.of(Scan)
+    parts = [terms for scan in scans for terms in (scan.advance, scan.weigh) if terms is not None]
+    reads = (read for terms in parts for read in terms.reads)
+    return [*reads, *(write for scan in scans for write in scan.returned)]
 
 
 def _elements(
@@ -84,6 +92,7 @@ def _elements(
     function: str,
     beyond: Sequence[str],
     use: Callable[[int], list[str]],
+    writes: Sequence[Write] = (),
 ) -> list[str]:
     """The loop over a thread's scores of instruction `m`, for whole tiles and for the last one.
 
@@ -94,7 +103,9 @@ def _elements(
         function: that computes it.
         beyond: what results are behind the last key.
         use: lines that use an element's results.
+        writes: what is stored of them.
     """
+    kept = [called(one.name) for one in writes]
     results, atom = [called(name) for name in terms.results], plan.atom
 
     def body(edge: bool, small: bool = False) -> list[str]:
@@ -104,6 +115,7 @@ def _elements(
                 lines += [
                     "  {",
                     *(f"    {line}" for line in pair_reads(atom, terms, element, edge)),
+                    *(f"    {line}" for line in pair_held(writes)),
                 ]
             given = ", ".join([*arguments(atom, scan.all_scores, terms, element), *results])
             own = unmasked(function) if terms.unmasked and not edge else function
@@ -117,7 +129,11 @@ def _elements(
                 lines.append(f"      if ({place} >= keys) {{ {outside} }}")
             lines += [f"      {scan.scores}[m][n][{element}] = {results[0]};"]
             lines += [f"      {line}" for line in use(element)]
-            lines += ["    }", *(["  }"] if element % 2 else [])]
+            lines += [f"      {line}" for line in kept_for_pair(writes, element, kept)]
+            lines.append("    }")
+            if element % 2:
+                stores = pair_writes(atom, writes, element, edge)
+                lines += [*(f"    {line}" for line in stores), "  }"]
         return [*lines, "}"]
 
     inside = f" && {scan.inside}" if scan.inside and terms.unmasked else ""
@@ -275,18 +291,21 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
             plan,
             scan,
             *by_row(terms),
+            *stored_by_row(scan.returned),
             *head,
             *parts,
-            *_elements(plan, scan, terms, scan.called("terms_of_score"), beyond, use),
+            *_elements(
+                plan, scan, terms, scan.called("terms_of_score"), beyond, use, scan.returned
+            ),
             *([_UNROLL, "for (int row = 0; row < 2; ++row) {", *ends, "}"] if ends else []),
         ),
     ]
     declared = [f"float {s.register}[{plan.tiles.atoms[0]}][2];" for s in scan.summed]
     declared += functions(scan.called("terms_of_score"), scan, terms)
     under = f" under {reference.value}" if reference is not None else ""
-    return _text(
-        lines, f"{_instance(one)}: what is multiplied{under}, and states of rows", declared
-    )
+    stored = ", and results" if scan.returned else ""
+    comment = f"{_instance(one)}: what is multiplied{under}, and states of rows{stored}"
+    return _text(lines, comment, declared)
 
 
 @leaf("rescale", "threads", Scan, ("k",), needs=("scan",))

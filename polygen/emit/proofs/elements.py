@@ -18,7 +18,7 @@ from polygen.emit.doubles import literal_of
 from polygen.emit.fold_terms import COLUMN, is_column
 from polygen.emit.leaf.elements import epilogue_type, outcomes
 from polygen.emit.leaves import real_of
-from polygen.emit.proofs.stored import Wanted, Writes, check_writes
+from polygen.emit.proofs.stored import WIDTHS, Wanted, Writes, check_writes, keep, storing
 from polygen.emit.proofs.threads import (
     Arrays,
     address,
@@ -35,8 +35,6 @@ from polygen.lower.result_work import Epilogue, FoldPart
 from polygen.lower.tally import Tally
 from polygen.poly.pointwise import Pointwork
 from polygen.poly.tiling import share_of
-
-_WIDTHS = (4, 8, 16)  # bytes of an access
 
 
 @dataclass(slots=True)
@@ -180,10 +178,9 @@ class Block:
         """Of the functions that a text calls."""
         suffix, found = self.epilogue.suffix, self.arrays.handlers()
         found |= {f"compute{suffix}": self._compute, f"finish_element{suffix}": self._finish}
-        found |= {"store": self._store, "read_words": self._words, "read_sum": self._row_result}
+        found |= {"read_words": self._words, "read_sum": self._row_result}
         found["read_double"] = self._row_result
-        for one in self.epilogue.writes:
-            found[f"write_{epilogue_type(one.tensor)}"] = self._write
+        found |= storing(self.stored, (epilogue_type(one.tensor) for one in self.epilogue.writes))
         for read in self.epilogue.reads:
             found[f"element_{epilogue_type(read.tensor)}"] = _element
         return found
@@ -215,7 +212,7 @@ class Block:
             own = column == 0 if element.kind == "row" else np.ones(len(row), bool)
             place = address(self.names, element.tensor, element.index, {"m": row, "n": column})
             kind = epilogue_type(element.tensor)
-            self._keep(place, mixed(f"to_{kind}", value), own)
+            keep(self.stored, place, mixed(f"to_{kind}", value), own)
 
     @property
     def _given(self) -> int:
@@ -232,28 +229,11 @@ class Block:
                 found = np.where(number == at, mixed(f"result {name}", row), found)
         return found
 
-    def _store(self, called: Called) -> None:
-        place, value = called.values
-        self._keep(place, value, called.state.who())
-
-    def _write(self, called: Called) -> None:
-        """Adjacent elements."""
-        kind, (count, width) = called.name.removeprefix("write_"), map(int, called.template)
-        if width not in _WIDTHS or count * NAMED[kind].bytes % width:
-            raise VerifyError(f"{count} elements are written by {width} bytes")
-        for at, value in enumerate(called.arguments[1].held(count)):
-            place = called.arguments[0].value + at
-            self._keep(place, mixed(f"to_{kind}", value), called.state.who())
-
     def _words(self, called: Called) -> None:
         words, width = map(int, called.template)
-        if width not in _WIDTHS or words * 4 % width:
+        if width not in WIDTHS or words * 4 % width:
             raise VerifyError(f"{words} words are read by {width} bytes")
         called.arguments[0].fill(self.arrays.words(called, words * 4))
-
-    def _keep(self, place: Any, value: Any, who: Any) -> None:
-        places, values = (of_each(one, len(who))[who] for one in (place, value))
-        self.stored.append((places, values))
 
     # --- what has to be --------------------------------------------------------------------------
     def check_folded(self, registers: Mapping[str, Register]) -> None:

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 
 from polygen.emit.c_text import read
+from polygen.emit.leaf.elements import epilogue_type
 from polygen.emit.leaf.table import proof
 from polygen.emit.proofs.score_tiles import HALVES, Tiles, both, combining, nothing_of, worth_of
+from polygen.emit.proofs.stored import Writes, storing
 from polygen.emit.proofs.threads import of_kernel, of_place, times
 from polygen.emit.run_text import Called
 from polygen.emit.text_functions import run
@@ -65,7 +67,10 @@ def _(plan: KernelPlan, leaf: Leaf, scan: Scan, texts: tuple[str, ...]) -> None:
     names |= {f"{s.register}[]": before[s.value].reshape(-1, tiles.threads) for s in scan.summed}
     names[scan.scores] = tiles.register(scores)
     names |= tiles.beside(scan)
-    left = run(read(texts[0]), names, tiles.threads, tiles.handlers(scan, terms)).names
+    stored: Writes = []
+    handlers = tiles.handlers(scan, terms)
+    handlers |= storing(stored, (epilogue_type(one.tensor) for one in scan.returned))
+    left = run(read(texts[0]), names, tiles.threads, handlers).names
     kept = [name.removesuffix("_kept") for name in terms.results]
     folded = (nothing_of(s) for s in scan.summed if s.term == kept[0])
     outside = next(folded, as_float(0))
@@ -81,6 +86,8 @@ def _(plan: KernelPlan, leaf: Leaf, scan: Scan, texts: tuple[str, ...]) -> None:
             part = tiles.combined(np.where(tiles.inside, one[:, at], nothing), nothing)
             ways.append(both(first, part, nothing))
         tiles.check_rows(left[s.register], ways, s.value)
+    results = {one.name: made[:, kept.index(one.name)] for one in scan.returned}
+    tiles.check_stored(scan, stored, results)
 
 
 @proof("rescale", "threads", Scan)

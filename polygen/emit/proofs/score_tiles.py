@@ -17,11 +17,14 @@ import numpy as np
 
 from polygen.emit.c_text import read
 from polygen.emit.folds import identities
+from polygen.emit.leaf.elements import epilogue_type
 from polygen.emit.leaf.scan_correction import correction_lines
 from polygen.emit.leaf.score_terms import called, near, terms_lines, unmasked, within
 from polygen.emit.names import c_name
+from polygen.emit.proofs.stored import Wanted, Writes, check_writes
 from polygen.emit.proofs.threads import (
     Arrays,
+    address,
     coordinate,
     evaluated,
     of_kernel,
@@ -130,7 +133,9 @@ class Tiles:
         cta_m, cta_k, atom = plan.tiles.cta[0], scan.columns, plan.atom
         # The last rows are behind all keys: masks leave them what rows before do not have.
         some = 3 * max(cta_m, cta_k) + 2 * cta_m
-        ends = {str(rows): some - min(3, cta_m - 1), str(keys): 3 * cta_k - min(5, cta_k - 1)}
+        # What is stored ends inside of both halves' rows: of the first, where the second has none.
+        short = 3 + (atom.c.half_rows if scan.returned else 0)
+        ends = {str(rows): some - min(short, cta_m - 1), str(keys): 3 * cta_k - min(5, cta_k - 1)}
         if keys == rows:
             ends = {str(rows): some - min(5, cta_m - 1, cta_k - 1)}
         names = of_kernel(plan, ends)
@@ -308,6 +313,28 @@ class Tiles:
         self._check(
             found.base.reshape(shape), [one.reshape(shape) for one in ways], self.row < rows, what
         )
+
+    def check_stored(self, scan: Scan, found: Writes, results: Mapping[str, Any]) -> None:
+        """Every score that there is leaves its results, each at its own place, and nothing else.
+
+        Args:
+            scan: what is stored.
+            found: what threads have stored.
+            results: of every score, by name.
+
+        Raises:
+            VerifyError: with one that is not.
+        """
+        elements = {one.name: one for one in scored_by(self.plan, scan).writes}
+        at = {"m": self.row_of_each, "n": self.key_of_each}
+        wanted = []
+        for one in scan.returned:
+            place = address(self.names, one.tensor, elements[one.name].index, at)
+            value = mixed(f"to_{epilogue_type(one.tensor)}", results[one.name])
+            own = (each[self.inside] for each in (place, value, *at.values()))
+            where, made, *index = own
+            wanted.append(Wanted(one.tensor.name, where, made, tuple(index)))
+        check_writes(found, wanted)
 
     def _check(self, found: Any, ways: Sequence[Any], where: Any, what: str) -> None:
         wrong = where & np.all([found != one for one in ways], axis=0)

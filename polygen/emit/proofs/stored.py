@@ -2,16 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from polygen.emit.text_values import mixed
+from polygen.emit.run_text import Called, Handler
+from polygen.emit.text_values import mixed, of_each
 from polygen.errors import VerifyError
+from polygen.frontend.dtypes import NAMED
 
 Writes = list[tuple[Any, Any]]  # addresses, and what goes there
+WIDTHS = (4, 8, 16)  # bytes of an access
+
+
+def keep(writes: Writes, place: Any, value: Any, who: Any) -> None:
+    """Remember what some threads store."""
+    places, values = (of_each(one, len(who))[who] for one in (place, value))
+    writes.append((places, values))
+
+
+def storing(writes: Writes, kinds: Iterable[str]) -> dict[str, Handler]:
+    """What functions do that store.
+
+    Args:
+        writes: where they are remembered.
+        kinds: of elements, as texts call them.
+    """
+
+    def store(called: Called) -> None:
+        place, value = called.values
+        keep(writes, place, value, called.state.who())
+
+    def write(called: Called) -> None:
+        """Adjacent elements."""
+        kind, (count, width) = called.name.removeprefix("write_"), map(int, called.template)
+        if width not in WIDTHS or count * NAMED[kind].bytes % width:
+            raise VerifyError(f"{count} elements are written by {width} bytes")
+        for at, value in enumerate(called.arguments[1].held(count)):
+            place = called.arguments[0].value + at
+            keep(writes, place, mixed(f"to_{kind}", value), called.state.who())
+
+    found: dict[str, Handler] = {"store": store}
+    return found | {f"write_{kind}": write for kind in kinds}
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,6 +183,11 @@ def biased(q, k, v, b):
     return pg.softmax(np.tanh((q @ k.mT) * 0.125) * 30 + b) @ v
 
 
+def returned(x, a, b):
+    h = pg.relu(x @ a)
+    return h @ b, h
+
+
 def layered(x, a, g, u, c, d, e, r):
     h = pg.relu(x @ a + e)
     return pg.relu((pg.silu(h @ g) * (h @ u) + r) @ c) @ d
@@ -239,6 +244,12 @@ KERNELS = {
     "in f32": (attended, tuple(f"f32[B,H,{rows},64]" for rows in "STT"), "sm_80"),
     "keys in parts": (attended, tuple(f"bf16[B,H,{rows},64]" for rows in "STT"), "sm_90a"),
     "layers": (layered, LAYERS, "sm_80"),
+    "returned": (returned, ("bf16[M,24]", "bf16[24,N]", "bf16[N,16]"), "sm_80"),
+    "returned by elements": (
+        returned,
+        [f"f16[{one}]@2" for one in ("M,24", "24,N", "N,16")],
+        "sm_80",
+    ),
     "realigned": (product, ("bf16[M,K]@2", "bf16[N,K]@2"), "sm_90a"),
     "turned": (across, ("e4m3[M,K]", "e4m3[K,N]"), "sm_90a"),
     "channels first": (slid, ("f16[B,C,7,9]", "f16[16,C,3,3]"), "sm_80"),
@@ -257,7 +268,7 @@ KERNELS = {
     "narrow": (narrow, ("e4m3[M,K]", "e4m3[N,K]", "e4m3[M,N]"), "sm_90a"),
 }
 MADE_OF = {"computed": computed, "loaded": loaded, "paired": paired}
-MADE_OF |= {"held rows": partial(sample, "held rows")}
+MADE_OF |= {name: partial(sample, name) for name in ("held rows", "left layers")}
 # Kernel, and which of its leaves.
 CASES = [
     ("distances", "share"), ("distances by warps", "share"), ("of columns", "share"),
@@ -286,9 +297,16 @@ CASES = [
     ("copied by chunks", "multiply"), ("attended by warps", "multiply"),
     ("layers", "weigh"), ("layers", "weigh of both"), ("layers", "convert"), ("layers", "multiply"),
     ("in tf32", "weigh"), ("in tf32", "convert"), ("in f32", "convert"),
+    ("returned", "weigh"), ("returned by elements", "weigh"), ("left layers", "weigh"),
+    ("left layers", "store_rows_of_states"),
 ]  # fmt: skip
 # Leaves that are not the first ones of what they do.
-NAMED = {"weigh of both": "weigh_l1", "elements": "elements", "over held": "walk_1_held"}
+NAMED = {
+    "weigh of both": "weigh_l1",
+    "weigh of the last": "weigh",
+    "elements": "elements",
+    "over held": "walk_1_held",
+}
 SHORT = (  # texts
     "rescale", "complete", "merge_keys", "finish_keys", "multiply", "zero", "walk_row", "over held",
     "hold_row", "elements",
@@ -395,6 +413,12 @@ MISTAKES = [
     ("layers", "weigh", ">= keys", "> keys", "the score of row"),
     ("layers", "weigh", "scores_l0[m][n][2]", "scores_l0[m][n][0]", "the score of row"),
     ("layers", "weigh of both", "scores_l1_2[m][n][1]", "scores_l1[m][n][1]", "the score of row"),
+    ("returned", "weigh", "if (first_row < rows) ", "", "are written besides"),
+    ("returned", "weigh", "y1_pair[1] = y1_out", "y1_pair[0] = y1_out", MADE),
+    ("returned", "weigh", "y1_second + n * 8, ", "y1_first + n * 8, ", "is not written"),
+    ("returned by elements", "weigh", "+ 1 < keys", "< keys", "are written besides"),
+    ("left layers", "store_rows_of_states", "scores_l0[m][n][1]", "scores[m][n][1]",
+     MADE),
     ("layers", "convert", "scores_l0[m][s * 2 + 1]", "scores_l0[m][s * 2]",
      "weights_l0[0][0][2] is not of the scores"),
     ("attended", "complete", "v5[m][row], 2)", "v5[m][row], 8)", "v5 of row"),

@@ -72,6 +72,7 @@ SAMPLES = (
     "chain", "masked chain", "padded chain", "paged chain", "chain in parts", "chain in pairs",
     "chain by warps", "tf32 chain", "chain of what is made", "layers", "layers in one ring",
     "chain in panels", "folded chain", "followed chain", "folded layers", "residuals", "rows",
+    "left layers",
     "held rows", "followed", "covered rows", "staged", "copied", "made", "turned", "by words",
 )  # fmt: skip
 QUICK = ("small warps", "lanes", "by words")
@@ -79,7 +80,8 @@ QUICK = ("small warps", "lanes", "by words")
 FEW = (
     "masked chain", "paged chain", "chain in parts", "chain in pairs", "chain by warps",
     "tf32 chain", "chain of what is made", "layers", "layers in one ring", "chain in panels",
-    "folded chain", "followed chain", "folded layers", "residuals", "held rows", "followed",
+    "folded chain", "followed chain", "folded layers", "residuals", "left layers", "held rows",
+    "followed",
     "covered rows", "staged", "copied", "made", "turned", "small roles",
 )  # fmt: skip
 EVERY = 24

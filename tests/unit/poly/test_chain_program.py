@@ -45,6 +45,22 @@ def test_every_form_is_proved(turns: bool, slots: int, kind: tuple[bool, bool]) 
     assert bool(check_frames(by_chain(shape), frames(shape))) == kind[0]
 
 
+@pytest.mark.parametrize("turns", [False, True])
+def test_what_the_first_product_leaves_is_read_behind_the_second(turns: bool) -> None:
+    of = replace(_shape(referenced=False, states=False, turns=turns), behind=("",))
+    program = by_chain(of)
+    assert len(refine(_emitted(program))) == 10
+    store = program.statement("store")
+    early = tuple(one.replace("k_tiles - 1", "0") for one in store.reads)
+    assert early != store.reads
+    changed = replace(
+        program,
+        statements=tuple(replace(s, reads=early) if s is store else s for s in program.statements),
+    )
+    with pytest.raises((VerifyError, IllegalSchedule)):
+        refine(_emitted(changed))
+
+
 @pytest.mark.parametrize("paged", [("b", "c"), ("c",)])
 def test_pages_are_found_before_the_slot_is_waited_for(paged: tuple[str, ...]) -> None:
     emitted = _emitted(by_chain(replace(_shape(), paged=paged)))

@@ -23,6 +23,7 @@ from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Pipeline
 
 TILES = Tiling((64, 64, 32), (32, 64), (16, 8, 16))
+NARROW = Tiling((64, 32, 32), (32, 32), (16, 8, 16))  # as many columns as a layer has
 TWO = (LayerShape("l0", 2, 48), LayerShape("l1", 3, 64))
 GATED = (LayerShape("l0", 2, 48, 2), LayerShape("l1", 3, 64))
 # Five of one form, which share a ring of two slots; and two with a gate, which do.
@@ -30,6 +31,8 @@ SHARED = tuple(LayerShape(f"l{n}", 4, 64, shared=(("l0", n),)) for n in range(5)
 GATES = tuple(LayerShape(f"l{n}", 4, 64, 2, (("l0", 2 * n), ("l0", 2 * n + 1))) for n in range(2))
 # What a layer leaves is read behind the next one's sums, and in front of the last product.
 AGAIN = (LayerShape("l0", 2, 32), LayerShape("l1", 2, 32, again=("l0",)))
+# What a layer, and the first product, leave is read behind the last one.
+BEHIND = (LayerShape("l0", 2, 32),)
 USUAL = {"stages": 2, "distance": 1, "order": ("copy", "mma"), "fragments": 2, "lookahead": 1}
 
 
@@ -42,13 +45,14 @@ def shape(
     products: int = 1,
     slots: int = 1,
     again: tuple[str, ...] = (),
+    behind: tuple[str, ...] = (),
     **more,
 ) -> ChainShape:
     pipeline = Pipeline(**(USUAL | more))
     return ChainShape(
-        TILES, 64, pipeline.stages, referenced, states, pipeline=pipeline,
+        NARROW if behind else TILES, 64, pipeline.stages, referenced, states, pipeline=pipeline,
         asynchronous=background, layers=layers, products=products, layer_slots=slots,
-        again=again,
+        again=again, behind=behind,
     )  # fmt: skip
 
 
@@ -76,12 +80,17 @@ def emitted(program: TileProgram) -> Emitted:
         {"layers": SHARED[:3], "slots": 1},
         {"layers": AGAIN, "again": ("l1",)},
         {"layers": AGAIN, "again": ("l0", "l1"), "products": 2},
+        {"layers": AGAIN, "again": ("l1",), "behind": ("l1",)},
+        {"layers": (), "behind": ("",)},
+        {"layers": AGAIN, "behind": ("l0", ""), "products": 2},
+        {"layers": (), "behind": ("",), "states": True},
     ],
     ids=[
         "usual", "through registers", "no lookahead", "three stages", "mma first", "one stage",
         "two products of a row", "these alone", "softmax behind", "softmax of two products",
         "a ring of layers", "one through registers", "one with products first", "one of gates",
-        "one slot", "residuals", "two of them",
+        "one slot", "residuals", "two of them", "one behind all", "of the first product",
+        "of both", "beside states",
     ],
 )  # fmt: skip
 def test_every_form_is_proved(more: dict) -> None:
@@ -121,6 +130,19 @@ def test_sums_that_nothing_clears_are_refused(name: str) -> None:
     )
     with pytest.raises(IllegalSchedule):
         derive(gone)
+
+
+def test_what_is_overwritten_before_it_is_read_behind_is_refused() -> None:
+    """What a tile of keys leaves is gone with the next one: results read that of the last."""
+    program = chain_program(shape((), behind=("",)))
+    store = program.statement("store")
+    early = tuple(one.replace("scores[k_tiles - 1,", "scores[0,") for one in store.reads)
+    assert early != store.reads
+    statements = tuple(
+        replace(one, reads=early) if one is store else one for one in program.statements
+    )
+    with pytest.raises((VerifyError, IllegalSchedule)):
+        refine(emitted(replace(program, statements=statements)))
 
 
 def test_a_wait_that_leaves_a_group_more_is_refused() -> None:
@@ -175,16 +197,18 @@ RESIDUAL = {
 
 @pytest.mark.parametrize(
     ("layers", "own"),
-    [(TWO[:1], ONE), (SHARED[:3], IN_ONE_RING), (AGAIN, RESIDUAL)],
-    ids=["a layer", "three in one ring", "residuals"],
+    [(TWO[:1], ONE), (SHARED[:3], IN_ONE_RING), (AGAIN, RESIDUAL), (BEHIND, ONE)],
+    ids=["a layer", "three in one ring", "residuals", "one behind all"],
 )
 def test_mistakes_are_refused_by_proofs_alone(
     layers: tuple[LayerShape, ...], own: dict[str, str]
 ) -> None:
     accepted, tried = set(), 0
     again = ("l0", "l1") if layers is AGAIN else ()
+    behind = ("l0", "") if layers is BEHIND else ()
     tiles = Tiling((64, 64, 32 if again else 64), (32, 64), (16, 8, 16))
-    of = replace(shape(layers, slots=2, again=again), tiles=tiles)
+    tiles = NARROW if behind else tiles
+    of = replace(shape(layers, slots=2, again=again, behind=behind), tiles=tiles)
     for what, changed in mutants(derive(chain_program(of))):
         tried += 1
         try:

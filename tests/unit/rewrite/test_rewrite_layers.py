@@ -126,9 +126,63 @@ def test_what_a_layer_makes_is_read_again(function, given: int, kept: list[str])
     assert "v1" in {tensor.name for tensor in found.scores.inputs}
 
 
+def test_what_a_layer_makes_is_read_behind_the_last_product() -> None:
+    found = chain(program(behind, *SQUARE))
+    assert [one.kept for one in found.layers] == ["v1"] and found.kept == found.weight
+    assert "v1" in {tensor.name for tensor in found.values.inputs}
+    two = chain(program(lambda x, a, b: (h := pg.relu(x @ a)) + h @ b, *SQUARE[:3]))
+    assert (two.kept, two.weight, two.layers) == ("v1", "v2", ())
+
+
 def returned(x, a, b, c):
     h = pg.relu(x @ a).astype("bf16")
-    return pg.relu(h @ b) @ c, h
+    g = h @ b
+    return pg.relu(g) @ c, h, g
+
+
+def test_results_are_of_the_products_whose_sums_they_are_made_of() -> None:
+    found = chain(program(returned, *SQUARE))
+    (layer,) = found.layers
+    assert [one.name for one in layer.returned] == ["y1"]
+    assert [one.name for one in found.returned] == ["y2"]
+    assert [one.name for one in found.values.outputs] == ["y0"]
+
+
+def test_the_parts_of_a_program_with_results_of_layers_compute_what_it_does() -> None:
+    whole = program(returned, *SQUARE)
+    rng = np.random.default_rng(1)
+    arrays = {t.name: rng.integers(-1, 2, (32, 32)) for t in whole.inputs}
+    wanted = evaluate(whole, arrays)
+    layers, rest = layers_in_front(whole)
+    (layer,) = layers
+    arrays[layer.made], first = evaluate(layer.program, arrays)
+    last, second = evaluate(rest, arrays)
+    for one, other in zip((last, first, second), wanted, strict=True):
+        assert np.array_equal(one, other) and other.any()
+
+
+def test_rows_with_results_at_every_key_have_all_keys() -> None:
+    """A mask is computed there, and hides no tile of keys."""
+
+    def masked(x, a, b, *, results: bool):
+        s = pg.relu(x @ a)
+        i, j = pg.indices(s)
+        s = pg.where(j <= i, s, 0.0)
+        return (s @ b, s) if results else s @ b
+
+    with_ = chain(program(lambda x, a, b: masked(x, a, b, results=True), *SQUARE[:3]))
+    without = chain(program(lambda x, a, b: masked(x, a, b, results=False), *SQUARE[:3]))
+    assert (with_.range is None) and (without.range is not None)
+
+
+def summed(x, a, b, c):
+    h = pg.relu(x @ a)
+    return pg.relu(h @ b) @ c, h.sum(axis=-1)
+
+
+def both(x, a, b):
+    h = pg.relu(x @ a)
+    return h @ b + h - h.astype("bf16") * 2.0
 
 
 def folded(x, a, b, c):
@@ -145,10 +199,10 @@ def computed(x, a, b, c):
 
 SQUARE = ("bf16[32,32]", "bf16[32,32]", "bf16[32,32]", "bf16[32,32]")
 REFUSED = {
-    "behind the last product": (behind, SQUARE, "reads v1, of a layer before"),
     "in the middle of a layer": (inside, SQUARE, "of a layer before"),
     "two values of a layer": (twice, SQUARE, "are read again, of one layer"),
-    "returned": (returned, SQUARE, "is returned, of a layer"),
+    "a fold that is returned": (summed, SQUARE, "lies between the layers S0 and S"),
+    "two values behind": (both, SQUARE[:3], "are read behind S"),
     "a fold": (folded, SQUARE, "folds of a row run between the last two products alone"),
     "turned": (turned, (*SQUARE, "bf16[32,32]"), "does not multiply the rows of v2"),
     "computed rows": (computed, SQUARE, "which is computed"),
