@@ -22,6 +22,21 @@ def turned(x: Any) -> Any:
     return pg.concatenate([-x[..., 32:], x[..., :32] * 1], axis=-1)
 
 
+def returned(x: Any, u: Any, d: Any) -> Any:
+    h = pg.relu(s := x @ u)
+    return h @ d, s, h
+
+
+def gated(x: Any, g: Any, u: Any, d: Any) -> Any:
+    h = pg.maximum(x @ g, 0) * pg.minimum(x @ u, 1)
+    return h @ d, h
+
+
+def behind(x: Any, a: Any, b: Any) -> Any:
+    h = pg.relu(x @ a)
+    return h @ b + h, (h @ b) * pg.minimum(h, 1)
+
+
 def read_again(x: Any, a: Any, b: Any, c: Any) -> Any:
     h = pg.minimum(pg.relu(x @ a), 3)  # so that what is made of it is exact in bf16
     return pg.relu(pg.relu(h @ b) + h) @ c
@@ -47,6 +62,9 @@ EXACT = {
         (*LAYERS, "bf16[64]"),
     ),
     "read again": (read_again, ("bf16[M,64]", *["bf16[64,64]"] * 3)),
+    "returned": (returned, LAYERS),
+    "gated and returned": (gated, ("bf16[M,64]", *["bf16[64,96]"] * 2, "bf16[96,64]")),
+    "read behind": (behind, ("bf16[M,64]", *["bf16[64,64]"] * 2)),
     "turned": (lambda q, k, v: pg.relu(turned(q) @ turned(k).mT) @ v, HEADS),
 }
 NEAR = {
