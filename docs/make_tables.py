@@ -148,8 +148,8 @@ def models(folder: Path = FOLDER / "results") -> str:
         "larger than 1.25 times those of eager and Inductor.",
         "",
         "| model | µs | groups | kernels | eager | Inductor | captured | max-autotune | measured | "
-        "compile, s | max-autotune, s | agrees |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "compile, s | max-autotune, s | agrees | day |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     ratios, captured, failed = [], [], []
     for name, row in record["rows"].items():
@@ -174,7 +174,7 @@ def models(folder: Path = FOLDER / "results") -> str:
             _ratio(row, best),
             f"{theirs / tried:.3f}" if theirs and tried else "",
             *(f"{seconds[n]:.1f}" if n in seconds else "" for n in ("polygen", best)),
-            "yes" if row["agrees"] else "no",
+            "yes" if row["agrees"] else "no", row.get("date", record["date"])[:10],
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     if ratios:

@@ -107,7 +107,8 @@ def measured(
     narrow = tuple(one.bfloat16() if one.is_floating_point() else one for one in inputs)
     wanted = exact(*(one.float() if one.is_floating_point() else one for one in narrow))
     del exact
-    row: dict[str, Any] = {"source": given.source, "compile_s": {}, "error": {}, "left_out": {}}
+    row: dict[str, Any] = {"date": _now(), "source": given.source, "compile_s": {}, "error": {}}
+    row["left_out"] = {}
     torch._dynamo.reset()  # before all of them: it would throw away what was compiled
     makers, calls = Contenders(dry), dict[str, Call]()
     for name in names:
@@ -300,6 +301,10 @@ def _flash(
 
 
 # --- the record -----------------------------------------------------------------------------------
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
 def _record(out: Path | None, dry: bool) -> dict[str, Any]:
     if out and out.exists():
         found: dict[str, Any] = json.loads(out.read_text())
@@ -311,7 +316,7 @@ def _record(out: Path | None, dry: bool) -> dict[str, Any]:
     return {
         "format": 1,
         "kind": "models",
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "date": _now(),
         "gpu": "none" if dry else torch.cuda.get_device_name(),
         **({} if dry else smi("driver_version")),
         "versions": versions,
