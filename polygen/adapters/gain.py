@@ -26,6 +26,7 @@ from polygen.pipeline import with_sizes
 from polygen.schedule.load import shipped
 from polygen.schedule.model import Schedule
 from polygen.schedule.problem import Fitted, Problem
+from polygen.schedule.tuned import tuned
 from polygen.tune.choose import choose
 from polygen.tune.cost import cost, predict_all
 
@@ -140,9 +141,12 @@ def _time(
     """Predicted time of the automatic choice: what was measured to be the fastest takes no longer
     than what would be chosen without measurements.
     """
-    others = fit(choose(device, problem, fit)[0])
-    found = [one for one in (chosen, others) if isinstance(one, Fitted)]
-    return min(cost(device, one, problem).microseconds for one in found)
+    own = cost(device, chosen, problem).microseconds
+    measured = tuned(device).get(problem)
+    if measured is None or measured.schedule != chosen.schedule.name:
+        return own
+    other = fit(choose(device, problem, fit)[0])
+    return min(own, cost(device, other, problem).microseconds) if isinstance(other, Fitted) else own
 
 
 def _chosen(

@@ -23,7 +23,11 @@ from polygen.adapters.gain import (
 )
 from polygen.adapters.legality import refusal
 from polygen.bench.operations import operations
+from polygen.decide import candidates
+from polygen.decision import decision
 from polygen.hardware.device import device
+from polygen.tune.choose import choose
+from polygen.tune.cost import cost
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
 VOCABULARY = {name: getattr(pg, name) for name in pg.__all__}
@@ -112,6 +116,17 @@ def test_a_residual_behind_few_rows_is_taken(rows):
     sizes = {"M": rows, "N": 4096, "K": 4096}
     followed = [tensor.name for tensor in program.outputs]
     assert predicted(program, device("sm_90a"), sizes, followed).ratio >= THRESHOLD
+
+
+def test_what_was_measured_fastest_takes_no_longer_than_what_would_be_chosen_else():
+    h200, sizes = device("sm_90a"), {"M": 2048, "N": 4096, "K": 14336}
+    program = pg.fuse(lambda x, w, r: x @ w.T + r).program("bf16[M,K]", "bf16[N,K]", "bf16[M,N]")
+    schedule, origin = decision(program, h200, sizes)
+    problem, fit = candidates(program, h200, sizes)
+    others = cost(h200, fit(choose(h200, problem, fit)[0]), problem).microseconds
+    assert "measured fastest" in origin
+    assert microseconds(program, h200, sizes) == others
+    assert others < cost(h200, fit(schedule), problem).microseconds
 
 
 # --- chains whose rows begin anywhere
