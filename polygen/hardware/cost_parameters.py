@@ -58,6 +58,7 @@ class CostParameters:
         vector_latency: cycles more for each vector along k of which one reads numbers for it.
         promote_rate: sums of blocks per cycle that consumers add to whole ones.
         few_rows_library: times as long as a schedule for few rows that a library's product takes.
+        shared_round: times as long as predicted where blocks share the sums of the last round.
         row_pass: microseconds of a multiprocessor for a block on a short row that is made.
         promote_beside: likewise, while the next block is multiplied.
         promote_turn: cycles between two blocks' products of a consumer whose turn it is.
@@ -149,6 +150,7 @@ class CostParameters:
     promote_beside: float
     promote_turn: float
     few_rows_library: float
+    shared_round: float
     row_pass: float
     outside_rate: float
     l2_rate: float

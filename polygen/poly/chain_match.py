@@ -325,25 +325,19 @@ def _require_results_alone(chain: Chain, split: Split) -> None:
     Raises:
         UnsupportedProgram: with the statement.
     """
-    states = {state.value for state in chain.states}
     left = {chain.kept, *(one.kept for one in chain.layers)}
+    whose = dict.fromkeys(left, ("of a layer", "what a layer makes is"))
+    whose |= {state.value: ("a row's", "states of rows are") for state in chain.states}
     late = (*split.after, *(one for rows in split.rows for one in rows.statements))
     for one in late:
         for access in one.reads:
-            if access.name in left:
+            if access.name in whose:
+                of, what = whose[access.name]
                 raise UnsupportedProgram(
-                    f"{one.name} reads {access}, of a layer, beside a fold of results",
+                    f"{one.name} reads {access}, {of}, beside a fold of results",
                     where=chain.values.name,
-                    why="what a layer makes is in the registers of the kernel, and results of "
-                    "folds are known behind it",
-                    nearest=f"Return {access.name} as well, and combine both outside",
-                )
-            if access.name in states:
-                raise UnsupportedProgram(
-                    f"{one.name} reads {access}, a row's, beside a fold of results",
-                    where=chain.values.name,
-                    why="states of rows are in the registers of the kernel, and results of folds "
-                    "are known behind it",
+                    why=f"{what} in the registers of the kernel, and results of folds are known "
+                    "behind it",
                     nearest=f"Return {access.name} as well, and combine both outside",
                 )
 

@@ -340,9 +340,9 @@ class _Rewriting(TwoPrograms):
         folded = [(s.term, s.monoid) for s in states]
         whole = [t.name for t in self.program.inputs if t.dtype == S32 and t.dims]
         values, rows, kept = self.after([s.value for s in states])
-        inside = key_range(self.values, masked, folded, self.operand.name, whole)
-        if kept or self.returned:  # rows have all keys
-            inside = None
+        inside = None
+        if not (kept or self.returned):  # else rows have all keys
+            inside = key_range(self.values, masked, folded, self.operand.name, whole)
         if inside is not None:
             self.steps.append(
                 f"row i has the keys {inside}: what {inside.value} is at others adds nothing"

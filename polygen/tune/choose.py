@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from polygen.errors import ScheduleError
+from polygen.hardware.cost_parameters import cost_parameters
 from polygen.hardware.device import Device
 from polygen.schedule.load import shipped
 from polygen.schedule.model import Launches, Schedule
@@ -25,9 +26,6 @@ from polygen.tune.cost import counts, predict_all
 
 # Words for operands that no instruction reads as they lie.
 TURNED = "; operands are copied first, with their axes in another order"
-# Of the time of others, what kernels may be predicted to take whose blocks share the sums of the
-# last round: two took 1.15 and 1.25 times as long as predicted (docs/results/h200_tiles.json).
-_WORTH = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +88,10 @@ def choose(
             why="; ".join(refused.values()),
             nearest="Pass a schedule of your own",
         )
+    shared = cost_parameters(device).shared_round
     times = [
         # What takes longer than predicted has to be better by more than that.
-        time / _WORTH if one.schedule.cluster.last else time
+        time * shared if one.schedule.cluster.last else time
         for time, one in zip(predict_all(device, fitting, problem), fitting, strict=True)
     ]
     # Of equals, with an epilogue the one that hides it, else the one that copies least.

@@ -20,6 +20,7 @@ from machine.conftest import ptx_of
 import polygen as pg
 from polygen.emulated import emulate
 from polygen.frontend.evaluate import evaluate
+from polygen.kernel import Kernel
 from polygen.schedule.model import Schedule
 
 KINDS = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32, "tf32": np.float32}
@@ -55,6 +56,17 @@ def arrays_for(signature: tuple[str, ...], sizes: dict[str, int], share: float) 
     return found
 
 
+def same(kernel: Kernel, arrays: list[np.ndarray]) -> None:
+    """The kernel's results are the program's; no findings."""
+    done = kernel.emulation(*arrays)
+    assert done.report.findings == ()
+    found = done.results if isinstance(done.results, tuple) else (done.results,)
+    named = dict(zip((t.name for t in kernel.program.inputs), arrays, strict=True))
+    for one, wanted in zip(found, evaluate(kernel.program, named), strict=True):
+        assert np.array_equal(one.astype(np.float64), wanted)
+        assert wanted.any() and np.abs(wanted).max() <= 256  # of 8 bits, which bf16 holds
+
+
 def exact(
     function: Callable,
     signature: tuple[str, ...],
@@ -64,17 +76,10 @@ def exact(
     schedule: Schedule | str = "auto",
     **sizes: int,
 ) -> None:
-    """The kernel's results are the program's; no findings."""
+    """A kernel of warps gives what its program says."""
     kernel = pg.fuse(function).compile(*signature, arch=arch, schedule=schedule)
     assert kernel.passes.plan.chained.by_warps
-    arrays = arrays_for(signature, sizes, share)
-    done = kernel.emulation(*arrays)
-    assert done.report.findings == ()
-    found = done.results if isinstance(done.results, tuple) else (done.results,)
-    named = dict(zip((t.name for t in kernel.program.inputs), arrays, strict=True))
-    for one, wanted in zip(found, evaluate(kernel.program, named), strict=True):
-        assert np.array_equal(one.astype(np.float64), wanted)
-        assert wanted.any() and np.abs(wanted).max() < 256  # of 8 bits, which bf16 holds
+    same(kernel, arrays_for(signature, sizes, share))
 
 
 @pytest.mark.parametrize(

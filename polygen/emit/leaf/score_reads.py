@@ -14,8 +14,8 @@ from polygen.lower.result_work import Read
 from polygen.lower.scan_work import Terms
 from polygen.poly.chain_layers import nth
 
-_ROWS = ("first_row", "first_row + half_rows")
-_PAIR = 2
+ROWS = ("first_row", "first_row + half_rows")  # of a thread
+PAIR = 2  # adjacent keys
 
 
 def by_row(terms: Terms) -> list[str]:
@@ -23,7 +23,7 @@ def by_row(terms: Terms) -> list[str]:
     lines = []
     for read in terms.reads:
         from_ = "" if read.kind == "scalar" else f"from_{epilogue_type(read.tensor)}"
-        inside = [f"min({row}, rows - 1)" for row in _ROWS]
+        inside = [f"min({row}, rows - 1)" for row in ROWS]
         if read.kind == "row":
             at = [f"{from_}(__ldg({position(read, row, '0')}))" for row in inside]
             lines.append(f"const float {read.name}_of[2] = {{{', '.join(at)}}};")
@@ -32,7 +32,7 @@ def by_row(terms: Terms) -> list[str]:
             lines.append(f"const auto {read.name}_first = {at[0]}, {read.name}_second = {at[1]};")
     for name, along in terms.coordinates:
         if along.dim != "n":
-            both = ", ".join(coordinate(along, row, "") for row in _ROWS)
+            both = ", ".join(coordinate(along, row, "") for row in ROWS)
             lines.append(f"const float {name}_of[2] = {{{both}}};")
         else:
             lines.append(f"const float {name}_first = {coordinate(along, '', 'first_key')};")
@@ -53,7 +53,7 @@ def pair_reads(atom: Atom, terms: Terms, element: int, edge: bool) -> list[str]:
             at = f"min(first_row + {row} * half_rows, rows - 1)" if read.m else "0"
             each = [
                 f"{from_}(__ldg({position(read, at, f'min(first_key + {column} + {e}, {last})')}))"
-                for e in range(_PAIR)
+                for e in range(PAIR)
             ]
             lines.append(f"const float {read.name}[2] = {{{', '.join(each)}}};")
     return lines
@@ -62,13 +62,13 @@ def pair_reads(atom: Atom, terms: Terms, element: int, edge: bool) -> list[str]:
 def _vector(read: Read, row: int, column: str, edge: bool) -> list[str]:
     from_, size = f"from_{epilogue_type(read.tensor)}", read.tensor.dtype.bytes
     start = f"{read.name}_{('first', 'second')[row]}"
-    if edge or read.width < _PAIR * size:
-        each = [f"{column} + {e}" for e in range(_PAIR)]
+    if edge or read.width < PAIR * size:
+        each = [f"{column} + {e}" for e in range(PAIR)]
         if edge:
             each = [f"min({one}, keys - 1 - first_key)" for one in each]
         values = [f"{from_}(__ldg({start} + {one}))" for one in each]
         return [f"const float {read.name}[2] = {{{', '.join(values)}}};"]
-    if size == _PAIR:
+    if size == PAIR:
         word = f"{read.name}_word"
         return [
             f"const unsigned {word} = "
@@ -94,7 +94,7 @@ def arguments(atom: Atom, scores: tuple[str, ...], terms: Terms, element: int) -
         if read.kind == "row":
             found.append(f"{read.name}_of[{row}]")
         elif read.kind != "scalar":
-            found.append(f"{read.name}[{element % _PAIR}]")
+            found.append(f"{read.name}[{element % PAIR}]")
     for name, along in terms.coordinates:
         step = f"{along.scale} * ({column})" if along.scale != 1 else column
         found.append(f"{name}_first + {step}" if along.dim == "n" else f"{name}_of[{row}]")

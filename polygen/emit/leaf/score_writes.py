@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from polygen.emit.leaf.elements import epilogue_type
+from polygen.emit.leaf.score_reads import PAIR, ROWS
 from polygen.emit.leaves import plus, position
 from polygen.hardware.atom import Atom
 from polygen.lower.accesses import Step
 from polygen.lower.result_work import Write
 
-_ROWS = ("first_row", "first_row + half_rows")
-_PAIR, _WORD = 2, 4
+_WORD_BYTES = 4
 
 
 def stored_by_row(writes: Sequence[Write]) -> list[str]:
@@ -23,7 +23,7 @@ def stored_by_row(writes: Sequence[Write]) -> list[str]:
     lines = []
     for one in writes:
         if _by_steps(one):
-            at = [position(one, f"({row})", "first_key") for row in _ROWS]
+            at = [position(one, f"({row})", "first_key") for row in ROWS]
             lines.append(f"const auto {one.name}_first = {at[0]}, {one.name}_second = {at[1]};")
     return lines
 
@@ -35,13 +35,13 @@ def _by_steps(one: Write) -> bool:
 
 def pair_held(writes: Sequence[Write]) -> list[str]:
     """The registers of a pair."""
-    return [f"float {one.name}_pair[{_PAIR}];" for one in writes]
+    return [f"float {one.name}_pair[{PAIR}];" for one in writes]
 
 
 def kept_for_pair(writes: Sequence[Write], element: int, values: Sequence[str]) -> list[str]:
     """What an element leaves there; `values`: of each result."""
     both = zip(writes, values, strict=True)
-    return [f"{one.name}_pair[{element % _PAIR}] = {value};" for one, value in both]
+    return [f"{one.name}_pair[{element % PAIR}] = {value};" for one, value in both]
 
 
 def pair_writes(atom: Atom, writes: Sequence[Write], element: int, edge: bool) -> list[str]:
@@ -60,16 +60,16 @@ def pair_writes(atom: Atom, writes: Sequence[Write], element: int, edge: bool) -
         kind, size, pair = epilogue_type(one.tensor), one.tensor.dtype.bytes, f"{one.name}_pair"
         start = f"{one.name}_{('first', 'second')[row]}"
         each, places = [], []
-        for e in range(_PAIR):
+        for e in range(PAIR):
             at = f"first_key + {plus(column, e)}"
             own = f"{start} + {plus(column, e)}"
-            place = own if _by_steps(one) else position(one, f"({_ROWS[row]})", f"({at})")
+            place = own if _by_steps(one) else position(one, f"({ROWS[row]})", f"({at})")
             places.append(place)
             inside = f"if ({at} < keys) " if edge else ""
             each.append(f"{inside}*({place}) = to_{kind}({pair}[{e}]);")
-        if one.kind == "vector" and one.width == _PAIR * size and one.width >= _WORD:
-            whole = f"write_{kind}<{_PAIR}, {one.width}>({places[0]}, {pair});"
+        if one.kind == "vector" and one.width == PAIR * size and one.width >= _WORD_BYTES:
+            whole = f"write_{kind}<{PAIR}, {one.width}>({places[0]}, {pair});"
             both = f"first_key + {plus(column, 1)} < keys"
             each = [f"if ({both}) {whole}", f"else {each[0]}"] if edge else [whole]
         lines += each
-    return [f"if ({_ROWS[row]} < rows) {{", *(f"  {line}" for line in lines), "}"] if lines else []
+    return [f"if ({ROWS[row]} < rows) {{", *(f"  {line}" for line in lines), "}"] if lines else []

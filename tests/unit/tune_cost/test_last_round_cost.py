@@ -77,7 +77,8 @@ def test_the_explanation_says_what_is_shared():
 
 def test_the_automatic_choice_takes_it_where_it_gains_enough(monkeypatch):
     assert not decision(PROGRAM, H200, LONG)[0].cluster.last  # it takes longer than predicted
-    monkeypatch.setattr(choose, "_WORTH", 1.0)
+    known = replace(cost_parameters(H200), shared_round=1.0)
+    monkeypatch.setattr(choose, "cost_parameters", lambda _: known)
     chosen, origin = decision(PROGRAM, H200, LONG)
     assert chosen.cluster.last
     assert "blocks share the sums of the last round's tiles" in origin

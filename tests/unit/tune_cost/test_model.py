@@ -97,8 +97,8 @@ def test_more_of_a_cost_is_never_faster(name):
 
 def test_every_parameter_is_a_rate_a_cost_or_an_exponent():
     exponents = {"memory_sharpness", "warp_sharpness"}
-    # of the launch that follows, of chains, and of libraries
-    behind = {"rows_share", "chain_alone", "few_rows_library"}
+    # of the launch that follows, of chains, of libraries, and of the choice
+    behind = {"rows_share", "chain_alone", "few_rows_library", "shared_round"}
     assert {f.name for f in fields(P)} == {*BETTER, *WORSE, *exponents, *behind}
 
 
