@@ -100,10 +100,10 @@ class _Parts:
         """Of statements along columns which iterator that is, and of their values which axis."""
         along, values = dict[str, str](), dict[str, int]()
         for one in self.own:
-            if isinstance(one, Fold):
-                raise _Whole
             found = {access.index[values[access.name]] for access in one.reads
                      if access.name in values}  # fmt: skip
+            if isinstance(one, Fold) and found:
+                raise _Whole
             if isinstance(one, Contraction):
                 found = {one.write.index[-1] if one.write.index else 0}
                 sides = [found & {*operand.iterators} for operand in one.reads]
