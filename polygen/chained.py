@@ -10,7 +10,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import replace
 
-from polygen.errors import InvarianceError
+from polygen.errors import InvarianceError, UnsupportedProgram
 from polygen.frontend.program import (
     Argument,
     Contraction,
@@ -50,12 +50,24 @@ def is_chain(program: Program) -> bool:
 
 
 def whole_dims(program: Program) -> tuple[str, ...]:
-    """The sizes that a chain's kernel has to know as numbers: its tile holds the whole of them."""
+    """The sizes that a chain's kernel has to know as numbers: its tile holds the whole of them.
+
+    Where there is no such kernel there are none, and whoever would make it says so.
+    """
     program = one_product(program)
     found = products_in_chain(program)
-    if found is None:
+    try:
+        return () if found is None else _whole_dims(program, found[0])
+    except UnsupportedProgram:
         return ()
-    first, _, _ = found
+
+
+def _whole_dims(program: Program, first: Contraction) -> tuple[str, ...]:
+    """The same of a chain, with its first product.
+
+    Raises:
+        UnsupportedProgram: it is none.
+    """
     sizes = dict(first.domain)
     row = [stage.products[0] for stage in stages(program)]
     if not row:  # two that share sums, and what one of them is made of
