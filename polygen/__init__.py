@@ -99,6 +99,7 @@ if TYPE_CHECKING:
     from polygen.frontend.selecting import diagonal, nan_to_num, take_along_axis, trace
     from polygen.frontend.statistics import average, count_nonzero, log_softmax, ptp, std, var
     from polygen.kernel import Kernel
+    from polygen.kernel_sequence import KernelSequence
     from polygen.machine import Launch, TensorMap
     from polygen.schedule.load import load_schedule
     from polygen.schedule.model import Schedule
@@ -109,6 +110,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Fused",
     "Kernel",
+    "KernelSequence",
     "Launch",
     "PolygenError",
     "Schedule",
@@ -232,6 +234,7 @@ _HOMES = {
     "Fused": "polygen.api",
     "fuse": "polygen.api",
     "Kernel": "polygen.kernel",
+    "KernelSequence": "polygen.kernel_sequence",
     "PolygenError": "polygen.errors",
     "Schedule": "polygen.schedule.model",
     "load_schedule": "polygen.schedule.load",

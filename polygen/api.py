@@ -4,37 +4,36 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
 
 from polygen import knobs
+from polygen.array_code import ArrayCode
 from polygen.brief import table
 from polygen.chained import with_numbers
 from polygen.decision import decision
 from polygen.errors import (
     ArgumentError,
     DTypeError,
-    SignatureError,
     ToolchainMissing,
 )
-from polygen.frontend import evaluate, given
-from polygen.frontend.build import build_for, with_sizes_of
+from polygen.frontend import given
+from polygen.frontend.build import build_for
 from polygen.frontend.dtypes import F32, TF32, DType
 from polygen.frontend.invariant import (
     Invariant,
     agreeing,
     check_axes,
     check_stored,
-    places,
     with_invariant,
 )
 from polygen.frontend.pitches import pitch_of
 from polygen.frontend.program import Program, Tensor
-from polygen.frontend.signature import parse_signature
 from polygen.generated import content
 from polygen.hardware.device import Device, device
+from polygen.in_order import in_order
 from polygen.kernel import Kernel
+from polygen.kernel_sequence import AnyKernel
 from polygen.pipeline import check_sizes, with_sizes
 from polygen.runtime.arrays import ArrayView, describe, steps, storage_order
 from polygen.runtime.environment import current_arch
@@ -46,7 +45,7 @@ _MOST_SHAPES = 4096
 _MOST_VARIANTS = 128
 
 
-class Fused:
+class Fused(ArrayCode):
     """Array code that runs as one kernel.
 
     Calling it with CUDA arrays compiles what is needed, once per layout, and launches; `compile`
@@ -61,14 +60,10 @@ class Fused:
         allow_tf32: bool,
         invariant: Invariant | None = None,
     ) -> None:
-        functools.update_wrapper(self, function)
-        self.function, self.name, self.source = function, name, source
+        super().__init__(function, name, source, invariant)
         self.allow_tf32 = allow_tf32
-        self._parameters = given.parameters_of(function)
-        self.promised = invariant  # as given
-        self._invariant = places({} if invariant is None else invariant, self._parameters)
-        self._kernels: Recent[Any, Kernel] = Recent(_MOST_SHAPES)  # by shapes, dtypes and steps
-        self._layouts: Recent[Any, Kernel] = Recent(_MOST_SHAPES)  # by storage order too
+        self._kernels: Recent[Any, AnyKernel] = Recent(_MOST_SHAPES)  # by shapes, dtypes and steps
+        self._layouts: Recent[Any, AnyKernel] = Recent(_MOST_SHAPES)  # by storage order too
         self._variants: Recent[Any, Kernel] = Recent(_MOST_VARIANTS)  # by what they are made from
 
     def __repr__(self) -> str:
@@ -83,87 +78,6 @@ class Fused:
             ]
         )
 
-    def reference(self, *operands: Any) -> Any:
-        """The function itself, unfused, in float64.
-
-        Args:
-            operands: NumPy arrays and numbers.
-        """
-        return evaluate.reference(self.function, operands)
-
-    def program(
-        self,
-        *signature: str | Tensor,
-        out_dtype: Any = None,
-        acc_dtype: str = "f32",
-        static: Sequence[str] | str = (),
-        sizes: dict[str, int] | None = None,
-        invariant: Sequence[str] | str = (),
-    ) -> Program:
-        """Trace the function for the given arguments.
-
-        Raises:
-            InvarianceError: a dim that bits must not depend on is none that can be such.
-            SignatureError: the descriptions do not fit the function.
-            ShapeError, DTypeError, TraceError, UnsupportedProgram: the code cannot become one
-            kernel.
-        """
-        tensors = self._tensors(signature)
-        known = given.sizes_of(sizes)
-        static = given.names_of(static, "static")
-        dims = {d for t in tensors for d in t.dims if isinstance(d, str)}
-        unknown = [name for name in static if name not in dims]
-        if unknown:
-            raise SignatureError(
-                f"no dim is called {', '.join(unknown)}",
-                where="static",
-                nearest=f"Dims: {', '.join(sorted(dims)) or 'none'}",
-            )
-        missing = [name for name in static if name not in known]
-        if missing:
-            raise SignatureError(
-                f"static dims without a size: {', '.join(missing)}",
-                where="static",
-                nearest=f'Give one: sizes={{"{missing[0]}": 1024}}, or --size {missing[0]}=1024',
-            )
-        fixed = {name: known[name] for name in static}
-        tensors = with_sizes_of(tensors, fixed)
-        promised = given.several(invariant)
-        numbers = {
-            name: size
-            for name, size in known.items()
-            if name in dims and name not in (*static, *promised)
-        }
-        for name, size in numbers.items():
-            given.require_size(name, size)
-        program = with_numbers(
-            build_for(
-                self.function, self.name, self.source, tensors, numbers, out_dtype, acc_dtype,
-                named=True,
-            ),
-            numbers,
-        )  # fmt: skip
-        return with_invariant(program, (*promised, *self._declared(program)), static)
-
-    def sizes_left(
-        self, program: Program, signature: Sequence[str | Tensor], sizes: dict[str, int] | None
-    ) -> dict[str, int]:
-        """Of given sizes those that are no constants of a program, which calls may change.
-
-        Args:
-            program: as `program` made it, of the same signature and sizes.
-            signature: one description per parameter.
-            sizes: as given.
-        """
-        named = {dim for tensor in self._tensors(signature) for dim in tensor.dims}
-        constants = named.difference(program.sizes)
-        return {n: size for n, size in given.sizes_of(sizes).items() if n not in constants}
-
-    def _declared(self, program: Program) -> tuple[str, ...]:
-        """The dims at the places that `fuse` was told are invariant."""
-        check_axes(self._invariant, {tensor.name: len(tensor.dims) for tensor in program.inputs})
-        return tuple(str(program.tensors[name].dims[axis]) for name, axis in self._invariant)
-
     def compile(
         self,
         *signature: str | Tensor,
@@ -175,8 +89,9 @@ class Fused:
         schedule: Schedule | Path | str = "auto",
         command: str = "",
         invariant: Sequence[str] | str = (),
-    ) -> Kernel:
-        """Make a kernel; needs no GPU.
+        single: bool = False,
+    ) -> AnyKernel:
+        """Make a kernel, or where one does not run all products several in order; needs no GPU.
 
         Args:
             signature: one description per parameter: ``bf16[M,K]``, optionally ``:col`` for
@@ -192,18 +107,29 @@ class Fused:
             command: named in the header of the generated code.
             invariant: dims, such as ``("M",)``, that have no part in an element's bits: kernels
                 compiled for any of their sizes give a row the same bits. Proved, or refused.
+            single: refuse programs that take several kernels, and say why.
 
         Raises:
             InvarianceError: a dim cannot be invariant, or the schedule's sums depend on it.
             PolygenError: what cannot be compiled, where, why, and the nearest thing that can.
         """
-        program = self.program(
-            *signature, out_dtype=out_dtype, acc_dtype=acc_dtype, static=static, sizes=sizes,
-            invariant=invariant,
-        )  # fmt: skip
-        known = self.sizes_left(program, signature, sizes)
-        check_sizes(program, known)
-        return Kernel(with_sizes(program, known), target(arch), known, schedule, command)
+        built, numbers, promised = self._built(
+            signature, out_dtype, acc_dtype, static, sizes, invariant
+        )
+        static = given.names_of(static, "static")
+
+        def make(program: Program, known: dict[str, int]) -> Kernel:
+            return Kernel(with_sizes(program, known), target(arch), known, schedule, command)
+
+        def whole() -> Kernel:
+            program = with_invariant(with_numbers(built, numbers), promised, static)
+            known = self.sizes_left(program, signature, sizes)
+            check_sizes(program, known)
+            return make(program, known)
+
+        if schedule != "auto" or single:
+            return whole()
+        return in_order(built, given.sizes_of(sizes), target(arch), make, whole)
 
     def __call__(self, *operands: Any, out: Any = None, stream: Any = None) -> Any:
         """Launch on CUDA arrays, compiling on first use.
@@ -227,7 +153,7 @@ class Fused:
             self._kernels.put(key, other)
         return other(*operands, out=out, stream=stream)
 
-    def _in_this_layout(self, kernel: Kernel, operands: tuple[Any, ...]) -> Kernel | None:
+    def _in_this_layout(self, kernel: AnyKernel, operands: tuple[Any, ...]) -> AnyKernel | None:
         """A kernel for arrays stored in another order than `kernel` takes; None: they are not.
 
         So it is for arrays whose steps are read slowly: only here are they looked at.
@@ -245,7 +171,7 @@ class Fused:
         found = self._layouts.get(layout)
         return found or self._layouts.put(layout, self._kernel_for(operands))
 
-    def _kernel_for(self, operands: tuple[Any, ...]) -> Kernel:
+    def _kernel_for(self, operands: tuple[Any, ...]) -> AnyKernel:
         """The kernel for arrays like these: equal extents share a symbol, 1 is a constant.
 
         Sizes and pitches choose the schedule; among those with one choice, one layout and one
@@ -281,11 +207,20 @@ class Fused:
         check_axes(self._invariant, {tensor.name: len(tensor.dims) for tensor in tensors})
         sizes = {symbol: extent for extent, symbol in names.items()} | invariant
         known = {symbol: extent for extent, symbol in names.items()}
-        program = build_for(self.function, self.name, self.source, tensors, known)
-        program = with_numbers(program, known)
-        program = with_invariant(program, tuple(invariant))
-        check_stored(program)
-        sizes = {name: value for name, value in sizes.items() if name in program.sizes} | apart
+        built = build_for(self.function, self.name, self.source, tensors, known)
+
+        def whole() -> Kernel:
+            program = with_invariant(with_numbers(built, known), tuple(invariant))
+            check_stored(program)
+            own = {name: value for name, value in sizes.items() if name in program.sizes}
+            return self._decided(program, own | apart)
+
+        if invariant:
+            return whole()
+        return in_order(built, sizes | apart, target(None), self._decided, whole)
+
+    def _decided(self, program: Program, sizes: dict[str, int]) -> Kernel:
+        """The kernel of an automatic choice for sizes and pitches."""
         program, device = with_sizes(program, sizes), target(None)
         schedule, origin = decision(program, device, sizes)
         key = (content(program), device, schedule)  # tells 0.0 from -0.0 and 1 from 1.0
@@ -300,23 +235,6 @@ class Fused:
         return (
             TF32 if view.dtype == F32 and self.allow_tf32 and len(view.shape) >= 2 else view.dtype
         )
-
-    def _tensors(self, signature: Sequence[str | Tensor]) -> list[Tensor]:
-        if len(signature) != len(self._parameters):
-            raise SignatureError(
-                f"{len(signature)} argument descriptions for "
-                f"{self.name}({', '.join(self._parameters)})",
-                nearest=f"Give {len(self._parameters)}, for example bf16[M,K]",
-            )
-        tensors: list[Tensor] = []
-        for name, item in zip(self._parameters, signature, strict=True):
-            tensor = item if isinstance(item, Tensor) else parse_signature(item)
-            if tensor.name not in ("", name):
-                raise SignatureError(
-                    f"{item} describes {tensor.name}, but parameter {len(tensors) + 1} is {name}"
-                )
-            tensors.append(replace(tensor, name=name))
-        return tensors
 
 
 def _pitch(view: ArrayView, order: tuple[int, ...]) -> list[int]:

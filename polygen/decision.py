@@ -91,7 +91,7 @@ def multiplied(
     measured = lookup.best(program, device, sizes)
     if measured is not None:
         return as_run(program, measured.schedule)
-    whole, in_two = (_predicted(one, device, sizes, skip, sums) for one in (program, parts))
+    whole, in_two = (predicted(one, device, sizes, skip, sums) for one in (program, parts))
     return parts if in_two is not None and (whole is None or in_two < whole) else program
 
 
@@ -130,7 +130,7 @@ def placed(
         measured = lookup.best(one, device, sizes)
         if measured is not None:
             return first if measured.schedule.makes_first else program
-    behind, before = (_predicted(one, device, sizes, skip, sums) for one in (program, first))
+    behind, before = (predicted(one, device, sizes, skip, sums) for one in (program, first))
     return first if before is not None and (behind is None or before < behind) else program
 
 
@@ -149,10 +149,25 @@ def as_run(program: Program, schedule: Schedule) -> Program:
     return (in_parts(program) or program) if schedule.specialised else program
 
 
-def _predicted(
-    program: Program, device: Device, sizes: dict[str, int], skip: frozenset[str], sums: str
+def predicted(
+    program: Program,
+    device: Device,
+    sizes: dict[str, int],
+    skip: frozenset[str] = frozenset(),
+    sums: str = "",
 ) -> float | None:
-    """Predicted microseconds of the automatic choice; None: there is none."""
+    """Predicted microseconds of the automatic choice for a program as it is multiplied.
+
+    Args:
+        program: no chain.
+        device: the target.
+        sizes: of the symbolic dims.
+        skip: names of shipped schedules not to choose.
+        sums: as for `decision`.
+
+    Returns:
+        None: there is none.
+    """
     try:
         _, chosen, _ = decide(program, prospect(program), device, sizes, "auto", skip, sums)
         problem, fit = candidates(program, device, sizes)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from polygen.brief import table
 from polygen.errors import (
@@ -49,6 +49,26 @@ class Described:
     def program(self) -> Program:
         """What it computes."""
         return self._generated.program
+
+    @property
+    def target(self) -> Device:
+        """The device that it is for."""
+        return device(self._generated.target)
+
+    @property
+    def entry(self) -> str:
+        """What its ``__global__`` function, and its files, are called."""
+        return self._generated.source.entry
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """What it was optimised for."""
+        return dict(self._sizes)
+
+    @property
+    def kernels(self) -> tuple[Self, ...]:
+        """It alone; of a `polygen.KernelSequence` there are several."""
+        return (self,)
 
     @property
     def schedule(self) -> Schedule:
@@ -199,6 +219,15 @@ class Described:
         self.passes = replace(passes, origin=f"{made.origin}, but {changed}: {why}")
         self._generated = self.passes.generated
 
+    def compiled(self) -> Self:
+        """Compile it, as the first use does: it may be refused then, or replaced.
+
+        Raises:
+            PolygenError: as for `artifact`.
+        """
+        _ = self.artifact
+        return self
+
     @property
     def ptx(self) -> str:
         """The compiled PTX."""
@@ -266,7 +295,7 @@ class Described:
         return text
 
     def __repr__(self) -> str:
-        return f"<kernel {self._generated.source.entry} for {self._generated.target}>"
+        return f"<kernel {self.entry} for {self._generated.target}>"
 
     def __str__(self) -> str:
         return self.show("plan")

@@ -256,7 +256,7 @@ def emulate(
     links += [Link(ptx, one, ()) for one in launches[own + 1 :]]
     # Nobody knows what ran before: it may have used all arrays.
     everything = Behind(tuple(a for link in links for a in arrays_of(link.launch)))
-    report = _joined(chain(links, everything, **options))
+    report = joined(chain(links, everything, **options))
     after = dict(zip([a.tensor for a in passed], report.arrays, strict=True))
     found = tuple(after[t.name] for t in program.outputs)
     return Emulation(found[0] if len(found) == 1 else found, report)
@@ -274,7 +274,7 @@ def _among(array: Array, others: list[Array]) -> bool:
     return any(np.may_share_memory(array, one) for one in others)
 
 
-def _joined(reports: tuple[Report, ...]) -> Report:
+def joined(reports: tuple[Report, ...]) -> Report:
     """The last report, with what was found and counted before."""
     return replace(
         reports[-1],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +18,7 @@ from polygen.hardware.device import Device, device
 from polygen.planned import Planned
 from polygen.runtime.artifact import Artifact
 from polygen.runtime.launch import Launcher
+from polygen.runtime.outputs import stored_into
 from polygen.runtime.recent import Recent
 from polygen.runtime.repeated import Repeated
 from polygen.saved import Saved, from_bytes, read, to_bytes, write
@@ -144,6 +146,12 @@ class Kernel(Described):
         arrays = tuple(i for i, t in read if t.dims)
         return arrays, tuple(i for i, t in read if not t.dims)
 
+    @property
+    def has_workspace(self) -> bool:
+        """Whether a call takes memory beside its arrays."""
+        source = self._generated.source
+        return source.realign is not None or source.following is not None
+
     def workspace(self, sizes: dict[str, int] | None = None) -> int:
         """Bytes of device memory that a call takes beside its arrays, while it runs.
 
@@ -156,7 +164,7 @@ class Kernel(Described):
             ArgumentError: the size of a dim is not known.
         """
         copy, following = self._generated.source.realign, self._generated.source.following
-        if copy is None and following is None:
+        if not self.has_workspace:
             return 0
         known = {**self._sizes, **(sizes or {})}
         wanted = set(self.program.sizes)
@@ -196,7 +204,7 @@ class Kernel(Described):
         """
         arrays, scalars = self._scalar_places
         if self.program.in_place:
-            out = self._stored_into(operands, out)
+            out = stored_into(self.program, operands, out)
         try:
             if not scalars and not self.program.in_place:
                 return self._launcher(operands, (), out, stream, workspace)
@@ -205,7 +213,9 @@ class Kernel(Described):
                 stream, workspace,
             )  # fmt: skip
         except AlignmentMismatch as mismatch:
-            return self._sibling(mismatch)(*operands, out=out, stream=stream, workspace=workspace)
+            return self.for_alignment(mismatch)(
+                *operands, out=out, stream=stream, workspace=workspace
+            )
 
     def launched(self, arrays: tuple[Any, ...], found: tuple[list[int], list[Any]]) -> Any:
         """As a call with these arrays alone, of which a caller has read what a call reads first.
@@ -220,33 +230,39 @@ class Kernel(Described):
         try:
             return self._launcher(arrays, found=found)
         except AlignmentMismatch as mismatch:
-            return self._sibling(mismatch)(*arrays)
+            return self.for_alignment(mismatch)(*arrays)
+
+    def into(
+        self,
+        arrays: Sequence[Any],
+        scalars: Sequence[Any],
+        out: tuple[Any, ...],
+        found: tuple[list[int], list[Any]],
+        stream: Any = None,
+        workspace: Any = None,
+    ) -> None:
+        """As a call, of whose arrays and outputs a caller has read what a call reads first.
+
+        Args:
+            arrays: array operands, in order; the program stores into none of them.
+            scalars: the others.
+            out: the outputs.
+            found: by `polygen.runtime.arrays.READS`, of arrays and outputs.
+            stream: as for a call.
+            workspace: room for what this kernel takes, if it takes any; or None.
+
+        Raises:
+            ArgumentError: an array does not fit; says which and why.
+        """
+        try:
+            room = workspace if self.has_workspace else None
+            self._launcher(arrays, scalars, out, stream, room, (list(found[0]), found[1]))
+        except AlignmentMismatch as mismatch:  # of which nobody knows how much room it takes
+            self.for_alignment(mismatch).into(arrays, scalars, out, found, stream)
 
     def repeated(self, arrays: tuple[Any, ...]) -> Repeated | None:
         """What repeats a call that was made with such arrays alone; see `Launcher.repeated`."""
         return None if self.program.in_place else self._launcher.repeated(arrays)
-
-    def _stored_into(self, operands: tuple[Any, ...], out: Any) -> Any:
-        """The operands that are stored into, which are what a call gives back.
-
-        Raises:
-            ArgumentError: there are more or fewer operands, or other outputs are given.
-        """
-        given, wanted = dict(self.program.in_place), self.program.operands
-        if len(operands) != len(wanted):
-            raise ArgumentError(
-                f"{len(operands)} operands given, {len(wanted)} expected",
-                nearest=f"Expected: {', '.join(map(str, wanted))}",
-            )
-        found = tuple(operands[given[tensor.name]] for tensor in self.program.outputs)
-        outs = () if out is None else tuple(out) if isinstance(out, (tuple, list)) else (out,)
-        if outs and [*map(id, outs)] != [*map(id, found)]:
-            raise ArgumentError(
-                f"out= is given, and {', '.join(given)} is stored into",
-                where="out",
-                nearest="Leave it away: the operand is the result",
-            )
-        return found[0] if len(found) == 1 else found
 
     def plan(self, **constant: Any) -> Planned:
         """Fix operands that stay the same, such as weights: they are aligned once.
@@ -265,10 +281,6 @@ class Kernel(Described):
 
     def for_alignment(self, mismatch: AlignmentMismatch) -> Kernel:
         """Give the same kernel for arrays with other alignments, compiled on first use."""
-        return self._sibling(mismatch)
-
-    def _sibling(self, mismatch: AlignmentMismatch) -> Kernel:
-        """The same kernel for arrays with other alignments, compiled on first use."""
         key = (mismatch.alignment, mismatch.ragged)
         found = self._siblings.get(key)
         return found or self._siblings.put(key, self._realigned(mismatch))
@@ -347,11 +359,11 @@ class Kernel(Described):
         with needs_isl():
             from polygen.check import launch_of  # noqa: PLC0415
 
-        self.artifact  # noqa: B018  (first: it may replace the passes)
+        self.compiled()  # first: it may replace the passes
         try:
             launch_of(self.program, self._generated.source, operands, out)
         except AlignmentMismatch as mismatch:
-            return self._sibling(mismatch).fitting(*operands, out=out)
+            return self.for_alignment(mismatch).fitting(*operands, out=out)
         return self
 
     def check(self, sizes: dict[str, int] | None = None, *, workers: int = 1) -> CheckReport:

@@ -131,6 +131,12 @@ def unpack(manifest: Any, files: dict[str, bytes], where: str) -> Saved:
             why="it has no format number",
             nearest="Save the kernel again",
         )
+    if "kernels" in manifest:
+        raise SavedKernelError(
+            f"it is the manifest of {len(manifest['kernels'])} kernels in order",
+            where=where,
+            nearest="Load it with polygen.KernelSequence.load",
+        )
     if manifest["format"] != FORMAT:
         raise SavedKernelError(
             f"the manifest has format {manifest['format']!r}, written by polygen "
@@ -232,7 +238,7 @@ def write(saved: Saved, folder: Path | str, *, force: bool = False) -> Path:
         CacheError: a file cannot be written.
     """
     name = saved.generated.source.entry
-    folder = _folder(folder)
+    folder = folder_of(folder)
     manifest, files = pack(saved)
     if not force:
         _refuse_to_replace(folder, name, manifest)
@@ -247,7 +253,7 @@ def write(saved: Saved, folder: Path | str, *, force: bool = False) -> Path:
     return folder / f"{name}.cu"
 
 
-def _folder(folder: object) -> Path:
+def folder_of(folder: object) -> Path:
     """A folder as given, once the system can be asked for it."""
     if not isinstance(folder, str | Path) or "\0" in str(folder):
         raise SavedKernelError(f"{echo(folder)} is no folder", nearest="Name one, as kernels_out")

@@ -26,7 +26,7 @@ from polygen.emit.source import Argument, KernelSource
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Program, Tensor
 from polygen.kernel import Kernel
-from polygen.runtime import arrays, driver, launch, outputs, workspace
+from polygen.runtime import arrays, driver, launch, outputs, sequence, workspace
 from polygen.runtime.artifact import Artifact, Resources
 from polygen.runtime.tensormaps import MAP_BYTES, MapLayout
 from polygen.schedule import realign
@@ -199,6 +199,7 @@ def stand_in(monkeypatch: Any, arch: str = "sm_80") -> Any:
     monkeypatch.setattr(Kernel, "artifact", found, raising=False)
     monkeypatch.setattr(launch, "cupy_driver", lambda: made.driver)
     monkeypatch.setattr(outputs, "cupy_driver", lambda: made.driver)
+    monkeypatch.setattr(sequence, "cupy_driver", lambda: made.driver)
     monkeypatch.setattr(arrays, "_TORCH_DEVICES", frozenset({"cpu"}))
     monkeypatch.setattr(
         torch_guards, "_empty_strided_cuda", torch_guards._empty_strided_cpu, raising=False

@@ -16,7 +16,9 @@ from polygen.chained import with_numbers
 from polygen.decision import decision
 from polygen.frontend.program import Program
 from polygen.generated import content
+from polygen.in_order import in_order
 from polygen.kernel import Kernel
+from polygen.kernel_sequence import AnyKernel
 from polygen.pipeline import with_sizes
 from polygen.runtime.recent import Recent
 from polygen.schedule.model import Schedule
@@ -35,8 +37,8 @@ class Kernels:
 
     def find(
         self, program: Program, sizes: Mapping[str, int], schedule: Schedule | None = None
-    ) -> Kernel:
-        """The kernel for the GPU present.
+    ) -> AnyKernel:
+        """The kernel for the GPU present, or several in order.
 
         Args:
             program: what to compute, with the order in which each array is stored.
@@ -46,22 +48,33 @@ class Kernels:
         Raises:
             PolygenError: no kernel can be made of the program.
         """
+        if schedule is not None:
+            return self._given(program, sizes, schedule)
+        known = {name: sizes[name] for name in program.sizes}
+
+        def whole() -> Kernel:
+            return self._decided(with_numbers(program, known), known)
+
+        return in_order(program, known, target(None), self._decided, whole)
+
+    def _decided(self, program: Program, sizes: dict[str, int]) -> Kernel:
+        """The kernel of an automatic choice for sizes and pitches."""
+        program, device = with_sizes(program, sizes), target(None)
+        chosen, origin = decision(program, device, sizes)
+        key = (content(program), device, chosen, False)
+        found = self._found.get(key)
+        if found is None:
+            found = Kernel.decided(program, device, sizes, chosen, origin)
+        return self._found.put(key, found)
+
+    def _given(self, program: Program, sizes: Mapping[str, int], schedule: Schedule) -> Kernel:
+        """The kernel of a schedule that is given."""
         program = with_numbers(program, sizes)
         known = {name: sizes[name] for name in program.sizes}
         program, device = with_sizes(program, known), target(None)
-        if schedule is None:
-            chosen, origin = decision(program, device, known)
-        else:
-            chosen, origin = schedule, ""
-        key = (content(program), device, chosen, origin == "")
+        key = (content(program), device, schedule, True)
         found = self._found.get(key)
-        if found is None:
-            found = (
-                Kernel(program, device, known, chosen)
-                if schedule is not None
-                else Kernel.decided(program, device, known, chosen, origin)
-            )
-        return self._found.put(key, found)
+        return self._found.put(key, found or Kernel(program, device, known, schedule))
 
 
 def stored(program: Program, orders: Sequence[tuple[int, ...]]) -> Program:

@@ -31,8 +31,9 @@ def compile_kernel(row: Row, arch: str) -> Any:
         sizes=row.symbols | row.pitches,
         acc_dtype=row.acc,
         out_dtype=row.out_dtype,
-    )
-    kernel.artifact  # noqa: B018  (compiles; may replace an automatic schedule that spills)
+        single=True,
+    ).kernels[0]
+    kernel.compiled()  # may replace an automatic schedule that spills
     return kernel
 
 

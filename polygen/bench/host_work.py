@@ -84,7 +84,8 @@ def program(expression: str, *signature: str) -> Fused:
 
 def kernel(arch: str, expression: str = GELU) -> Kernel:
     """A kernel, generated and not compiled, with an automatic schedule."""
-    return program(expression, *SIGNATURE).compile(*SIGNATURE, arch=arch, sizes=SIZES)
+    made = program(expression, *SIGNATURE).compile(*SIGNATURE, arch=arch, sizes=SIZES)
+    return made.kernels[0]
 
 
 def chain() -> str:

@@ -181,7 +181,7 @@ def _row(
     """One row, and the results of the largest M, which come first."""
     dims = {name.upper(): size for name, size in sizes.items()}
     kernels = {
-        name: fused.compile(*operands, arch=card.arch, sizes=dims, invariant=promised)
+        name: fused.compile(*operands, arch=card.arch, sizes=dims, invariant=promised).kernels[0]
         for name, promised in ((FREE, ()), (INVARIANT, ("M",)))
     }
     given = card.operands(kernels[FREE].program, dims)

@@ -287,6 +287,9 @@ def _kernel_options(optional: bool = False, operands_optional: bool = False) -> 
         help="dims that have no part in the bits of an element",
     )
     kernel.add_argument(
+        "--single", action="store_true", help="refuse programs that take several kernels"
+    )
+    kernel.add_argument(
         "--out-dtype", metavar="DTYPE", nargs="+", help="of the output, or one per output"
     )
     kernel.add_argument("--acc-dtype", metavar="DTYPE", default="f32", help="of the sums: f32, f16")

@@ -12,6 +12,7 @@ from polygen.cli.output import fancy, print_code, print_json, print_pairs, print
 from polygen.errors import ToolchainMissing, UsageError
 from polygen.hardware.device import devices
 from polygen.kernel import Kernel
+from polygen.kernel_sequence import AnyKernel, KernelSequence
 from polygen.runtime import cache as artifacts
 from polygen.runtime.environment import environment
 from polygen.schedule.load import shipped
@@ -39,28 +40,53 @@ def generate(options: argparse.Namespace) -> int:
             print_code(made.source, "cuda")
         return 0
     path = made.save(options.out, force=options.force)
-    found = {name: path.with_suffix(suffix) for name, suffix in FILES.items()}
-    files = {name: str(file) for name, file in found.items() if file.exists()}
-    try:
-        compiled = f"{made.resources}, by {made.artifact.compiler}"
-        resources, compiler, why = dataclasses.asdict(made.resources), made.artifact.compiler, None
-    except ToolchainMissing as reason:
-        compiled = f"not compiled: {reason}"
-        resources, compiler, why = None, None, str(reason)
+    each = [(one, path.with_name(f"{one.entry}.cu")) for one in made.kernels]
+    several = isinstance(made, KernelSequence)
     if options.json:
-        built = {"resources": resources, "compiler": compiler, "not_compiled": why}
-        print_json(files | _described(made) | built)
-    else:
-        bits = ("bits", reproducible(made.sums))
-        print_pairs([*files.items(), *_named(made).items(), bits, ("compiled", compiled)])
+        described = [_json_of(*one) for one in each]
+        whole = {"manifest": str(path), **_described(made), "kernels": described}
+        print_json(whole if several else described[0])
+        return 0
+    if several:
+        print_pairs([("manifest", str(path))])
+    for one, code in each:
+        if several:
+            print()
+        files = [(name, str(file)) for name, file in _files(code).items()]
+        bits = ("bits", reproducible(one.sums))
+        print_pairs([*files, *_named(one).items(), bits, ("compiled", _compiled(one))])
     return 0
 
 
-def _named(made: Kernel) -> dict[str, str]:
-    return {"target": made.passes.plan.device.name, "schedule": made.schedule_origin}
+def _files(code: Path) -> dict[str, Path]:
+    """The files of a kernel that are there, by what they hold."""
+    found = {name: code.with_suffix(suffix) for name, suffix in FILES.items()}
+    return {name: file for name, file in found.items() if file.exists()}
 
 
-def _described(made: Kernel) -> dict[str, object]:
+def _compiled(made: Kernel) -> str:
+    try:
+        return f"{made.resources}, by {made.artifact.compiler}"
+    except ToolchainMissing as reason:
+        return f"not compiled: {reason}"
+
+
+def _json_of(made: Kernel, code: Path) -> dict[str, object]:
+    """A kernel that was written, as plain values."""
+    resources, compiler, why = None, None, None
+    try:
+        resources, compiler = dataclasses.asdict(made.resources), made.artifact.compiler
+    except ToolchainMissing as reason:
+        why = str(reason)
+    built = {"resources": resources, "compiler": compiler, "not_compiled": why}
+    return {name: str(file) for name, file in _files(code).items()} | _described(made) | built
+
+
+def _named(made: AnyKernel) -> dict[str, str]:
+    return {"target": made.target.name, "schedule": made.schedule_origin}
+
+
+def _described(made: AnyKernel) -> dict[str, object]:
     return {**_named(made), **sums_json(made.sums)}
 
 

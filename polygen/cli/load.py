@@ -1,4 +1,4 @@
-"""From the words of a command line to a `Fused` and a `Kernel`.
+"""From the words of a command line to a `Fused` and its kernel.
 
 1. ``FILE.py:FUNCTION`` runs the file as a module and takes the function, decorated or plain.
 2. Anything else is an expression over the names of the operands; it is parsed, never evaluated.
@@ -27,7 +27,7 @@ from polygen.errors import PolygenError, SignatureError, ToolchainMissing, Trace
 from polygen.frontend.given import checked_name
 from polygen.frontend.parse import parse_expression
 from polygen.frontend.signature import parse_signature
-from polygen.kernel import Kernel
+from polygen.kernel_sequence import AnyKernel
 from polygen.runtime.environment import current_arch
 
 _FILE = re.compile(r"(?P<path>.+\.py):(?P<name>[A-Za-z_]\w*)")
@@ -44,8 +44,8 @@ _OPERATIONS: dict[type[ast.AST], str] = {
 }
 
 
-def kernel(options: argparse.Namespace) -> Kernel:
-    """The kernel that the options describe.
+def kernel(options: argparse.Namespace) -> AnyKernel:
+    """The kernel that the options describe, or several in order.
 
     Raises:
         PolygenError: the program, an operand, the target or the schedule is refused.
@@ -68,6 +68,7 @@ def kernel(options: argparse.Namespace) -> Kernel:
         schedule=options.schedule,
         command=options.command,
         invariant=tuple(options.invariant),
+        single=options.single,
     )
 
 

@@ -14,13 +14,14 @@ from polygen.cli.accuracy import expected
 from polygen.cli.commands import sums_json
 from polygen.cli.output import print_json, print_pairs
 from polygen.cli.sum_error import reduction_size
-from polygen.errors import PolygenError
+from polygen.errors import PolygenError, UnsupportedProgram
 from polygen.frontend.grouping import rows_in_groups
 from polygen.frontend.groups import routed_ends
 from polygen.frontend.indices import size_value
 from polygen.frontend.pitches import pitch_of, pitches
 from polygen.frontend.program import Program, Tensor
 from polygen.kernel import Kernel
+from polygen.kernel_sequence import AnyKernel
 from polygen.runtime.arrays import in_order
 from polygen.runtime.driver import cupy_driver
 from polygen.runtime.measure import device_name, milliseconds, to_gpu, to_host
@@ -32,7 +33,7 @@ Array = np.ndarray[Any, Any]
 def run(options: argparse.Namespace) -> int:
     """Run, compare and time one kernel; 1 if an element is further off than the bound."""
     cupy_driver()  # before any work: without a GPU this is what the user must know
-    kernel = load.kernel(options)
+    kernel = _alone(load.kernel(options))
     sizes = run_sizes(kernel.program, dict(options.size))
     operands = random_operands(kernel.program, sizes, options.seed)
     names = [tensor.name for tensor in kernel.program.operands]
@@ -74,6 +75,22 @@ def run(options: argparse.Namespace) -> int:
     else:
         _print(report)
     return 0 if report["ok"] else 1
+
+
+def _alone(found: AnyKernel) -> Kernel:
+    """The kernel, if it is one.
+
+    Raises:
+        UnsupportedProgram: there are several.
+    """
+    if isinstance(found, Kernel):
+        return found
+    raise UnsupportedProgram(
+        f"{len(found.kernels)} kernels in order",
+        where="run",
+        why="how far a result may be off is known of one kernel",
+        nearest="Use `polygen check`, which runs each of them",
+    )
 
 
 def _print(report: Mapping[str, Any]) -> None:

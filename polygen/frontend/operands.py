@@ -47,15 +47,10 @@ def rounded(
     if scaled is not None:
         return left, right, scaled
     kind = given[0] if given else _multiplied_again(left)
-    behind = (one for node in computed for one in walk(node, products=False))
-    chained = any(isinstance(one, ProductNode) for one in behind)
-    turned = kind == F32 and chained and not _keeps_rows(left, right)
-    if kind not in MATMUL_DTYPES or turned or kind.bits < 16:
+    if kind not in MATMUL_DTYPES or kind.bits < 16:
         operand = describe(computed[0])
         reason = f"the other operand is {kind}" if given else f"it comes from {kind}"
         implied = "only 16-bit types, tf32, f32 and f64 are implied"
-        if turned:
-            implied = "products of f32 go on with rows of another one alone"
         raise DTypeError(
             f"{text}: the computed operand {operand} is {computed[0].dtype}",
             why=f"{reason}; {implied}",
@@ -64,15 +59,6 @@ def rounded(
     if kind != TF32:  # which is how f32 is read, and rounds nothing
         left, right = (_operand(trace, n, kind) if n in computed else n for n in (left, right))
     return left, right, (kind, kind)
-
-
-def _keeps_rows(left: Node, right: Node) -> bool:
-    """Whether a product of matrices may follow the one in its left operand in the same kernel."""
-    views = (one for one in (left, *walk(left, products=False)) if isinstance(one, ViewNode))
-    turned = any(isinstance(view.source, ProductNode) or view is left for view in views)
-    beside = any(isinstance(one, ProductNode) for one in walk(right, products=False))
-    matrices = min(len(left.dims), len(right.dims)) > 1
-    return _is_computed(left) and matrices and not (turned or beside)
 
 
 def _nearest(operand: str, node: Node, kind: DType, given: bool) -> str:

@@ -353,12 +353,14 @@ def require_numbers(found: ChainMatch) -> None:
     keys = (("sums over", values.depths[0]),) if found.whole else ()
     for what, extent in (*sized(found.layers), *own, *keys):
         if not isinstance(extent, int):
-            raise UnsupportedProgram(
+            error = UnsupportedProgram(
                 f"a product of a chain {what} {extent}",
                 where=chain.values.name,
                 why="its tile holds the whole of it",
                 nearest=f'Give {extent} as a number in the signature, as in "bf16[B,S,128]"',
             )
+            error.unknown = (extent,)
+            raise error
 
 
 # Dims of the first product -> those of the kernel.

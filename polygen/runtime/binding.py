@@ -90,9 +90,7 @@ def bind(
         ArgumentError: an array does not fit; the message names it.
     """
     tensors = (*inputs, *outputs)
-    for position, (tensor, view) in enumerate(zip(tensors, views, strict=False)):
-        _check_view(tensor, view, writes=position >= len(inputs))
-    sizes = _sizes(tensors, views)
+    sizes = bound_sizes(tensors, views, len(inputs))
     made = source.realign.made if source.realign else ()
     every = (*tensors, *made)
     names = [tensor.name for tensor in every]
@@ -190,8 +188,21 @@ def _check_view(tensor: Tensor, view: ArrayView, *, writes: bool) -> None:
         )
 
 
-def _sizes(tensors: Sequence[Tensor], views: Sequence[ArrayView]) -> dict[str, int]:
-    """Sizes of the symbolic dims; every mention of a dim must agree."""
+def bound_sizes(
+    tensors: Sequence[Tensor], views: Sequence[ArrayView], read: int | None = None
+) -> dict[str, int]:
+    """Sizes of the symbolic dims; every mention of a dim must agree.
+
+    Args:
+        tensors: what is wanted.
+        views: of as many arrays, or of the first of these.
+        read: how many are read, and not written; None: all.
+
+    Raises:
+        ArgumentError: an array does not fit; the message names it.
+    """
+    for position, (tensor, view) in enumerate(zip(tensors, views, strict=False)):
+        _check_view(tensor, view, writes=read is not None and position >= read)
     sizes: dict[str, int] = {}
     origin: dict[str, str] = {}
     for tensor, view in zip(tensors, views, strict=False):

@@ -95,8 +95,8 @@ class Launcher:
             workspace: an array for the parts of folds, or for operands that are copied or made
                 first; None: one is made as outputs are, and given back when the launches are on the
                 stream.
-            found: what `arrays.READS` has read of the arrays, where their caller needed it, too;
-                `out` is None then. The addresses are this call's to change.
+            found: what `arrays.READS` has read of the arrays, and of `out` where there is one,
+                where their caller needed it, too. The addresses are this call's to change.
 
         Returns:
             The output array, or a tuple when there are several. The result is complete when the

@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from polygen.errors import ArgumentError
 from polygen.frontend.dtypes import DType
+from polygen.frontend.program import Program
 from polygen.runtime.arrays import numpy_dtype
 from polygen.runtime.dlpack import compact
 from polygen.runtime.driver import Driver, cupy_driver
@@ -143,3 +144,31 @@ def allocation_scope(
         scope = torch.cuda.stream(torch.cuda.ExternalStream(stream))
         return scope  # type: ignore[no-any-return]
     return driver.stream_scope(stream)
+
+
+def stored_into(program: Program, operands: Sequence[Any], out: Any) -> Any:
+    """The operands that a program stores into, which are what a call gives back.
+
+    Args:
+        program: stores into some of its operands.
+        operands: of a call.
+        out: the outputs that were given besides, if any.
+
+    Raises:
+        ArgumentError: there are more or fewer operands, or other outputs are given.
+    """
+    given, wanted = dict(program.in_place), program.operands
+    if len(operands) != len(wanted):
+        raise ArgumentError(
+            f"{len(operands)} operands given, {len(wanted)} expected",
+            nearest=f"Expected: {', '.join(map(str, wanted))}",
+        )
+    found = tuple(operands[given[tensor.name]] for tensor in program.outputs)
+    outs = () if out is None else tuple(out) if isinstance(out, (tuple, list)) else (out,)
+    if outs and [*map(id, outs)] != [*map(id, found)]:
+        raise ArgumentError(
+            f"out= is given, and {', '.join(given)} is stored into",
+            where="out",
+            nearest="Leave it away: the operand is the result",
+        )
+    return found[0] if len(found) == 1 else found

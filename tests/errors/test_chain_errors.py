@@ -39,7 +39,9 @@ def softmax(q, k, v):
 
 def _refused(function, *signature: str, error=UnsupportedProgram, **more) -> str:
     with pytest.raises(error) as found:
-        pg.fuse(function).compile(*(signature or SIGNATURE), **({"arch": "sm_90a"} | more))
+        pg.fuse(function).compile(
+            *(signature or SIGNATURE), single=True, **({"arch": "sm_90a"} | more)
+        )
     return str(found.value)
 
 

@@ -30,7 +30,7 @@ def refused(error, match, function, *signature, **compiled):
     fused = pg.fuse(function)
     with pytest.raises(error, match=match) as found:
         if compiled:
-            fused.compile(*signature, **compiled)
+            fused.compile(*signature, single=True, **compiled)
         else:
             fused.program(*signature)
     assert found.value.nearest

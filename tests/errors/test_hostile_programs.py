@@ -33,7 +33,9 @@ def _alone(tmp_path, monkeypatch):
 
 
 def compiled(function, *signature, **options):
-    return pg.fuse(function, name="f").compile(*signature, **{"arch": "sm_80", **options})
+    return pg.fuse(function, name="f").compile(
+        *signature, **{"arch": "sm_80", "single": True, **options}
+    )
 
 
 AXES = ["2", "-3", "1.5", "'a'", "(0, 0)", "(0, 1, 2)", "()", "(0, -2)", "10**30", "float('nan')"]

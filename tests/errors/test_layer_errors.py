@@ -33,7 +33,7 @@ def widths(*given, kind: str = "bf16") -> tuple[str, ...]:
 
 def _refused(function, *signature: str, error: type[PolygenError], **more) -> str:
     with pytest.raises(error) as found:
-        pg.fuse(function).compile(*signature, **({"arch": "sm_80"} | more))
+        pg.fuse(function).compile(*signature, single=True, **({"arch": "sm_80"} | more))
     return str(found.value)
 
 
@@ -42,7 +42,7 @@ def _refused(function, *signature: str, error: type[PolygenError], **more) -> st
 )
 def test_widths_that_are_no_numbers(given: tuple, name: str) -> None:
     if not name:  # that between the last two products may be any
-        pg.fuse(three).compile(*widths(*given), arch="sm_80")
+        pg.fuse(three).compile(*widths(*given), arch="sm_80", single=True)
         return
     text = _refused(three, *widths(*given), error=UnsupportedProgram)
     assert f"a product of a chain sums over {name}" in text or f"has columns {name}" in text

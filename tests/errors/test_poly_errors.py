@@ -181,7 +181,7 @@ def test_what_is_not_generated_yet_is_refused_by_name(name):
     expression, signature, fragments = NOT_YET[name]
     function = parse_expression(expression, tuple(signature))
     with pytest.raises(UnsupportedProgram) as caught:
-        fuse(function, name="f").compile(*signature.values(), arch="sm_90a")
+        fuse(function, name="f").compile(*signature.values(), arch="sm_90a", single=True)
     message = str(caught.value)
     assert message.startswith("f: "), message
     for fragment in fragments:

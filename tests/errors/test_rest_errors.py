@@ -14,7 +14,7 @@ from polygen.schedule.model import Cluster, Epilogue, Schedule
 
 def _refused(*types: str, error: type[PolygenError] = UnsupportedProgram, **more) -> str:
     with pytest.raises(error) as found:
-        pg.fuse(low_rank).compile(*types, **({"arch": "sm_90a"} | more))
+        pg.fuse(low_rank).compile(*types, single=True, **({"arch": "sm_90a"} | more))
     return str(found.value)
 
 
@@ -54,7 +54,7 @@ def test_rows_that_the_copy_engine_cannot_bring() -> None:
 def test_arrays_between_the_products() -> None:
     with pytest.raises(UnsupportedProgram) as found:
         pg.fuse(lambda x, w, a, b, g: x @ w.T + ((x @ a.T) * g) @ b.T).compile(
-            *signature(16), "bf16[16]", arch="sm_90a"
+            *signature(16), "bf16[16]", arch="sm_90a", single=True
         )
     assert "made of more than" in str(found.value) and "Multiply by the array" in str(found.value)
 
@@ -62,8 +62,9 @@ def test_arrays_between_the_products() -> None:
 def test_rows_of_two_arrays() -> None:
     with pytest.raises(UnsupportedProgram) as found:
         pg.fuse(lambda x, w, z, a, b: x @ w.T + (z @ a.T) @ b.T).compile(
-            "bf16[M,K]", "bf16[N,K]", "bf16[M,K]", "bf16[16,K]", "bf16[N,16]", arch="sm_90a"
-        )
+            "bf16[M,K]", "bf16[N,K]", "bf16[M,K]", "bf16[16,K]", "bf16[N,16]", arch="sm_90a",
+            single=True,
+        )  # fmt: skip
     assert "multiply different arrays" in str(found.value)
 
 
@@ -77,7 +78,7 @@ def test_rows_of_two_arrays() -> None:
 def test_sums_that_are_transposed(function, rows: str) -> None:
     with pytest.raises(UnsupportedProgram) as found:
         types = ("bf16[M,K]", f"bf16[{rows},K]", "bf16[16,K]", f"bf16[{rows},16]")
-        pg.fuse(function).compile(*types, arch="sm_90a")
+        pg.fuse(function).compile(*types, arch="sm_90a", single=True)
     assert "transposes v" in str(found.value) and "Leave the transposition" in str(found.value)
 
 

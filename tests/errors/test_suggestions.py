@@ -228,7 +228,9 @@ def test_round_is_numpy_s():
 
 def test_a_chain_is_refused_for_its_target_before_its_sizes():
     with pytest.raises(PolygenError, match="a chain of products of f16 on sm_75"):
-        pg.fuse(lambda x, w: x @ w.T @ w, name="f").compile("f16[M,K]", "f16[N,K]", arch="sm_75")
+        pg.fuse(lambda x, w: x @ w.T @ w, name="f").compile(
+            "f16[M,K]", "f16[N,K]", arch="sm_75", single=True
+        )
 
 
 def test_every_known_function_is_one():

@@ -20,7 +20,7 @@ from polygen.errors import ArgumentError, ToolchainMissing
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Program
 from polygen.generated import decode
-from polygen.kernel import Kernel
+from polygen.kernel_sequence import AnyKernel
 from polygen.runtime.arrays import ArrayView, known
 from polygen.runtime.driver import cupy_driver
 from polygen.runtime.recent import Recent
@@ -29,7 +29,7 @@ TARGET = "polygen_launch"
 KERNELS = Kernels()
 _MOST = 4096
 Shapes = tuple[tuple[int, ...], ...]
-_ready: Recent[Any, tuple[Kernel, int]] = Recent(_MOST)
+_ready: Recent[Any, tuple[AnyKernel, int]] = Recent(_MOST)
 _handlers: list[Any] = []  # XLA keeps their addresses
 
 
@@ -60,13 +60,13 @@ def workspace(text: str, shapes: Shapes) -> int:
     return _found(text, shapes)[1]
 
 
-def _found(text: bytes | str, shapes: Shapes) -> tuple[Kernel, int]:
+def _found(text: bytes | str, shapes: Shapes) -> tuple[AnyKernel, int]:
     """The kernel of a program for arrays of these shapes, with the bytes of its workspace."""
     program = read(text)
     sizes = sizes_of(program, shapes)
     chosen = KERNELS.find(program, sizes)
     with contextlib.suppress(ToolchainMissing):  # a launch will say so
-        chosen.artifact  # noqa: B018  (first: an automatic choice that spills is another kernel)
+        chosen.compiled()  # first: an automatic choice that spills is another kernel
     return chosen, chosen.workspace(sizes)
 
 

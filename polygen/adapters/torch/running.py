@@ -17,7 +17,7 @@ from polygen.adapters.torch.tensors import is_reference, needs_copy, order_of, t
 from polygen.errors import ArgumentError
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Program, Tensor
-from polygen.kernel import Kernel
+from polygen.kernel_sequence import AnyKernel
 from polygen.runtime.arrays import READS
 from polygen.runtime.recent import Recent
 from polygen.runtime.repeated import Repeated
@@ -43,8 +43,8 @@ class Runner:
         schedule: Schedule | None = None,
     ) -> None:
         self._program_for, self._schedule = program_for, schedule
-        self._ready: Recent[Any, tuple[Kernel | Nothing, tuple[int, ...]]] = Recent(_MOST_READY)
-        self._latest: tuple[list[Any], Kernel | Nothing | None] = ([], None)
+        self._ready: Recent[Any, tuple[AnyKernel | Nothing, tuple[int, ...]]] = Recent(_MOST_READY)
+        self._latest: tuple[list[Any], AnyKernel | Nothing | None] = ([], None)
 
     def on_gpu(self, operands: tuple[Any, ...], out: tuple[Any, ...] | None = None) -> Any:
         """Launch on the current stream of the tensors' device; nothing waits.
@@ -93,7 +93,7 @@ class Runner:
 
     def _prepare(
         self, index: int, key: tuple[Any, ...], operands: tuple[Any, ...]
-    ) -> tuple[Kernel | Nothing, tuple[int, ...]]:
+    ) -> tuple[AnyKernel | Nothing, tuple[int, ...]]:
         copied = tuple(n for n, o in enumerate(operands) if _is_tensor(o) and needs_copy(o))
         operands = _copied(operands, copied)
         program, sizes = self._program_for(operands)
@@ -105,7 +105,9 @@ class Runner:
 
     @staticmethod
     def _launch(
-        ready: tuple[Kernel | Nothing, tuple[int, ...]], operands: tuple[Any, ...], out: Any
+        ready: tuple[AnyKernel | Nothing, tuple[int, ...]],
+        operands: tuple[Any, ...],
+        out: Any,
     ) -> Any:
         kernel, copied = ready
         operands = _copied(operands, copied) if copied else operands

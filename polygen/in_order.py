@@ -1,0 +1,147 @@
+"""Programs that no single kernel runs: as several kernels, one after another.
+
+Every kernel is one of its own, chosen, proved and generated like any other. The first of them has
+as many of the program's products as one kernel takes; what is left goes the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from polygen.chained import with_numbers
+from polygen.errors import ScheduleError, UnsupportedProgram
+from polygen.faster_apart import faster_apart
+from polygen.frontend.closure import multiplies_sums
+from polygen.frontend.pitches import pitch_of, pitches
+from polygen.frontend.program import Program, Tensor
+from polygen.hardware.device import Device
+from polygen.kernel import Kernel
+from polygen.kernel_sequence import AnyKernel, KernelSequence
+from polygen.rewrite.axes_of_one import without_axes_of_one
+from polygen.rewrite.cuts import cuts
+from polygen.runtime.sequence import pitch
+from polygen.schedule.realign import row_multiple
+
+# Makes a kernel of a program for sizes: of its symbolic dims, and pitches of its arrays.
+Make = Callable[[Program, dict[str, int]], Kernel]
+
+
+def in_order(
+    program: Program,
+    sizes: Mapping[str, int],
+    device: Device,
+    make: Make,
+    whole: Callable[[], Kernel],
+) -> AnyKernel:
+    """The kernel of a program, or several kernels in their order.
+
+    Args:
+        program: with names for the sizes that calls may change.
+        sizes: of these, as far as they are known, and pitches.
+        device: the target.
+        make: makes the kernel of a part.
+        whole: makes that of the whole.
+
+    Raises:
+        PolygenError: no kernel can be made of it, nor of its parts; what is said is of the whole.
+    """
+    if _may_be_cut(program) and faster_apart(program, sizes, device):
+        found = cut_into_kernels(program, sizes, make)
+        if found is not None:
+            return found
+    try:
+        return whole()
+    except (UnsupportedProgram, ScheduleError) as reason:
+        if reason.unknown:  # with numbers there may be one kernel
+            raise
+        found = cut_into_kernels(program, sizes, make) if _may_be_cut(program) else None
+        if found is None:
+            raise
+        return found
+
+
+def cut_into_kernels(
+    program: Program, sizes: Mapping[str, int], make: Make
+) -> KernelSequence | None:
+    """Several kernels in their order; None: there is no way to make them. As for `in_order`."""
+    kernels = _Cutting(program, make).kernels(sizes)
+    return KernelSequence(program, kernels) if kernels else None
+
+
+def _may_be_cut(program: Program) -> bool:
+    """Whether a product multiplies what another sums, and nothing is asked that parts alone do not
+    give: bits that sizes have no part in, or results that are stored into arguments.
+    """
+    return not program.invariant and not program.in_place and multiplies_sums(program)
+
+
+class _Cutting:
+    """Makes the kernels of a program that is more than one."""
+
+    def __init__(self, program: Program, make: Make) -> None:
+        self._whole, self._make = program, make
+        self._hopeless: set[frozenset[str]] = set()  # products that are left, by what they sum
+
+    def kernels(self, sizes: Mapping[str, int]) -> tuple[Kernel, ...]:
+        """The kernels; () if there is no way to make them."""
+        return self._cut(without_axes_of_one(self._whole), (), sizes)
+
+    def _cut(
+        self, program: Program, before: tuple[Kernel, ...], sizes: Mapping[str, int]
+    ) -> tuple[Kernel, ...]:
+        """All kernels, of which these are there; what is left is more than one."""
+        named = {tensor.name for one in before for tensor in one.program.outputs}
+        left = frozenset(one.write.name for one in program.contractions)
+        if left in self._hopeless:
+            return ()
+        for cut in cuts(program, sizes, named | set(self._whole.tensors)):
+            apart = {t.name: pitch(t, sizes) for t in cut.between}
+            known = {**sizes, **{pitch_of(name): step for name, step in apart.items() if step}}
+            now, later = (_with_ragged(one, cut.between, sizes) for one in (cut.before, cut.after))
+            first = self._made(now, len(before) + 1, known, cut.between)
+            if first is None:
+                continue
+            done = (*before, first)
+            last = self._made(later, len(done) + 1, known, ())
+            found = (*done, last) if last is not None else self._cut(later, done, known)
+            if found:
+                return found
+        self._hopeless.add(left)
+        return ()
+
+    def _made(
+        self, program: Program, number: int, sizes: Mapping[str, int], between: Sequence[Tensor]
+    ) -> Kernel | None:
+        """The kernel of a part; None if there is none."""
+        names = ", ".join(tensor.name for tensor in between)
+        source = f"{program.source}, as far as {names}" if between else program.source
+        program = replace(program, name=f"{self._whole.name}_{number}", source=source)
+        try:
+            program = with_numbers(program, sizes)
+            wanted = {*program.sizes, *pitches(program)}
+            return self._make(program, {n: size for n, size in sizes.items() if n in wanted})
+        except (UnsupportedProgram, ScheduleError):
+            return None
+
+
+def _with_ragged(
+    program: Program, between: tuple[Tensor, ...], sizes: Mapping[str, int]
+) -> Program:
+    """A part whose arrays between kernels have rows that begin at multiples of what the copy engine
+    takes, and end where they do.
+    """
+    names = {tensor.name for tensor in between}
+
+    def lying(tensor: Tensor) -> Tensor:
+        if tensor.name not in names:
+            return tensor
+        row = tensor.dims[-1] if tensor.dims else 1
+        length = row if isinstance(row, int) else sizes.get(row, 0)
+        return replace(tensor, ragged=length * tensor.dtype.bytes % row_multiple() != 0)
+
+    return replace(
+        program,
+        inputs=tuple(map(lying, program.inputs)),
+        outputs=tuple(map(lying, program.outputs)),
+    )

@@ -1,0 +1,45 @@
+"""Kernels that run one after another, on the PTX machine."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sequence_samples import SAMPLES, compiled, expected, operands, require_close
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("name", SAMPLES)
+def test_results(name: str, arch: str) -> None:
+    sample = SAMPLES[name]
+    kernels, given = compiled(sample, arch), operands(sample)
+    assert len(kernels.kernels) == sample.kernels
+    done = kernels.emulation(*given)
+    assert done.report.ok, done.report
+    results = done.results if isinstance(done.results, tuple) else (done.results,)
+    wanted = expected(sample, kernels.program, given)
+    for found, (value, allowed) in zip(results, wanted, strict=True):
+        require_close(found, value, allowed)
+
+
+def test_a_check_is_of_every_kernel() -> None:
+    kernels = compiled(SAMPLES["graph convolution"], "sm_80")
+    report = kernels.check({"N": 72})
+    assert report.ok, report
+    assert {name.partition(":")[0] for proof in report.proofs for name in [proof.subject]} == {
+        "sample_1", "sample_2",
+    }  # fmt: skip
+    assert "sample_1 equal to NumPy, bit for bit; sample_2 equal" in str(report)
+
+
+def test_what_a_kernel_reads_wrong_is_found() -> None:
+    kernels, other = (
+        compiled(SAMPLES[name], "sm_80") for name in ("graph convolution", "matrix power")
+    )
+    one, two = kernels.kernels
+    assert one.check().ok
+    assert one.program != two.program
+    given = operands(SAMPLES["graph convolution"])
+    value, _ = expected(SAMPLES["graph convolution"], kernels.program, given)[0]
+    a, x, w = given
+    assert not np.array_equal(kernels.emulate(a, x, w * 2).astype(np.float64), value)
+    assert other.deterministic
