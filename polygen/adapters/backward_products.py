@@ -37,15 +37,17 @@ class Piece:
     """A program, and how it reads the arrays of a call.
 
     Attributes:
-        program: its outputs are the piece's results, by name.
+        program: what is computed.
         operands: per input of the program, the array of the call.
         groups: per input, which axes of that array are one in the program; axes of size 1 that
             belong to none are dropped.
+        results: per output, what it is called in the call.
     """
 
     program: Program
     operands: tuple[str, ...]
     groups: tuple[Groups, ...]
+    results: tuple[str, ...]
 
 
 def whole(program: Program) -> Piece:
@@ -54,6 +56,7 @@ def whole(program: Program) -> Piece:
         program,
         tuple(tensor.name for tensor in program.inputs),
         tuple(tuple((axis,) for axis in range(len(t.dims))) for t in program.inputs),
+        tuple(tensor.name for tensor in program.outputs),
     )
 
 
@@ -274,7 +277,8 @@ def _written(
         (output,),
         tuple(statements),
     )
-    return Piece(made, tuple(key[0] for key in inputs), tuple(key[1] for key in inputs))
+    groups = tuple(key[1] for key in inputs)
+    return Piece(made, tuple(key[0] for key in inputs), groups, (result,))
 
 
 def _iterators(*indices: tuple[Index, ...]) -> list[str]:

@@ -8,6 +8,8 @@
 3. What reaches an operand of products is a sum of products itself: one program per argument
    (`polygen.adapters.backward_products`). What reaches an argument that is read element by element
    is summed along the axes that it does not have.
+4. Where products multiply what others sum, that is done for each part of a cut, the last first
+   (`polygen.adapters.backward_cuts`).
 
     y[i,j] = relu(x[i,k] * w[j,k] + b[j])      d0 = g0 where x @ w.T + b > 0, else 0      (local)
                                                dx = d0 @ w,  dw = d0.T @ x,  db = d0 summed over i
@@ -19,10 +21,11 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from polygen.adapters.backward_cuts import Gradient, Term, Total, derive_by_cuts, saved
 from polygen.adapters.backward_products import Contribution, Piece, product_piece, whole
 from polygen.adapters.backward_statements import Value, Writer, backwards, free_prefix
 from polygen.errors import GradientError
-from polygen.frontend.closure import needed
+from polygen.frontend.closure import multiplies_sums, needed
 from polygen.frontend.dtypes import F32, TF32, DType
 from polygen.frontend.program import (
     Access,
@@ -31,39 +34,6 @@ from polygen.frontend.program import (
     Tensor,
 )
 from polygen.poly.sections import sections
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """A part of one argument's gradient: what one array gives after sums over some of its axes.
-
-    Attributes:
-        source: the array: of the call, or a result of a piece.
-        summed: axes of the source to sum over.
-        order: of those that remain, as the argument has them; axes of size 1 are left out. Empty:
-            as they are.
-    """
-
-    source: str
-    summed: tuple[int, ...] = ()
-    order: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Gradient:
-    """How the gradients of a program's arguments are computed.
-
-    Attributes:
-        cotangents: names of the gradients of the outputs, in order.
-        saved: the arguments that are read.
-        pieces: programs, in order; each reads arguments, cotangents and results of earlier ones.
-        terms: per argument that was asked for the parts of its gradient; without any it is zero.
-    """
-
-    cotangents: tuple[str, ...]
-    saved: tuple[str, ...]
-    pieces: tuple[Piece, ...]
-    terms: tuple[tuple[str, tuple[Term, ...]], ...]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -77,6 +47,8 @@ def derive(program: Program, wanted: frozenset[str]) -> Gradient:
     Raises:
         GradientError: there is none, or it is not derived.
     """
+    if multiplies_sums(program):
+        return derive_by_cuts(program, wanted, derive)
     _require_known(program, wanted)
     writer = Writer.of(program)
     reached = backwards(program, wanted, writer)
@@ -108,17 +80,15 @@ def derive(program: Program, wanted: frozenset[str]) -> Gradient:
                 tuple(kept.index(i) for i in target if isinstance(i, str)),
             )
         )
-    pieces = list(locals_.pieces())
+    pieces: list[Piece | Total] = list(locals_.pieces())
     arrays = program.tensors | {tensor.name: tensor for tensor in locals_.tensors()}
     for name, parts in contributions.items():
         if parts:
             result = f"{locals_.letter}_{name}"
             pieces.append(product_piece(program, arrays, parts, result))
             terms[name].append(Term(result))
-    read = {name for piece in pieces for name in piece.operands}
-    saved = tuple(tensor.name for tensor in program.inputs if tensor.name in read)
     order = tuple((name, tuple(found)) for name, found in terms.items())
-    return Gradient(writer.cotangents, saved, tuple(pieces), order)
+    return Gradient(writer.cotangents, saved(program, pieces), tuple(pieces), order)
 
 
 def _require_known(program: Program, wanted: frozenset[str]) -> None:

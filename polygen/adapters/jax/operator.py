@@ -17,8 +17,9 @@ from typing import Any
 
 import jax
 
+from polygen.adapters.backward_cuts import Gradient, Term, Total
 from polygen.adapters.forms import Form, most_general
-from polygen.adapters.gradients import Gradient, Term, derive
+from polygen.adapters.gradients import derive
 from polygen.adapters.jax import meaning
 from polygen.adapters.jax.launching import launch
 from polygen.adapters.kernels import sizes_of
@@ -220,6 +221,11 @@ def _gradients(
         forms: shape and type of each argument.
     """
     for piece in gradient.pieces:
+        if isinstance(piece, Total):
+            like = known[piece.like]
+            parts = [_part(known[term.source], term) for term in piece.terms]
+            known = known | {piece.name: _total(parts, like.shape, like.dtype)}
+            continue
         operands = [
             _grouped(known[name], groups) if hasattr(known[name], "shape") else known[name]
             for name, groups in zip(piece.operands, piece.groups, strict=True)
@@ -231,7 +237,7 @@ def _gradients(
             results: Sequence[Any] = launch(piece.program, arrays, scalars)
         else:
             results = meaning.run(piece.program, operands)
-        known = known | dict(zip((t.name for t in piece.program.outputs), results, strict=True))
+        known = known | dict(zip(piece.results, results, strict=True))
     return {
         name: _total([_part(known[term.source], term) for term in terms], *forms[name])
         for name, terms in gradient.terms

@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
-from polygen.adapters.gradients import Gradient, Term, derive
+from polygen.adapters.backward_cuts import Gradient, Term, Total
+from polygen.adapters.backward_products import Piece
+from polygen.adapters.gradients import derive
 from polygen.adapters.legality import refusal
 from polygen.adapters.torch import meaning
 from polygen.adapters.torch.launching import launch, text_of
@@ -118,7 +120,12 @@ def planned(program: Program, needed: Sequence[bool]) -> Plan:
     """
     names = tuple(tensor.name for tensor in program.inputs)
     gradient = derive(program, frozenset(n for n, need in zip(names, needed, strict=True) if need))
-    texts = (text_of(p.program) if refusal(p.program) is None else None for p in gradient.pieces)
+    texts = (
+        text_of(piece.program)
+        if isinstance(piece, Piece) and refusal(piece.program) is None
+        else None
+        for piece in gradient.pieces
+    )
     return Plan(names, gradient, tuple(texts))
 
 
@@ -138,6 +145,11 @@ def gradients(
     """
     known = dict(known)
     for piece, text in zip(plan.gradient.pieces, plan.texts, strict=True):
+        if isinstance(piece, Total):
+            like = known[piece.like]
+            parts = [_part(known[term.source], term) for term in piece.terms]
+            known[piece.name] = _total(parts, like.shape, like.dtype)
+            continue
         operands = [
             _grouped(known[name], groups) if _is_tensor(known[name]) else known[name]
             for name, groups in zip(piece.operands, piece.groups, strict=True)
@@ -146,7 +158,7 @@ def gradients(
             results = launch(text, operands)
         else:
             results = meaning.run(piece.program, operands, sizes_for(piece.program, operands))
-        known |= zip((tensor.name for tensor in piece.program.outputs), results, strict=True)
+        known |= zip(piece.results, results, strict=True)
     return {
         name: _total([_part(known[term.source], term) for term in terms], *forms[name])
         for name, terms in plan.gradient.terms

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import polygen as pg
+from polygen.adapters.backward_cuts import Total
 from polygen.adapters.gradients import derive
 from polygen.adapters.legality import refusal
 from polygen.errors import GradientError
@@ -51,6 +52,40 @@ CASES = {
         lambda x, w, r: pg.where(x @ w > r, pg.mish(x @ w), pg.leaky_relu(r)),
         ["tf32[M,K]", "tf32[K,N]", "f32[M,N]"],
     ),
+    "perceptron": (
+        lambda x, u, b, w: pg.gelu(x @ u + b) @ w + x,
+        ["tf32[M,K]", "tf32[K,N]", "f32[N]", "tf32[N,K]"],
+    ),
+    "gates in front": (
+        lambda x, u, v, w: (pg.silu(x @ u) * (x @ v)) @ w,
+        ["tf32[M,K]", "tf32[K,N]", "tf32[K,N]", "tf32[N,D]"],
+    ),
+    "layers, returned and read again": (
+        lambda x, u, v, a: ((h := pg.tanh(a * (x @ u))) @ v * h, h),
+        ["tf32[M,K]", "tf32[K,K]", "tf32[K,K]", "f32"],
+    ),
+    "three layers": (
+        lambda x, u, v, w: pg.tanh(pg.tanh(pg.sin(x @ u) @ v) @ w) + x @ u,
+        ["tf32[M,K]", "tf32[K,K]", "tf32[K,K]", "tf32[K,K]"],
+    ),
+    "power": (lambda x: x @ x @ x, ["tf32[K,K]"]),
+    "linear attention": (
+        lambda q, k, v: q @ (k.mT @ v),
+        ["tf32[B,S,D]", "tf32[B,S,D]", "tf32[B,S,K]"],
+    ),
+    "graph": (lambda a, x, w: pg.tanh(a @ (x @ w)), ["tf32[M,M]", "tf32[M,K]", "tf32[K,N]"]),
+    "turned by a vector": (
+        lambda x, w, y: x.T @ (pg.sigmoid(x @ w) - y),
+        ["tf32[M,K]", "tf32[K]", "f32[M]"],
+    ),
+    "several rows": (
+        lambda x, y, u, v, w: (pg.tanh(x @ u) + pg.tanh(y @ v)) @ w,
+        ["tf32[M,K]", "tf32[M,D]", "tf32[K,N]", "tf32[D,N]", "tf32[N,K]"],
+    ),
+    "operands of two products": (
+        lambda x, u, v, w: (x @ u) @ ((x @ v).mT @ (x @ w)),
+        ["tf32[M,K]", "tf32[K,D]", "tf32[K,D]", "tf32[K,N]"],
+    ),
     "named": (lambda d, g0, r1: pg.tanh(d @ g0.T + r1), ["tf32[M,K]", "tf32[N,K]", "f32[N]"]),
 }
 SIZES = {"M": 4, "N": 5, "K": 3, "B": 2, "H": 3, "S": 4, "T": 5, "D": 2}
@@ -77,6 +112,9 @@ def computed(program, gradient, arrays, cotangents):
     """The gradients, by the reference evaluator and NumPy."""
     known = dict(arrays) | dict(zip(gradient.cotangents, cotangents, strict=True))
     for piece in gradient.pieces:
+        if isinstance(piece, Total):
+            known[piece.name] = total(known, piece.terms, known[piece.like].shape)
+            continue
         given = {
             tensor.name: grouped(known[name], groups) if tensor.dims else known[name]
             for tensor, name, groups in zip(
@@ -84,15 +122,17 @@ def computed(program, gradient, arrays, cotangents):
             )
         }
         results = evaluate(piece.program, given, round_outputs=False)
-        known |= zip((t.name for t in piece.program.outputs), results, strict=True)
-    found = {}
-    for name, terms in gradient.terms:
-        total = np.zeros(np.shape(arrays[name]))
-        for term in terms:
-            part = known[term.source].sum(term.summed) if term.summed else known[term.source]
-            part = part.transpose(term.order) if term.order else part
-            total = total + part.reshape(total.shape)
-        found[name] = total
+        known |= zip(piece.results, results, strict=True)
+    return {name: total(known, terms, np.shape(arrays[name])) for name, terms in gradient.terms}
+
+
+def total(known, terms, shape):
+    """The parts of a gradient, added up."""
+    found = np.zeros(shape)
+    for term in terms:
+        part = known[term.source].sum(term.summed) if term.summed else known[term.source]
+        part = part.transpose(term.order) if term.order else part
+        found = found + part.reshape(shape)
     return found
 
 
@@ -126,7 +166,7 @@ def test_it_is_what_central_differences_give(name):
     for argument in wanted:
         differ = differences(program, arrays, cotangents, argument)
         np.testing.assert_allclose(found[argument], differ, rtol=1e-7, atol=1e-7)
-    read = {name for piece in gradient.pieces for name in piece.operands}
+    read = {name for p in gradient.pieces if not isinstance(p, Total) for name in p.operands}
     assert set(gradient.saved) == read & set(program.tensors)
 
 
@@ -169,6 +209,15 @@ def test_a_batch_of_rows_and_the_rows_are_rows():
     for piece in derive(program_of("rows of a batch"), frozenset("xw")).pieces[1:]:
         (product,) = piece.program.contractions
         assert len(product.domain) == 3 and refusal(piece.program) is None
+
+
+def test_what_lies_between_is_made_again_and_reached_once():
+    again, last, *rest = derive(program_of("perceptron"), frozenset("xubw")).pieces
+    assert again.results == ("m0",) and len(again.program.contractions) == 1
+    assert last.program.name == "sample_d_m0" or last.program.name == "sample_d_w"
+    (reached,) = [piece for piece in rest if isinstance(piece, Total)]
+    assert (reached.name, reached.like) == ("m0 arrives", "m0")
+    assert derive(program_of("perceptron"), frozenset("w")).saved == ("x", "u", "b")
 
 
 @pytest.mark.parametrize("name", ["bias", "relu", "gelu", "residual", "gated", "rows of a batch"])

@@ -32,12 +32,17 @@ def two(x, w, b):
     return x @ w.T, pg.relu(x @ w.T + b)
 
 
+def deep(x, w, b):
+    return pg.tanh(x @ w.T * 0.25 + b) @ w + x
+
+
 def plain(function):
     """The same in JAX's own operations, in f32."""
     return {
         layer: lambda x, w, b: jax.nn.gelu(x @ w.T + b, approximate=False),
         gate: lambda x, w, b: jax.nn.silu(x @ w.T) * (x @ w.T + b),
         two: lambda x, w, b: (x @ w.T, jax.nn.relu(x @ w.T + b)),
+        deep: lambda x, w, b: jnp.tanh(x @ w.T * 0.25 + b) @ w + x,
     }[function]
 
 
@@ -58,7 +63,7 @@ def near(found, wanted, bits=7):
         assert float(jnp.abs(wide(a) - wide(b)).max()) <= 2.0**-bits * scale
 
 
-@pytest.mark.parametrize("function", [layer, gate, two])
+@pytest.mark.parametrize("function", [layer, gate, two, deep])
 def test_a_call_is_what_the_function_says(function, operands):
     wanted = plain(function)(*wide(operands))
     for run in (pgj.call, jax.jit(pgj.call, static_argnums=0)):
@@ -85,7 +90,7 @@ def test_vmap_makes_one_call_with_a_batch_dim(axes, operands):
         assert bool((member == pgj.call(layer, *own)).all())
 
 
-@pytest.mark.parametrize("function", [layer, gate, two])
+@pytest.mark.parametrize("function", [layer, gate, two, deep])
 def test_derivatives_are_those_of_jax(function, operands):
     def loss(call, *o):
         return sum((n + 1) * wide(r).sum() for n, r in enumerate(jax.tree.leaves(call(*o))))

@@ -43,6 +43,11 @@ def matrix_vector(w, x, b):
     return pg.softplus(w @ x + b)
 
 
+@pgt.op
+def perceptron(x, u, b, d):
+    return pg.gelu(x @ u + b) @ d + x
+
+
 def exact(*shape, seed=0):
     made = torch.Generator().manual_seed(seed + 7 * sum(shape))
     return torch.randn(*shape, dtype=torch.float64, generator=made).requires_grad_()
@@ -54,6 +59,7 @@ CASES = {
     "gated": (gate, [(3, 4), (5, 4), (5, 4)]),
     "two results, a scalar": (lambda x, w, r: both(x, w, r, 0.7), [(3, 4), (4, 5), (3, 1)]),
     "stretched batches": (scores, [(2, 3, 4, 2), (2, 1, 5, 2)]),
+    "a perceptron": (perceptron, [(3, 4), (4, 6), (6,), (6, 4)]),
     "a vector": (matrix_vector, [(3, 4), (4,), (3,)]),
 }
 
