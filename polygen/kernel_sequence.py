@@ -21,8 +21,10 @@ from polygen.frontend.program import Program, Tensor
 from polygen.hardware.device import Device
 from polygen.kernel import Kernel
 from polygen.planned import Planned
+from polygen.runtime.artifact import Resources
 from polygen.runtime.sequence import SequenceLauncher, Step
 from polygen.saved_sequence import SavedSequence, from_bytes, read, to_bytes, write
+from polygen.schedule.model import Schedule
 from polygen.schedule.sums import Sums, reproducible
 
 if TYPE_CHECKING:
@@ -50,6 +52,11 @@ class KernelSequence:
     def target(self) -> Device:
         """The device that it is for."""
         return self.kernels[0].target
+
+    @property
+    def schedule(self) -> Schedule:
+        """The decisions for the last kernel, which makes results; each has its own."""
+        return self.kernels[-1].schedule
 
     @property
     def schedule_origin(self) -> str:
@@ -96,6 +103,16 @@ class KernelSequence:
             f"{', '.join(t.name for t in one.program.operands)}"
             for one in self.kernels
         ]
+
+    @property
+    def ptx(self) -> str:
+        """The compiled PTX of each, one after another."""
+        return "\n".join(one.ptx for one in self.kernels)
+
+    @property
+    def resources(self) -> Resources:
+        """Registers, spills, shared memory and threads of the kernel with most registers."""
+        return max((one.resources for one in self.kernels), key=lambda one: one.registers)
 
     def compiled(self) -> KernelSequence:
         """Compile all, as the first use does.

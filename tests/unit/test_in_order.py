@@ -41,6 +41,10 @@ def test_kernels_are_named_and_numbered(kernels):
     assert "2 kernels; mlp_1: shipped " in kernels.schedule_origin
     assert kernels.target.name == "sm_80" and kernels.deterministic
     assert len(kernels.sums.orders) == 2
+    first, last = kernels.kernels
+    assert kernels.schedule == last.schedule
+    assert kernels.ptx == f"{first.ptx}\n{last.ptx}"
+    assert kernels.resources in (first.resources, last.resources)
 
 
 def test_what_one_kernel_runs_is_one():
