@@ -10,7 +10,8 @@ A tile of one kernel has as many sums, whatever it is a tile of (`polygen.poly.s
 values join two products over one domain, as halves of heads that are turned, and one alone is over
 another, that one becomes two. Nothing is assumed: every element is computed in one of the parts, of
 what it was computed of. A section stays as it is where its columns are of no number that
-the parts divide, where it folds, or where an index would be no sum of digits in a part.
+the parts divide, where it folds (but in rows that a launch before the kernel makes), or where an
+index would be no sum of digits in a part.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from polygen.frontend.closure import needed
 from polygen.frontend.forms import Digit, Form, composed
 from polygen.frontend.indexing import form_of, index_of
 from polygen.frontend.indices import Gathered, Within
@@ -99,10 +101,11 @@ class _Parts:
     def _columns(self) -> tuple[dict[str, str], dict[str, int]]:
         """Of statements along columns which iterator that is, and of their values which axis."""
         along, values = dict[str, str](), dict[str, int]()
+        first = {one.write.name for one in needed(self.own, self.program.first)}
         for one in self.own:
             found = {access.index[values[access.name]] for access in one.reads
                      if access.name in values}  # fmt: skip
-            if isinstance(one, Fold) and found:
+            if isinstance(one, Fold) and one.write.name not in first:
                 raise _Whole
             if isinstance(one, Contraction):
                 found = {one.write.index[-1] if one.write.index else 0}

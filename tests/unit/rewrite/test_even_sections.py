@@ -10,7 +10,7 @@ from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Contraction
 from polygen.poly.sections import sections
 from polygen.rewrite.even_sections import even_sections
-from polygen.rewrite.programs import rewritten
+from polygen.rewrite.programs import made_first, rewritten
 
 X, A, B = "bf16[M,K]", "bf16[8,K]", "bf16[8,K]"
 
@@ -104,6 +104,26 @@ def test_what_has_no_such_parts_stays_whole(name):
     program = pg.fuse(function, name="even").program(*signature)
     assert even_sections(program) is program
     assert len({len(one.contractions) for one in sections(program)}) > 1
+
+
+def test_norms_that_are_made_before_are_no_folds_of_a_section():
+    def function(x, g, a, b, c):
+        n = pg.rms_norm(x, g)
+        return pair(n, a, b), n @ c.T
+
+    program = pg.fuse(function, name="even").program(X, "bf16[K]", A, B, "bf16[24,K]")
+    assert even_sections(program) is program  # a norm that leaves the product folds beside it
+    made = made_first(program)
+    assert made is not None
+    found = even_sections(made)
+    assert {len(one.contractions) for one in sections(found)} == {2}
+    random = np.random.default_rng(0)
+    arrays = {
+        t.name: random.integers(-3, 4, [{"M": 5, "K": 7}.get(d, d) for d in t.dims])
+        for t in program.inputs
+    }
+    for one, other in zip(evaluate(found, arrays), evaluate(program, arrays), strict=True):
+        np.testing.assert_array_equal(one.astype("f4"), other.astype("f4"))
 
 
 def test_programs_whose_sections_are_even_are_their_own():

@@ -116,6 +116,6 @@ REFUSED = {
 def test_what_is_nearly_so_is_refused_by_name(name: str) -> None:
     function, said = REFUSED[name]
     with pytest.raises(UnsupportedProgram) as found:
-        pg.fuse(function).compile(*_signature(function), arch="sm_90a")
+        pg.fuse(function).compile(*_signature(function), arch="sm_90a", single=True)
     assert said in str(found.value), str(found.value)
     assert str(found.value).count(". ") >= 1  # and what would do
