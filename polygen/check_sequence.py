@@ -11,6 +11,7 @@ import numpy as np
 from polygen.check import CheckReport, Emulation
 from polygen.emulated import joined
 from polygen.errors import ArgumentError
+from polygen.frontend.indices import size_value
 from polygen.frontend.program import Tensor
 from polygen.kernel_sequence import KernelSequence
 from polygen.runtime.sequence import places
@@ -83,7 +84,7 @@ def _between(tensor: Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) -
 
 
 def _plain(tensor: Tensor, sizes: Mapping[str, int]) -> Array:
-    shape = tuple(dim if isinstance(dim, int) else sizes[dim] for dim in tensor.dims)
+    shape = tuple(int(size_value(dim, sizes)) for dim in tensor.dims)
     return np.zeros(shape, tensor.dtype.numpy)
 
 

@@ -13,6 +13,7 @@ from polygen.chained import with_numbers
 from polygen.errors import ScheduleError, UnsupportedProgram
 from polygen.faster_apart import faster_apart
 from polygen.frontend.closure import multiplies_sums
+from polygen.frontend.indices import named_in, size_value
 from polygen.frontend.pitches import pitch_of, pitches
 from polygen.frontend.program import Program, Tensor
 from polygen.hardware.device import Device
@@ -137,7 +138,8 @@ def _with_ragged(
         if tensor.name not in names:
             return tensor
         row = tensor.dims[-1] if tensor.dims else 1
-        length = row if isinstance(row, int) else sizes.get(row, 0)
+        known = all(name in sizes for name in named_in(row))
+        length = size_value(row, sizes) if known else 0
         return replace(tensor, ragged=length * tensor.dtype.bytes % row_multiple() != 0)
 
     return replace(

@@ -12,16 +12,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from polygen.adapters.backward_products import Piece, whole
 from polygen.errors import GradientError
 from polygen.frontend.closure import multiplies_sums, needed
-from polygen.frontend.program import Program, Tensor
+from polygen.frontend.dtypes import F32, TF32, DType
+from polygen.frontend.program import Dim, Program, Tensor
 from polygen.rewrite.cuts import Cut, cuts
 
 _FLOAT = "float"
+Length = int | tuple[str, int]  # a number, or an axis of an array
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +44,23 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """What reaches an array that a piece has made, put together before pieces read it.
+    """What reaches an array that a piece makes, put together before pieces read it.
 
     Attributes:
         name: what it is called.
         terms: its parts.
-        like: an array of its shape and type.
+        shape: numbers, or axes of arguments that are as long.
+        dtype: of its elements.
     """
 
     name: str
     terms: tuple[Term, ...]
-    like: str
+    shape: tuple[Length, ...]
+    dtype: DType
+
+    def extents(self, shapes: Callable[[str], Sequence[int]]) -> tuple[int, ...]:
+        """The shape in numbers, where arguments have these."""
+        return tuple(one if isinstance(one, int) else shapes(one[0])[one[1]] for one in self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,30 +130,73 @@ class _Parts:
         """The derivative, of those of the parts."""
         before, after = self.cut.before, self.cut.after
         cotangents = {tensor.name: f"{tensor.name} arrives" for tensor in self.program.outputs}
-        again = _outputs(before, [tensor.name for tensor in self.cut.between])
-        pieces: list[Piece | Total] = [whole(again)]
+        again = whole(_outputs(before, [tensor.name for tensor in self.cut.between]))
         reached = self._reached()
         read = frozenset(tensor.name for tensor in after.inputs)
-        last = _renamed(
-            derive(after, read & (self.wanted | reached)), after, cotangents, "of the second part"
+        last = self._in_whole(
+            _renamed(
+                derive(after, read & (self.wanted | reached)),
+                after,
+                cotangents,
+                "of the second part",
+            )
         )
-        pieces += last.pieces
         terms = dict(last.terms)
         arrived = {name: terms[name] for name in sorted(reached) if terms.get(name)}
+        totals = []
         for name, parts in arrived.items():
             cotangents[name] = f"{name} arrives"
-            pieces.append(Total(cotangents[name], parts, name))
+            totals.append(self._total(cotangents[name], name, parts))
         own = [tensor.name for tensor in before.outputs if tensor.name in self.program.tensors]
-        parts_read = frozenset(tensor.name for tensor in before.inputs) & self.wanted
-        if parts_read and (arrived or own):
+        read_first = frozenset(tensor.name for tensor in before.inputs) & self.wanted
+        first: tuple[Piece | Total, ...] = ()
+        if read_first and (arrived or own):
             part = _outputs(before, [*arrived, *own])
-            first = _renamed(derive(part, parts_read), part, cotangents, "of the first part")
-            pieces += first.pieces
-            for name, parts in first.terms:
+            found = _renamed(derive(part, read_first), part, cotangents, "of the first part")
+            first = found.pieces
+            for name, parts in found.terms:
                 terms[name] = (*terms.get(name, ()), *parts)
+        pieces = _in_order(again, last.pieces, totals, first)
         order = tuple((name, terms.get(name, ())) for name in sorted(self.wanted))
         outputs = tuple(cotangents[tensor.name] for tensor in self.program.outputs)
-        return Gradient(outputs, saved(self.program, pieces), tuple(pieces), order)
+        return Gradient(outputs, saved(self.program, pieces), pieces, order)
+
+    def _in_whole(self, gradient: Gradient) -> Gradient:
+        """The second part's derivative, with lengths that arguments have."""
+        between = {tensor.name: tensor for tensor in self.cut.between}
+
+        def length(one: Length) -> Length:
+            if isinstance(one, int) or one[0] not in between:
+                return one
+            return self._length(between[one[0]].dims[one[1]])
+
+        pieces = tuple(
+            replace(piece, shape=tuple(map(length, piece.shape)))
+            if isinstance(piece, Total)
+            else piece
+            for piece in gradient.pieces
+        )
+        return replace(gradient, pieces=pieces)
+
+    def _total(self, called: str, name: str, parts: tuple[Term, ...]) -> Total:
+        """What arrives at an array between."""
+        (tensor,) = (one for one in self.cut.between if one.name == name)
+        dtype = F32 if tensor.dtype == TF32 else tensor.dtype
+        lengths = tuple(map(self._length, tensor.dims))
+        return Total(called, parts, lengths, dtype)
+
+    def _length(self, dim: Dim) -> Length:
+        if isinstance(dim, int):
+            return dim
+        for tensor in self.program.inputs:
+            if dim in tensor.dims:
+                return tensor.name, tensor.dims.index(dim)
+        raise GradientError(
+            f"an axis of {dim} between products",
+            where=self.program.name,
+            why="what arrives there has the length of an argument's axis",
+            nearest="Reshape outside the function",
+        )
 
     def _reached(self) -> frozenset[str]:
         """The arrays between that are made of what gradients are asked for."""
@@ -157,6 +208,74 @@ class _Parts:
             if any(access.name in self.wanted for one in own for access in one.reads):
                 found.add(tensor.name)
         return frozenset(found)
+
+
+def _in_order(
+    again: Piece,
+    last: Sequence[Piece | Total],
+    totals: Sequence[Total],
+    first: Sequence[Piece | Total],
+) -> tuple[Piece | Total, ...]:
+    """All pieces, each behind those whose results it reads.
+
+    The first part's products are computed again for what lies between and for the first part's own
+    derivative. Where what arrives there needs nothing of what lies between, one program does both.
+
+    Args:
+        again: makes what lies between.
+        last: of the second part's derivative.
+        totals: what arrives at what lies between.
+        first: of the first part's derivative.
+    """
+    wanted = {term.source for one in totals for term in one.terms}
+    early = []
+    for piece in reversed(last):
+        if wanted.intersection(_made(piece)):
+            wanted |= set(_read(piece))
+            early.append(piece)
+    early.reverse()
+    local = first[0] if first else None
+    free = not any({*again.results}.intersection(_read(piece)) for piece in early)
+    joined = _joined(local, again) if isinstance(local, Piece) and free else None
+    if joined is None:
+        return (again, *last, *totals, *first)
+    late = (piece for piece in last if piece not in early)
+    return (*early, *totals, joined, *late, *first[1:])
+
+
+def _made(piece: Piece | Total) -> tuple[str, ...]:
+    return piece.results if isinstance(piece, Piece) else (piece.name,)
+
+
+def _read(piece: Piece | Total) -> tuple[str, ...]:
+    if isinstance(piece, Piece):
+        return piece.operands
+    return tuple(term.source for term in piece.terms)
+
+
+def _joined(local: Piece, again: Piece) -> Piece | None:
+    """One program for two that compute the same products; None: they do not."""
+    one, other = local.program, again.program
+    known = {statement.name: statement for statement in one.statements}
+    writes = {statement.write.name for statement in one.statements}
+    more = [statement for statement in other.statements if statement not in one.statements]
+    apart = any(s.name in known or s.write.name in writes for s in more)
+    if apart or not {*other.contractions} <= {*one.contractions}:
+        return None
+    given = dict(zip(one.inputs, zip(local.operands, local.groups, strict=True), strict=True))
+    each = zip(other.inputs, zip(again.operands, again.groups, strict=True), strict=True)
+    given |= {tensor: found for tensor, found in each if tensor not in given}
+    if len({tensor.name for tensor in given}) < len(given):
+        return None
+    program = replace(
+        one,
+        inputs=tuple(given),
+        outputs=(*one.outputs, *other.outputs),
+        statements=(*one.statements, *more),
+    )
+    groups = tuple(found[1] for found in given.values())
+    operands = tuple(found[0] for found in given.values())
+    return Piece(program, operands, groups, (*local.results, *again.results))
 
 
 def _outputs(program: Program, names: list[str]) -> Program:
@@ -189,8 +308,7 @@ def _renamed(
     outputs = (cotangents[tensor.name] for tensor in program.outputs)
     names = dict(zip(gradient.cotangents, outputs, strict=True))
     for piece in gradient.pieces:
-        made = piece.results if isinstance(piece, Piece) else (piece.name,)
-        names |= {name: f"{name} {whose}" for name in made}
+        names |= {name: f"{name} {whose}" for name in _made(piece)}
 
     def called(name: str) -> str:
         return names.get(name, name)
@@ -205,7 +323,7 @@ def _renamed(
             results=tuple(map(called, piece.results)),
         )
         if isinstance(piece, Piece)
-        else Total(called(piece.name), parts(piece.terms), called(piece.like))
+        else replace(piece, name=called(piece.name), terms=parts(piece.terms))
         for piece in gradient.pieces
     )
     return replace(

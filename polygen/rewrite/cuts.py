@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 
 from polygen.frontend.closure import needed
 from polygen.frontend.dtypes import F32, TF32
+from polygen.frontend.indices import named_in, size_value
 from polygen.frontend.program import (
     Access,
     Contraction,
@@ -117,7 +118,10 @@ def _elements(program: Program, first: frozenset[str], sizes: Mapping[str, int])
     chain needs as arguments before the scores that it would keep on chip.
     """
     return sum(
-        math.prod(dim if isinstance(dim, int) else sizes.get(dim, _UNKNOWN) for dim in tensor.dims)
+        math.prod(
+            size_value(dim, dict.fromkeys(named_in(dim), _UNKNOWN) | dict(sizes))
+            for dim in tensor.dims
+        )
         for tensor in _cut(program, first, ()).between
     )
 

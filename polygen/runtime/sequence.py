@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from polygen.errors import ArgumentError
+from polygen.frontend.indices import named_in, size_value
 from polygen.frontend.program import Program, Tensor
 from polygen.runtime.arrays import ArrayView, describe, read
 from polygen.runtime.binding import bound_sizes
@@ -80,11 +81,10 @@ def pitch(tensor: Tensor, sizes: Mapping[str, int]) -> int | None:
     if len(tensor.dims) < 2:
         return None
     row = tensor.dims[-1]
-    length = row if isinstance(row, int) else sizes.get(row)
-    if length is None:
+    if any(name not in sizes for name in named_in(row)):
         return None
     each = max(1, row_multiple() // tensor.dtype.bytes)
-    return -(-length // each) * each
+    return int(-(-size_value(row, sizes) // each) * each)
 
 
 def places(tensors: Sequence[Tensor], sizes: Mapping[str, int]) -> tuple[tuple[Place, ...], int]:
@@ -96,7 +96,7 @@ def places(tensors: Sequence[Tensor], sizes: Mapping[str, int]) -> tuple[tuple[P
     """
     found, end = [], 0
     for tensor in tensors:
-        shape = tuple(dim if isinstance(dim, int) else sizes[dim] for dim in tensor.dims)
+        shape = _shape(tensor, sizes)
         stored = (*shape[:-1], pitch(tensor, sizes) or shape[-1])
         count = math.prod(stored) * tensor.dtype.bytes
         found.append(Place(tensor.name, end, shape, compact(stored), count))
@@ -322,7 +322,7 @@ class SequenceLauncher:
 
 
 def _shape(tensor: Tensor, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    return tuple(dim if isinstance(dim, int) else sizes[dim] for dim in tensor.dims)
+    return tuple(int(size_value(dim, sizes)) for dim in tensor.dims)
 
 
 def _span(view: ArrayView) -> int:

@@ -222,9 +222,10 @@ def _gradients(
     """
     for piece in gradient.pieces:
         if isinstance(piece, Total):
-            like = known[piece.like]
             parts = [_part(known[term.source], term) for term in piece.terms]
-            known = known | {piece.name: _total(parts, like.shape, like.dtype)}
+            shape = piece.extents(lambda name: forms[name][0])
+            dtype = jnp.dtype(piece.dtype.storage)
+            known = known | {piece.name: _total(parts, shape, dtype)}
             continue
         operands = [
             _grouped(known[name], groups) if hasattr(known[name], "shape") else known[name]

@@ -19,6 +19,7 @@ from polygen.adapters.legality import refusal
 from polygen.adapters.torch import meaning
 from polygen.adapters.torch.launching import launch, text_of
 from polygen.adapters.torch.running import Operands, sizes_for
+from polygen.adapters.torch.tensors import torch_dtype
 from polygen.errors import GradientError
 from polygen.frontend.program import Program
 from polygen.runtime.recent import Recent
@@ -146,9 +147,11 @@ def gradients(
     known = dict(known)
     for piece, text in zip(plan.gradient.pieces, plan.texts, strict=True):
         if isinstance(piece, Total):
-            like = known[piece.like]
             parts = [_part(known[term.source], term) for term in piece.terms]
-            known[piece.name] = _total(parts, like.shape, like.dtype)
+            exact = any(part.dtype == torch.float64 for part in parts)
+            dtype = torch.float64 if exact else torch_dtype(piece.dtype)
+            shape = piece.extents(lambda name: forms[name][0])
+            known[piece.name] = _total(parts, shape, dtype)
             continue
         operands = [
             _grouped(known[name], groups) if _is_tensor(known[name]) else known[name]
