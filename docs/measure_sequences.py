@@ -107,7 +107,7 @@ def made(case: Case) -> tuple[dict[str, Any], bytes]:
         return pg.Kernel(with_sizes(program, known), device, known, "auto")
 
     program = fused.program(*signature)
-    two = cut_into_kernels(program, sizes, make)
+    two = cut_into_kernels(program, sizes, device, make)
     assert two is not None
     row = {
         "schedule": chain.kernels[0].schedule.name,

@@ -35,6 +35,7 @@ def run(
     *,
     small: dict[str, int],
     large: dict[str, int],
+    roundings: int = 1,
     **options: Any,
 ) -> pg.Kernel:
     """Compile a fused function, run it, compare it with the function in float64, and say so.
@@ -45,6 +46,7 @@ def run(
         operands: makes the arrays of given sizes.
         small: sizes that the PTX machine runs.
         large: sizes that the kernel is optimised for, and that a GPU runs.
+        roundings: of results' type, that a result may be off by.
         options: as for `compile`.
 
     Returns:
@@ -61,7 +63,7 @@ def run(
     where = "this GPU" if gpu else "the PTX machine, without a GPU"
     print(f"{kernel.program.name} on {where}: {', '.join(f'{n} = {v}' for n, v in sizes.items())}")
     print(f"schedule: {kernel.schedule_origin}")
-    check(found, function.reference(*arrays), kernel)
+    check(found, function.reference(*arrays), kernel, roundings)
     return kernel
 
 
@@ -74,7 +76,7 @@ def on_gpu(kernel: pg.Kernel, arrays: tuple[Any, ...]) -> Any:
     return tuple(map(to_host, found)) if isinstance(found, tuple) else to_host(found)
 
 
-def check(found: Any, wanted: Any, kernel: pg.Kernel) -> None:
+def check(found: Any, wanted: Any, kernel: pg.Kernel, roundings: int = 1) -> None:
     """Compare results with what they should be: integers exactly, others to their rounding.
 
     Raises:
@@ -88,7 +90,7 @@ def check(found: Any, wanted: Any, kernel: pg.Kernel) -> None:
             error, allowed = float(np.abs(values - exact).max()), 0.0
         else:
             error = float((np.abs(values - exact) / (1 + np.abs(exact))).max())
-            allowed = max(float(ml_dtypes.finfo(np.asarray(one).dtype).eps), 1e-4)
+            allowed = max(roundings * float(ml_dtypes.finfo(np.asarray(one).dtype).eps), 1e-4)
         right_or_not = "right" if error <= allowed else "WRONG"
         print(f"{tensor.name}: {right_or_not}, largest error {error:.2g}, allowed {allowed:.2g}")
         if not error <= allowed:

@@ -48,7 +48,7 @@ def in_order(
         PolygenError: no kernel can be made of it, nor of its parts; what is said is of the whole.
     """
     if _may_be_cut(program) and faster_apart(program, sizes, device):
-        found = cut_into_kernels(program, sizes, make)
+        found = cut_into_kernels(program, sizes, device, make)
         if found is not None:
             return found
     try:
@@ -56,18 +56,22 @@ def in_order(
     except (UnsupportedProgram, ScheduleError) as reason:
         if reason.unknown:  # with numbers there may be one kernel
             raise
-        found = cut_into_kernels(program, sizes, make) if _may_be_cut(program) else None
+        may = _may_be_cut(program)
+        found = cut_into_kernels(program, sizes, device, make) if may else None
         if found is None:
             raise
         return found
 
 
 def cut_into_kernels(
-    program: Program, sizes: Mapping[str, int], make: Make
+    program: Program, sizes: Mapping[str, int], device: Device, make: Make
 ) -> KernelSequence | None:
     """Several kernels in their order; None: there is no way to make them. As for `in_order`."""
-    kernels = _Cutting(program, make).kernels(sizes)
-    return KernelSequence(program, kernels) if kernels else None
+    for weighed in (True, False):  # a chain that is faster as two may be one where all else fails
+        kernels = _Cutting(program, device, make, weighed=weighed).kernels(sizes)
+        if kernels:
+            return KernelSequence(program, kernels)
+    return None
 
 
 def _may_be_cut(program: Program) -> bool:
@@ -78,10 +82,18 @@ def _may_be_cut(program: Program) -> bool:
 
 
 class _Cutting:
-    """Makes the kernels of a program that is more than one."""
+    """Makes the kernels of a program that is more than one.
 
-    def __init__(self, program: Program, make: Make) -> None:
-        self._whole, self._make = program, make
+    Args:
+        program: the whole.
+        device: the target.
+        make: makes the kernel of a part.
+        weighed: whether chains that are predicted faster apart are two kernels.
+    """
+
+    def __init__(self, program: Program, device: Device, make: Make, *, weighed: bool) -> None:
+        self._whole, self._device, self._make = program, device, make
+        self._weighed = weighed
         self._hopeless: set[frozenset[str]] = set()  # products that are left, by what they sum
 
     def kernels(self, sizes: Mapping[str, int]) -> tuple[Kernel, ...]:
@@ -118,6 +130,9 @@ class _Cutting:
         names = ", ".join(tensor.name for tensor in between)
         source = f"{program.source}, as far as {names}" if between else program.source
         program = replace(program, name=f"{self._whole.name}_{number}", source=source)
+        chain = self._weighed and multiplies_sums(program)
+        if chain and faster_apart(program, sizes, self._device):
+            return None
         try:
             program = with_numbers(program, sizes)
             wanted = {*program.sizes, *pitches(program)}
