@@ -47,7 +47,9 @@ def in_order(
     Raises:
         PolygenError: no kernel can be made of it, nor of its parts; what is said is of the whole.
     """
-    if _may_be_cut(program) and faster_apart(program, sizes, device):
+    if not _may_be_cut(program):
+        return whole()
+    if faster_apart(program, sizes, device):
         found = cut_into_kernels(program, sizes, device, make)
         if found is not None:
             return found
@@ -56,8 +58,7 @@ def in_order(
     except (UnsupportedProgram, ScheduleError) as reason:
         if reason.unknown:  # with numbers there may be one kernel
             raise
-        may = _may_be_cut(program)
-        found = cut_into_kernels(program, sizes, device, make) if may else None
+        found = cut_into_kernels(program, sizes, device, make)
         if found is None:
             raise
         return found
