@@ -24,6 +24,7 @@ FOLDER = Path(__file__).resolve().parent
 README, TUNING, MODEL = FOLDER.parent / "README.md", FOLDER / "tuning.md", FOLDER / "cost-model.md"
 GALLERY = "gallery"  # plots of docs/make_gallery.py
 ATTENTION, ODD_ROWS = FOLDER / "attention.md", FOLDER / "odd_rows.md"
+IN_ORDER = FOLDER / "in_order.md"
 BEGIN, END = "<!-- made by docs/make_tables.py -->", "<!-- end -->"
 TITLE = """# Performance
 
@@ -368,6 +369,34 @@ def odd_rows(folder: Path = FOLDER / "results") -> str:
     return "\n".join(lines)
 
 
+def in_order(folder: Path = FOLDER / "results") -> str:
+    """The table of docs/in_order.md: a decoder block in one function."""
+    record = json.loads((folder / "h200_sequences.json").read_text())
+    names = {
+        "polygen": "polygen", "eager": "PyTorch", "inductor": "Inductor",
+        "inductor max-autotune": "its max-autotune",
+    }  # fmt: skip
+    lines = [
+        f"| rows | {' | '.join(names.values())} | best of the others / polygen | as calls |",
+        "|---" * (len(names) + 3) + "|",
+    ]
+    for text, row in record["blocks"].items():
+        us = [row["us"][name] for name in names]
+        calls = [row["call_us"][name] for name in names]
+        cells = [text.split()[-2], *(f"{one:.0f}" for one in us)]
+        cells += [f"{min(each[1:]) / each[0]:.2f}" for each in (us, calls)]
+        lines.append(f"| {' | '.join(cells)} |")
+    chosen = [row["us"][row["chosen"]] / min(row["us"].values()) for row in record["rows"].values()]
+    two = sum(row["chosen"] == "two" for row in record["rows"].values())
+    lines += [
+        "",
+        f"Of {len(chosen)} chains of two products ({record['gpu']}) {two} are two kernels; what is "
+        f"chosen takes {statistics.geometric_mean(chosen):.3f} times as long as the faster of both "
+        f"in the geometric mean, {max(chosen):.2f} at most.",
+    ]
+    return "\n".join(lines)
+
+
 def with_made(text: str, made: str) -> str:
     """A document with its generated part replaced."""
     before, _, rest = text.partition(BEGIN)
@@ -379,6 +408,7 @@ def with_made(text: str, made: str) -> str:
 
 PAGES = {
     README: speed, TUNING: tuner, MODEL: model, ATTENTION: attention, ODD_ROWS: odd_rows,
+    IN_ORDER: in_order,
 }  # fmt: skip
 
 

@@ -14,7 +14,8 @@ from polygen.cli import main
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("torch")
-OF_OTHER_ROWS = {"eager_joined", "inductor_joined", "cudnn", "flash"}  # several products, attention
+# Batches, several products, attention.
+OF_OTHER_ROWS = {"cupy", "cupy_once", "eager_joined", "inductor_joined", "cudnn", "flash"}
 
 
 def bench(out: Path, *words: str) -> dict[str, Any]:

@@ -92,6 +92,7 @@ def test_the_readme_s_table_comes_from_the_record_of_most_suites():
         ("tuning", "tuner"),
         ("attention", "attention"),
         ("odd_rows", "odd_rows"),
+        ("in_order", "in_order"),
         pytest.param("cost-model", "model", marks=pytest.mark.slow),
     ],
 )
