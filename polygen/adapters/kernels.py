@@ -7,6 +7,7 @@ choice for all sizes.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -51,11 +52,17 @@ class Kernels:
         if schedule is not None:
             return self._given(program, sizes, schedule)
         known = {name: sizes[name] for name in program.sizes}
-
-        def whole() -> Kernel:
-            return self._decided(with_numbers(program, known), known)
-
+        whole = functools.partial(self.alone, program, sizes)
         return in_order(program, known, target(None), self._decided, whole)
+
+    def alone(self, program: Program, sizes: Mapping[str, int]) -> Kernel:
+        """The one kernel for the GPU present; arguments as for `find`.
+
+        Raises:
+            PolygenError: no single kernel can be made of the program.
+        """
+        known = {name: sizes[name] for name in program.sizes}
+        return self._decided(with_numbers(program, known), known)
 
     def _decided(self, program: Program, sizes: dict[str, int]) -> Kernel:
         """The kernel of an automatic choice for sizes and pitches."""

@@ -291,7 +291,7 @@ def _decided(plan: _Plan, settings: Settings) -> tuple[bool, str]:
         return False, gain
     if gain is not None and gain.ratio < settings.threshold:
         return False, f"{settings.take} {gain}"
-    KERNELS.find(laid_out, plan.sizes).compiled()  # refused if it spills or fails
+    KERNELS.alone(laid_out, plan.sizes).compiled()  # refused if it spills or fails
     return True, f"{settings.take} {gain}" if gain else "legal"
 
 

@@ -51,7 +51,7 @@ def measured(program: Program, sizes: Mapping[str, int], followed: Collection[st
         cache = 2 * cost_parameters(target(None)).l2_bytes
         for _ in range(min(_CALLS - 1, int(cache // moved))):
             turns.append({name: array.clone() for name, array in arrays.items()})
-        kernel = KERNELS.find(program, sizes)
+        kernel = KERNELS.alone(program, sizes)
         outputs = kernel(*arrays.values())
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         fused = _time(*(functools.partial(kernel, *one.values(), out=outputs) for one in turns))
@@ -86,7 +86,7 @@ def measured_attention(program: Program, sizes: Mapping[str, int], found: Found)
     """
     with unset_fake_temporarily(), torch.no_grad():
         arrays = [_random(tensor, sizes) for tensor in program.inputs]
-        kernel = KERNELS.find(program, sizes)
+        kernel = KERNELS.alone(program, sizes)
         outputs = (kernel(*arrays),)
         fused = _time(lambda: kernel(*arrays, out=outputs))
         calls = [_alone(node) for node in found.members if name_of(node) in _MEASURED]

@@ -144,7 +144,7 @@ def _decided(
         gain = measured(laid_out, sizes, _followed(graph, group, program))
     if gain is not None and gain.ratio < least:
         return None, f"{settings.take} {gain}"
-    KERNELS.find(laid_out, sizes).compiled()  # refused if it spills or fails
+    KERNELS.alone(laid_out, sizes).compiled()  # refused if it spills or fails
     return program, f"{settings.take} {gain}" if gain else "legal"
 
 
