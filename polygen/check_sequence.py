@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 
 from polygen.check import CheckReport, Emulation
-from polygen.emulated import joined
+from polygen.emulated import joined, poisoned, view_of
 from polygen.errors import ArgumentError
-from polygen.frontend.indices import size_value
+from polygen.frontend.pitches import sizes_in
 from polygen.frontend.program import Tensor
 from polygen.kernel_sequence import KernelSequence
-from polygen.runtime.sequence import places
+from polygen.pipeline import check_sizes
+from polygen.runtime.binding import bound_sizes
+from polygen.runtime.sequence import places, shape_of
 
 Array = np.ndarray[Any, Any]
 
@@ -42,17 +44,18 @@ def emulate_sequence(
         )
     found = {t.name: one for t, one in zip(program.operands, operands, strict=True)}
     given = dict(zip((t.name for t in program.outputs), out, strict=bool(out)))
-    sizes = _sizes({t: np.shape(found[t.name]) for t in program.operands})
+    arrays = [tensor for tensor in program.operands if tensor.dims]
+    sizes = bound_sizes(arrays, [view_of(np.asarray(found[t.name]), t) for t in arrays])
     lying, _ = places(sequence.between, sizes)
     types = {tensor.name: tensor for tensor in sequence.between}
     room = {one.name: _between(types[one.name], one.shape, one.strides) for one in lying}
     reports = []
     for kernel in sequence.kernels:
         outputs = kernel.program.outputs
-        some = {t.name: given.get(t.name, room.get(t.name)) for t in outputs}
+        lying_as = given | room
         outs = [
-            _plain(tensor, sizes) if some[tensor.name] is None else some[tensor.name]
-            for tensor in outputs
+            lying_as[t.name] if t.name in lying_as else poisoned(shape_of(t, sizes), t)
+            for t in outputs
         ]
         done = kernel.emulation(
             *(found[tensor.name] for tensor in kernel.program.operands), out=tuple(outs), **options
@@ -62,15 +65,6 @@ def emulate_sequence(
         reports.append(done.report)
     results = tuple(found[tensor.name] for tensor in program.outputs)
     return Emulation(results[0] if len(results) == 1 else results, joined(tuple(reports)))
-
-
-def _sizes(shapes: Mapping[Tensor, tuple[int, ...]]) -> dict[str, int]:
-    return {
-        dim: extent
-        for tensor, shape in shapes.items()
-        for dim, extent in zip(tensor.dims, shape, strict=False)
-        if isinstance(dim, str)
-    }
 
 
 def _between(tensor: Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
@@ -83,11 +77,6 @@ def _between(tensor: Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) -
     )
 
 
-def _plain(tensor: Tensor, sizes: Mapping[str, int]) -> Array:
-    shape = tuple(int(size_value(dim, sizes)) for dim in tensor.dims)
-    return np.zeros(shape, tensor.dtype.numpy)
-
-
 def check_sequence(
     sequence: KernelSequence, sizes: dict[str, int], workers: int = 1
 ) -> CheckReport:
@@ -97,11 +86,12 @@ def check_sequence(
         sequence: the kernels.
         sizes: of the runs.
         workers: processes at most.
+
+    Raises:
+        PolygenError: a size names no dim of the program, or is none.
     """
-    reports = [
-        one.check({n: size for n, size in sizes.items() if n in one.program.sizes}, workers=workers)
-        for one in sequence.kernels
-    ]
+    check_sizes(sequence.program, sizes)
+    reports = [one.check(sizes_in(one.program, sizes), workers=workers) for one in sequence.kernels]
     named = [
         (kernel.program.name, report)
         for kernel, report in zip(sequence.kernels, reports, strict=True)

@@ -89,7 +89,7 @@ def launches_of(
     for tensor, array in zip(program.outputs, out, strict=bool(out)):
         arrays[tensor.name] = _typed(tensor, np.asarray(array))
     bound = (*tensors, *program.outputs) if program.in_place or out else tensors
-    binding = bind(source, tensors, program.outputs, [_view(arrays[t.name], t) for t in bound])
+    binding = bind(source, tensors, program.outputs, [view_of(arrays[t.name], t) for t in bound])
     everything = (*tensors, *program.outputs)
     if out:
         places = [arrays[t.name].ctypes.data for t in everything]
@@ -102,7 +102,7 @@ def launches_of(
         raise misaligned(binding, everything, starts)
     for tensor, shape in zip(program.outputs, binding.shapes, strict=True):
         if tensor.name not in arrays:
-            arrays[tensor.name] = _poisoned(shape, tensor)
+            arrays[tensor.name] = poisoned(shape, tensor)
     blocks, leading, copies, wholes = _copying(source, binding, tensors, arrays)
     given_first, arrays = arrays | wholes, arrays | copies
     arguments: list[Any] = []
@@ -302,12 +302,13 @@ def _stored(tensor: Tensor, value: Any) -> Array:
     return in_order(array, tensor.order)
 
 
-def _view(array: Array, tensor: Tensor) -> ArrayView:
+def view_of(array: Array, tensor: Tensor) -> ArrayView:
+    """A NumPy array as one that a kernel is bound to."""
     steps = tuple(step // array.itemsize for step in array.strides)
     return ArrayView(0, array.shape, steps, tensor.dtype, 0, "numpy")
 
 
-def _poisoned(shape: tuple[int, ...], tensor: Tensor) -> Array:
+def poisoned(shape: tuple[int, ...], tensor: Tensor) -> Array:
     """An output filled with NaN, or what is no result: an element never written shows."""
     kind = tensor.dtype.numpy
     if tensor.dtype.kind == "float":

@@ -14,7 +14,7 @@ from polygen.errors import ScheduleError, UnsupportedProgram
 from polygen.faster_apart import faster_apart
 from polygen.frontend.closure import multiplies_sums
 from polygen.frontend.indices import named_in, size_value
-from polygen.frontend.pitches import pitch_of, pitches
+from polygen.frontend.pitches import pitch_of, sizes_in
 from polygen.frontend.program import Program, Tensor
 from polygen.hardware.device import Device
 from polygen.kernel import Kernel
@@ -136,8 +136,7 @@ class _Cutting:
             return None
         try:
             program = with_numbers(program, sizes)
-            wanted = {*program.sizes, *pitches(program)}
-            return self._make(program, {n: size for n, size in sizes.items() if n in wanted})
+            return self._make(program, sizes_in(program, sizes))
         except (UnsupportedProgram, ScheduleError):
             return None
 

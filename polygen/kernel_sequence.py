@@ -23,7 +23,7 @@ from polygen.kernel import Kernel
 from polygen.planned import Planned
 from polygen.runtime.artifact import Resources
 from polygen.runtime.sequence import SequenceLauncher, Step
-from polygen.saved_sequence import SavedSequence, from_bytes, read, to_bytes, write
+from polygen.saved_sequence import SavedSequence, read, write
 from polygen.schedule.model import Schedule
 from polygen.schedule.sums import Sums, reproducible
 
@@ -208,8 +208,7 @@ class KernelSequence:
         return cls(found.program, [Kernel.load(folder / f"{one}.json") for one in found.entries])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        saved = SavedSequence(self.program, tuple(one.program.name for one in self.kernels))
-        return _unpickled, (to_bytes(saved), self.kernels)
+        return KernelSequence, (self.program, self.kernels)
 
     # --- running it -----------------------------------------------------------------------------
     def workspace(self, sizes: dict[str, int] | None = None) -> int:
@@ -290,8 +289,3 @@ class KernelSequence:
 
 
 AnyKernel = Kernel | KernelSequence
-
-
-def _unpickled(data: bytes, kernels: tuple[Kernel, ...]) -> KernelSequence:
-    """What pickled kernels are made of again."""
-    return KernelSequence(from_bytes(data).program, kernels)

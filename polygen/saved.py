@@ -32,6 +32,7 @@ from polygen.schedule.model import Schedule
 FORMAT = 7  # 7: operands that are copied with their axes in another order
 _SUFFIXES = (".cu", ".h", ".cubin", ".ptx", ".tree.yaml")  # all but the manifest
 _MANIFEST = ".json"
+KERNELS = "kernels"  # what a manifest of several kernels has, and one of a kernel has not
 _AROUND = ("realign", "following")  # what goes before and after a kernel
 
 
@@ -131,9 +132,9 @@ def unpack(manifest: Any, files: dict[str, bytes], where: str) -> Saved:
             why="it has no format number",
             nearest="Save the kernel again",
         )
-    if "kernels" in manifest:
+    if KERNELS in manifest:
         raise SavedKernelError(
-            f"it is the manifest of {len(manifest['kernels'])} kernels in order",
+            f"it is the manifest of {len(manifest[KERNELS])} kernels in order",
             where=where,
             nearest="Load it with polygen.KernelSequence.load",
         )

@@ -12,9 +12,7 @@ from polygen.errors import SavedKernelError
 from polygen.frontend.program import Program
 from polygen.generated import decode, encode, polygen_version
 from polygen.runtime.files import write_bytes_atomic
-from polygen.saved import FORMAT, folder_of
-
-KERNELS = "kernels"  # what a manifest of several kernels has, and one of a kernel has not
+from polygen.saved import FORMAT, KERNELS, folder_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +44,11 @@ def write(saved: SavedSequence, folder: Path | str, *, force: bool = False) -> P
     manifest = _manifest(saved)
     if not force and path.is_file():
         try:
-            there = json.loads(path.read_text(encoding="utf-8"))["program"]
+            there = json.loads(path.read_text(encoding="utf-8"))
+            same = KERNELS in there and there["program"] == manifest["program"]
         except (OSError, ValueError, KeyError, TypeError):
-            there = None
-        if there != manifest["program"]:
+            same = False
+        if not same:
             raise SavedKernelError(
                 f"it holds another {path.stem}",
                 where=str(path.parent),
@@ -75,20 +74,6 @@ def read(path: Path | str) -> SavedSequence:
             nearest="Name the .json that `save` wrote, as kernels_out/pg_block.json",
         ) from reason
     return _unpacked(data, str(path))
-
-
-def to_bytes(saved: SavedSequence) -> bytes:
-    """The manifest as one value, for a pickle."""
-    return json.dumps(_manifest(saved)).encode()
-
-
-def from_bytes(data: bytes) -> SavedSequence:
-    """What `to_bytes` was given.
-
-    Raises:
-        SavedKernelError: another version wrote it.
-    """
-    return _unpacked(data, "pickled kernels")
 
 
 def _manifest(saved: SavedSequence) -> dict[str, Any]:

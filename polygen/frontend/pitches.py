@@ -26,6 +26,12 @@ def pitches(program: Program) -> dict[str, Tensor]:
     return {pitch_of(one.name): one for one in tensors if len(one.dims) > 1}
 
 
+def sizes_in(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Of sizes those of a program's dims, and of its arrays' pitches."""
+    wanted = {*program.sizes, *pitches(program)}
+    return {name: size for name, size in sizes.items() if name in wanted}
+
+
 def row_length(tensor: Tensor, sizes: Mapping[str, int]) -> int | None:
     """Elements of a row of an array that has rows; None: the size is not known."""
     extent: Dim = tensor.dims[tensor.order[-1]]

@@ -33,6 +33,7 @@ from polygen.frontend.program import (
     Tensor,
     Within,
 )
+from polygen.rewrite.check_cuts import check_cut
 from polygen.rewrite.simplify import Fresh
 from polygen.rewrite.values import Values
 
@@ -144,11 +145,12 @@ def _cut(program: Program, first: frozenset[str], taken: Collection[str]) -> Cut
     statements = [arrays.reading(one) for one in program.statements]
     after = needed(statements, [tensor.name for tensor in rest], names)
     between = tuple(arrays.tensor(values.writers[value], after) for value in names)
-    return Cut(
+    parts = (
         _part(program, before, (), (*map(_as_result, between), *own)),
         _part(program, after, between, rest),
-        between,
     )
+    check_cut(program, *parts, between)
+    return Cut(*parts, between)
 
 
 def _without_folds_of_others(

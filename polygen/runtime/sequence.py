@@ -96,7 +96,7 @@ def places(tensors: Sequence[Tensor], sizes: Mapping[str, int]) -> tuple[tuple[P
     """
     found, end = [], 0
     for tensor in tensors:
-        shape = _shape(tensor, sizes)
+        shape = shape_of(tensor, sizes)
         stored = (*shape[:-1], pitch(tensor, sizes) or shape[-1])
         count = math.prod(stored) * tensor.dtype.bytes
         found.append(Place(tensor.name, end, shape, compact(stored), count))
@@ -272,7 +272,7 @@ class SequenceLauncher:
             for one, tensor in zip(lying, self._between, strict=True)
         ]
         outputs = tuple(
-            allocator(library, device, _shape(tensor, sizes), tensor.dtype, tensor.order)
+            allocator(library, device, shape_of(tensor, sizes), tensor.dtype, tensor.order)
             for tensor in self.program.outputs
         )
         made = outs if outs is not None else [make() for make in outputs]
@@ -321,7 +321,8 @@ class SequenceLauncher:
                     )
 
 
-def _shape(tensor: Tensor, sizes: Mapping[str, int]) -> tuple[int, ...]:
+def shape_of(tensor: Tensor, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """An array's extents in numbers."""
     return tuple(int(size_value(dim, sizes)) for dim in tensor.dims)
 
 

@@ -187,3 +187,7 @@ def test_numpy_arrays_run_through_all(kernels):
     np.testing.assert_array_equal(kernels.emulate(x, u, d).astype(float), np.full((3, 8), 40.0))
     with pytest.raises(PolygenError, match="2 operands, expected 3"):
         kernels.emulate(x, u)
+    with pytest.raises(PolygenError, match="K"):
+        kernels.emulate(x, u[:7], d)
+    with pytest.raises(PolygenError, match="Q"):
+        kernels.check({"Q": 3})
