@@ -99,11 +99,23 @@ def of_word(dtype: DType, word: str) -> str:
     return f"(float)(int){word}" if dtype == S32 else f"__uint_as_float({word})"
 
 
+def byte_of_word(one: Conversion) -> str:
+    """Byte `at` of a word as f32: below the bytes that its conversion has above it."""
+    assert one.above is not None
+    word = f"word ^ {one.flip * 0x1010101:#x}u" if one.flip else "word"
+    return _finished(one, f"__byte_perm({word}, {one.above << 8:#x}u, 0x7650u + at)")
+
+
 def converted(one: Conversion) -> str:
     """A stored number `b` as f32."""
-    value = f"__uint_as_float({one.pattern})"
+    return _finished(one, one.pattern)
+
+
+def _finished(one: Conversion, pattern: str) -> str:
+    """A pattern as the number that it stands for."""
+    value = f"__uint_as_float({pattern})"
     if one.kind == "f16":
-        value = f"from_f16((unsigned short)({one.pattern}))"
+        value = f"from_f16((unsigned short)({pattern}))"
     value += f" - {one.less}f" if one.less else ""
     return value + (f" * {one.times}f" if one.times != 1.0 else "")
 

@@ -20,6 +20,8 @@ from polygen.hardware.data_file import read
 from polygen.hardware.formula import value
 
 FILE = "conversions.toml"
+Bits = np.ndarray[Any, np.dtype[np.uint32]]
+_BYTE = 8
 _BITS = {"s8": 8, "u8": 8, "e4m3": 8, "e5m2": 8, "i4": 4, "u4": 4, "bool": 8}
 
 
@@ -35,6 +37,9 @@ class Conversion:
         less: what is taken from it.
         times: what it is multiplied by.
         nan: C condition over `b` under which it is no number; "": never but as the pattern says.
+        above: what three bytes the pattern has above the stored byte, after an exclusive or with
+            `flip`; None: it is none of that kind.
+        flip: a byte.
     """
 
     name: str
@@ -44,11 +49,17 @@ class Conversion:
     less: float = 0.0
     times: float = 1.0
     nan: str = ""
+    above: int | None = None
+    flip: int = 0
+
+    def patterns(self) -> tuple[Bits, Bits]:
+        """All stored numbers, and the pattern of each."""
+        b = np.arange(1 << self.bits, dtype=np.uint32)
+        return b, np.asarray(value(self.pattern, {"b": b}), np.uint32)
 
     def values(self) -> np.ndarray[Any, np.dtype[np.float32]]:
         """What it makes of every stored number, by its bits."""
-        b = np.arange(1 << self.bits, dtype=np.uint32)
-        pattern = np.asarray(value(self.pattern, {"b": b}), np.uint32)
+        b, pattern = self.patterns()
         if self.kind == "f16":
             found = pattern.astype(np.uint16).view(np.float16).astype(np.float32)
         else:
@@ -86,7 +97,8 @@ def conversions() -> dict[str, Conversion]:
         for name, entry in source.items():
             found[name] = Conversion(
                 name, _BITS[name], entry["bits"], entry["as"], entry.get("less", 0.0),
-                entry.get("times", 1.0), entry.get("nan", ""),
+                entry.get("times", 1.0), entry.get("nan", ""), entry.get("above"),
+                entry.get("flip", 0),
             )  # fmt: skip
             prove(found[name])
     return found
@@ -104,7 +116,7 @@ def is_exact(name: str, dtype: DType) -> bool:
 
 
 def prove(one: Conversion) -> None:
-    """Every stored number becomes what it is, zeros with their sign.
+    """Every stored number becomes what it is, zeros with their sign, by either form.
 
     Raises:
         HardwareDataError: with the first for which that is not so.
@@ -119,3 +131,11 @@ def prove(one: Conversion) -> None:
             f"{made[first]}",
             where=FILE,
         )
+    if one.above is not None:
+        b, pattern = one.patterns()
+        apart = np.flatnonzero((one.above << 8 | b ^ one.flip) != pattern)
+        if one.bits != _BYTE or len(apart):
+            raise HardwareDataError(
+                f"bytes of {one.name} are not what its conversion has below {one.above:#x}",
+                where=FILE,
+            )

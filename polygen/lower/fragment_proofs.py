@@ -21,6 +21,9 @@ from polygen.hardware.matrix_layout import MatrixLayout, copied_to
 from polygen.lower.fragments import Chunk, Make
 
 
+_ZEROS_ABOVE = 0x444  # bytes of a second word, which is zero
+
+
 def prove(of: Make, layout: MatrixLayout, atom: Atom) -> None:
     """Every element of every fragment of the tile is read where the copy engine puts it.
 
@@ -92,10 +95,12 @@ def _prove_chunk(
     number, word = (value(text, {"e": element}) for text in (chunk.number, chunk.word))
     rows = value(chunk.row_of, {"r": number}) + row[:, :1]
     second = (k - k[:, :1]) % 2  # of a pair
-    byte = value(chunk.pick, {"lane": lane}) >> 8 * second & 15
-    if of.packed > 1:  # the second of a byte is in the shifted word
-        byte = byte - 4 * second
-    inside = (byte >= 0) & (byte < (4 if of.packed > 1 else 8)) & (number < chunk.rows)
+    pick = value(chunk.pick, {"lane": lane})
+    byte = pick >> 8 * second & 15
+    inside = (byte < 8) & (number < chunk.rows)
+    if of.packed > 1:  # both are in one byte of the word, below zeros
+        byte = pick & 15
+        inside = (byte < 4) & (pick >> 4 == _ZEROS_ABOVE) & (number < chunk.rows)
     found, wanted = 4 * word + byte, k // of.packed
     wrong = (rows != row) | (found != wanted) | ~inside | (found >= each)
     if not of.k_inner or of.tensor.dtype.bytes > 1 or wrong.any():

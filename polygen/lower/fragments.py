@@ -88,8 +88,9 @@ class Chunk:
         row_of: over `r`: rows from a lane's first to its r-th.
         number: over `e`: which of them has element e.
         word: over `e`: of the chunk, where the bytes of all lanes for element e begin.
-        pick: over `lane`: which of the eight bytes from there on, or of the word and the word
-            shifted by half a byte, are those of a pair, in the low ends of the halves of a word.
+        pick: over `lane`: which of the eight bytes from there on are those of a pair, in the low
+            ends of the halves of a word; of halves of bytes, which of the four bytes has the pair,
+            and zeros above it.
     """
 
     bytes: int

@@ -155,14 +155,16 @@ def _chunk(of: Make, table: Integers, depth: int) -> Chunk | None:
     row, byte = table[:lanes, :, 0], table[:lanes, :, 1] // of.packed
     rows = np.unique(row[0] - row[0, 0])
     own = byte[:, 0] - byte[0, 0]  # of a lane from the first one's, in every chunk
-    beyond = 1 << 8 if of.packed == 1 else 4 << 8  # the second of a pair
+    pick = f"{1 << 8} + ({flat_form(own)}) * {0x101}"  # the second of a pair is the next one
+    if of.packed > 1:  # both are in one byte, zeros above it
+        pick = f"{0x4440} + {flat_form(own)}"
     return Chunk(
         bytes=each,
         rows=len(rows),
         row_of=_bits(rows, "r"),
         number=_bits(np.searchsorted(rows, row[0] - row[0, 0])),
         word=_bits(byte[0] // _WORD_BYTES),
-        pick=f"{beyond} + ({flat_form(own)}) * {0x101}",
+        pick=pick,
     )
 
 

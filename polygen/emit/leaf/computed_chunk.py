@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from polygen.emit.ctext import pointwise
-from polygen.emit.element_types import converted, of_word
+from polygen.emit.element_types import byte_of_word, converted, of_word
 from polygen.emit.functions import FAST_BITS
 from polygen.emit.leaves import double_of_words, plus, real_type, row_at, scaled
 from polygen.emit.names import c_name
@@ -303,4 +303,5 @@ def _conversion(one: Conversion) -> dict[str, object]:
         "mask": (1 << one.bits) - 1,
         "nan": one.nan,
         "value": converted(one),
+        "byte": byte_of_word(one) if one.above is not None else "",
     }

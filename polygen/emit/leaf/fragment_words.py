@@ -15,6 +15,7 @@ from polygen.lower.fragments import Beside, Make
 
 PAIR = 2  # elements of 16 bits in a word
 WORD_BYTES = 4
+_BOTH_HALVES = "0x1001u"  # a byte times it has its second number from bit 16 on
 
 
 def grouped(text: str) -> str:
@@ -26,12 +27,13 @@ def spread(work: Make) -> str:
     """A word with the stored numbers of elements e and e + 1 in the low bits of its halves."""
     if work.chunk is not None:
         first = f"{work.chunk.number} * {work.chunk.words} + {work.chunk.word}"
-        second = f"held[{first}] >> 4" if work.packed > 1 else f"held[{first} + 1]"
-        return f"__byte_perm(held[{first}], {second}, pick)"
+        if work.packed > 1:
+            return f"__byte_perm(held[{first}], 0u, pick) * {_BOTH_HALVES}"
+        return f"__byte_perm(held[{first}], held[{first} + 1], pick)"
     if work.access == 1:
         return "held[e] | held[e + 1] << 16"
     if work.packed > 1:
-        return f"{word(work)} * 0x1001u"  # the second of a byte's: from bit 4 to bit 16
+        return f"{word(work)} * {_BOTH_HALVES}"
     return f"__byte_perm({word(work)}, 0, 0x4140)"
 
 

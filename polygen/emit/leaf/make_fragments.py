@@ -24,6 +24,7 @@ from polygen.emit.leaf.load_threads import load_function
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import plus, size_name, slot_address
 from polygen.hardware.fragment_load import FragmentLoad
+from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.fragments import Beside, Chunk, Make
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.poly.elements import Along
@@ -42,7 +43,7 @@ def _(plan: KernelPlan, one: Leaf, work: Make) -> Text:
             *(
                 []
                 if work.load or work.chunk
-                else [f"const int first_k = {work.lane_k} + s * {depth};"]
+                else [f"const int first_k = {work.lane_k}{_own_step(work)};"]
             ),
             f"const int step_k = {work.k_tile} * {work.tile[1]} + s * {depth};  // of the fragment",
             *_loads(work),
@@ -128,7 +129,16 @@ def _loads(work: Make) -> list[str]:
     size, packed, words = work.tensor.dtype.bytes, work.packed, work.access_words
     stored_k = f"k_inside / {packed}" if packed > 1 else "k_inside"
     inner, outer = (stored_k, "own_row") if work.k_inner else ("own_row", stored_k)
-    accesses = work.elements // work.access
+    accesses, address = work.elements // work.access, inner if size == 1 else f"({inner}) * {size}"
+    place = work.place
+    if step := _shared_step(work):
+        # What differs between lanes stays inside of a unit of the swizzle.
+        whole, part = f"s * {step}", f"s * {step} % {chunk_bytes()} + {address}"
+        if step < chunk_bytes():
+            whole = f"{whole} / {chunk_bytes()} * {chunk_bytes()}"
+        else:
+            part = address
+        address, place = whole, f"{work.place} + {part}"
     return [
         f"unsigned held[{accesses * words}];",
         "#pragma unroll",
@@ -136,10 +146,21 @@ def _loads(work: Make) -> list[str]:
         f"  const int e = r * {work.access};",
         f"  const int own_row = first_row + {grouped(work.row_of)};",
         f"  const int k_inside = first_k + {grouped(work.k_of)};",
-        f"  const int row = {outer}, byte = {inner if size == 1 else f'({inner}) * {size}'};",
-        f"  load_shared<{work.access_bytes}>(held + r * {words}, tile + {work.place});",
+        f"  const int row = {outer}, byte = {address};",
+        f"  load_shared<{work.access_bytes}>(held + r * {words}, tile + {place});",
         "}",
     ]
+
+
+def _shared_step(work: Make) -> int:
+    """Bytes of a stored row that a step takes, if they are in one unit of the swizzle; 0: not."""
+    each = work.atom[1] * work.tensor.dtype.bytes // work.packed
+    return each if work.k_inner and each and chunk_bytes() % each == 0 else 0
+
+
+def _own_step(work: Make) -> str:
+    """Where along k a step begins, as a term of a lane's first k."""
+    return "" if _shared_step(work) else f" + s * {work.atom[1]}"
 
 
 def _chunks(work: Make, chunk: Chunk) -> list[str]:

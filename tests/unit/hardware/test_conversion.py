@@ -62,3 +62,17 @@ def test_which_types_have_all_numbers_of_others():
 def test_a_sequence_that_is_wrong_for_one_number_is_refused(name, change):
     with pytest.raises(HardwareDataError, match=f"of {name} are .*, its conversion says"):
         prove(dataclasses.replace(conversions()[name], **change))
+
+
+@pytest.mark.parametrize(
+    "name, change",
+    [
+        ("s8", {"flip": 0}),
+        ("s8", {"flip": 0x81}),
+        ("u8", {"above": 0x4B0001}),
+        ("i4", {"above": 0x4B0000, "flip": 8}),  # no byte
+    ],
+)
+def test_what_a_byte_lies_below_is_compared_with_the_pattern(name, change):
+    with pytest.raises(HardwareDataError, match=f"bytes of {name} are not what"):
+        prove(dataclasses.replace(conversions()[name], **change))
