@@ -81,7 +81,7 @@ class Gradient:
     terms: tuple[tuple[str, tuple[Term, ...]], ...]
 
 
-Derive = Callable[[Program, frozenset[str]], Gradient]
+Derive = Callable[[Program, frozenset[str], frozenset[str] | None], Gradient]
 
 
 def saved(program: Program, pieces: Iterable[Piece | Total]) -> tuple[str, ...]:
@@ -90,13 +90,16 @@ def saved(program: Program, pieces: Iterable[Piece | Total]) -> tuple[str, ...]:
     return tuple(tensor.name for tensor in program.inputs if tensor.name in read)
 
 
-def derive_by_cuts(program: Program, wanted: frozenset[str], derive: Derive) -> Gradient:
+def derive_by_cuts(
+    program: Program, wanted: frozenset[str], derive: Derive, apart: frozenset[str] | None
+) -> Gradient:
     """The derivative of a program of several levels of products.
 
     Args:
         program: what is differentiated.
         wanted: names of the arrays whose gradients are asked for.
         derive: gives the derivative of a part.
+        apart: as for that.
 
     Raises:
         GradientError: a part has none, however the program is cut.
@@ -106,7 +109,7 @@ def derive_by_cuts(program: Program, wanted: frozenset[str], derive: Derive) -> 
         if multiplies_sums(cut.before):
             continue
         try:
-            return _Parts(program, cut, wanted).derived(derive)
+            return _Parts(program, cut, wanted, apart).derived(derive)
         except GradientError as reason:
             reasons.append(reason)
     raise reasons[0]
@@ -120,22 +123,26 @@ class _Parts:
         program: the whole.
         cut: its parts.
         wanted: arrays whose gradients are asked for.
+        apart: arrays whose gradients keep all of their axes; None: axes may become one.
     """
 
     program: Program
     cut: Cut
     wanted: frozenset[str]
+    apart: frozenset[str] | None
 
     def derived(self, derive: Derive) -> Gradient:
         """The derivative, of those of the parts."""
         before, after = self.cut.before, self.cut.after
         cotangents = {tensor.name: f"{tensor.name} arrives" for tensor in self.program.outputs}
         again = whole(_outputs(before, [tensor.name for tensor in self.cut.between]))
+        again = replace(again, again=True)
         reached = self._reached()
+        apart = None if self.apart is None else self.apart | reached
         read = frozenset(tensor.name for tensor in after.inputs)
         last = self._in_whole(
             _renamed(
-                derive(after, read & (self.wanted | reached)),
+                derive(after, read & (self.wanted | reached), apart),
                 after,
                 cotangents,
                 "of the second part",
@@ -152,7 +159,8 @@ class _Parts:
         first: tuple[Piece | Total, ...] = ()
         if read_first and (arrived or own):
             part = _outputs(before, [*arrived, *own])
-            found = _renamed(derive(part, read_first), part, cotangents, "of the first part")
+            made = derive(part, read_first, self.apart)
+            found = _renamed(made, part, cotangents, "of the first part")
             first = found.pieces
             for name, parts in found.terms:
                 terms[name] = (*terms.get(name, ()), *parts)
@@ -275,7 +283,7 @@ def _joined(local: Piece, again: Piece) -> Piece | None:
     )
     groups = tuple(found[1] for found in given.values())
     operands = tuple(found[0] for found in given.values())
-    return Piece(program, operands, groups, (*local.results, *again.results))
+    return Piece(program, operands, groups, (*local.results, *again.results), again=True)
 
 
 def _outputs(program: Program, names: list[str]) -> Program:

@@ -42,12 +42,14 @@ class Piece:
         groups: per input, which axes of that array are one in the program; axes of size 1 that
             belong to none are dropped.
         results: per output, what it is called in the call.
+        again: whether its products are those of the forward pass, computed again.
     """
 
     program: Program
     operands: tuple[str, ...]
     groups: tuple[Groups, ...]
     results: tuple[str, ...]
+    again: bool = False
 
 
 def whole(program: Program) -> Piece:
@@ -104,7 +106,12 @@ class _Making:
 
 
 def product_piece(
-    program: Program, arrays: Mapping[str, Tensor], parts: Sequence[Contribution], result: str
+    program: Program,
+    arrays: Mapping[str, Tensor],
+    parts: Sequence[Contribution],
+    result: str,
+    *,
+    merge: bool = True,
 ) -> Piece:
     """The program of what reaches one operand.
 
@@ -114,10 +121,12 @@ def product_piece(
         parts: the contributions.
         result: what to call the output. It has the operand's axes without those of size 1 that are
             stretched, and neighbours that became one.
+        merge: whether neighbours become one at all.
     """
     making = _common(parts)
     originals = [(part.gradient, part.other) for part in making.parts]
-    _merge(making, [*arrays, *program.sizes])
+    if merge:
+        _merge(making, [*arrays, *program.sizes])
     return _written(program, arrays, making, originals, result)
 
 

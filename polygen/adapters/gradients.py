@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from polygen.adapters.backward_cuts import Gradient, Term, Total, derive_by_cuts, saved
 from polygen.adapters.backward_products import Contribution, Piece, product_piece, whole
@@ -37,18 +37,22 @@ from polygen.poly.sections import sections
 
 
 @functools.lru_cache(maxsize=1024)
-def derive(program: Program, wanted: frozenset[str]) -> Gradient:
+def derive(
+    program: Program, wanted: frozenset[str], apart: frozenset[str] | None = None
+) -> Gradient:
     """The derivative of a program.
 
     Args:
         program: what is differentiated.
         wanted: names of the arrays whose gradients are asked for.
+        apart: arrays whose gradients keep all of their axes, and with them what lies between
+            parts; None: axes side by side are one wherever that can be.
 
     Raises:
         GradientError: there is none, or it is not derived.
     """
     if multiplies_sums(program):
-        return derive_by_cuts(program, wanted, derive)
+        return derive_by_cuts(program, wanted, derive, apart)
     _require_known(program, wanted)
     writer = Writer.of(program)
     reached = backwards(program, wanted, writer)
@@ -85,7 +89,8 @@ def derive(program: Program, wanted: frozenset[str]) -> Gradient:
     for name, parts in contributions.items():
         if parts:
             result = f"{locals_.letter}_{name}"
-            pieces.append(product_piece(program, arrays, parts, result))
+            merge = name not in (apart or ())
+            pieces.append(product_piece(program, arrays, parts, result, merge=merge))
             terms[name].append(Term(result))
     order = tuple((name, tuple(found)) for name, found in terms.items())
     return Gradient(writer.cotangents, saved(program, pieces), tuple(pieces), order)
@@ -221,7 +226,8 @@ class _Locals:
             groups[bool(own & products)][name] = (access, dtype)
         for again, outputs in groups.items():
             if outputs:
-                yield self._piece("local" if again else "plain", outputs)
+                piece = self._piece("local" if again else "plain", outputs)
+                yield replace(piece, again=again)
 
     def _piece(self, kind: str, outputs: dict[str, tuple[Access, DType]]) -> Piece:
         known = self.program.tensors | {tensor.name: tensor for tensor in self.tensors()}

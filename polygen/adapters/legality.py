@@ -11,9 +11,11 @@ import functools
 from polygen.analysis import ISL_LOCK, prospect
 from polygen.chained import is_chain, matched
 from polygen.errors import PolygenError, UnsupportedProgram
+from polygen.frontend.closure import multiplies_sums
 from polygen.frontend.program import Program
 from polygen.pipeline import check_length
 from polygen.poly.chain_operands import require_copies
+from polygen.rewrite.cuts import cuts
 from polygen.rewrite.programs import rewritten
 
 
@@ -41,6 +43,21 @@ def refusal(program: Program) -> PolygenError | None:
     except PolygenError as reason:
         return reason
     return None
+
+
+def refusal_in_order(program: Program) -> PolygenError | None:
+    """Why neither one kernel nor several in a row can be made of a program; None: they can.
+
+    Args:
+        program: of at least one statement; its sizes may be symbolic.
+    """
+    reason = refusal(program)
+    if reason is None or not multiplies_sums(program):
+        return reason
+    for cut in cuts(program, {}):
+        if refusal(cut.before) is None and refusal_in_order(cut.after) is None:
+            return None
+    return reason
 
 
 def _not_everywhere(program: Program, values: tuple[str, ...]) -> UnsupportedProgram:

@@ -20,7 +20,6 @@ from polygen.hardware.fragment_load import FragmentLoad
 from polygen.hardware.matrix_layout import MatrixLayout, copied_to
 from polygen.lower.fragments import Chunk, Make
 
-
 _ZEROS_ABOVE = 0x444  # bytes of a second word, which is zero
 
 

@@ -23,7 +23,7 @@ from jax.interpreters import ad, mlir, xla
 from polygen.adapters.batching import batched
 from polygen.adapters.jax import running
 from polygen.adapters.kernels import sizes_of
-from polygen.adapters.legality import refusal
+from polygen.adapters.legality import refusal_in_order
 from polygen.errors import GradientError
 from polygen.frontend.program import Program
 from polygen.generated import content
@@ -63,7 +63,7 @@ def _launcher(program: Program, scalars: tuple[float, ...]) -> Any:
     def over_a_batch(size: int, in_batch: list[bool], *arrays: Any) -> Any:
         each = iter(in_batch)
         whole, has = batched(program, [next(each) if axes else False for axes in has_axes])
-        if refusal(whole) is None and all(has):
+        if refusal_in_order(whole) is None and all(has):
             return launch(whole, arrays, scalars), has
         return _one_by_one(run, size, in_batch, arrays), (True,) * len(program.outputs)
 

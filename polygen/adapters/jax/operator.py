@@ -18,12 +18,13 @@ from typing import Any
 import jax
 
 from polygen.adapters.backward_cuts import Gradient, Term, Total
+from polygen.adapters.backward_kept import KEEPS, keep_if_possible, of_some, require_known
 from polygen.adapters.forms import Form, most_general
 from polygen.adapters.gradients import derive
 from polygen.adapters.jax import meaning
 from polygen.adapters.jax.launching import launch
 from polygen.adapters.kernels import sizes_of
-from polygen.adapters.legality import refusal
+from polygen.adapters.legality import refusal_in_order
 from polygen.api import Fused, fuse
 from polygen.chained import with_numbers
 from polygen.errors import ArgumentError, DTypeError
@@ -43,6 +44,7 @@ def call(
     out_dtype: Any = None,
     acc_dtype: str = "f32",
     allow_tf32: bool = False,
+    keep: str = KEEPS[0],
 ) -> Any:
     """Run array code as one kernel, also inside `jax.jit`, `jax.vmap` and `jax.grad`.
 
@@ -52,26 +54,30 @@ def call(
         out_dtype: as for `Fused.compile`.
         acc_dtype: likewise.
         allow_tf32: take float32 matrices as tf32.
+        keep: what a forward pass keeps for gradients: "products" between layers, so that they are
+            not computed again, or "arguments" alone.
 
     Returns:
         An array of JAX, or a tuple of several.
 
     Raises:
         PolygenError: operands that no kernel takes, or a derivative that is not derived.
+        ArgumentError: `keep` is none of these.
 
     Example:
         >>> @jax.jit
         ... def layer(x, w, b):
         ...     return pgj.call(lambda x, w, b: pg.gelu(x @ w.T + b), x, w, b)
     """
+    require_known(keep, "keep")
     program, arrays, scalars = prepared(
         function, operands, out_dtype=out_dtype, acc_dtype=acc_dtype, allow_tf32=allow_tf32
     )
     program = with_numbers(program, sizes_of(program, [array.shape for array in arrays]))
-    reason = refusal(program)
+    reason = refusal_in_order(program)
     if reason is not None:
         raise reason
-    results = differentiable(program, scalars)(*arrays)
+    results = differentiable(program, scalars, keep)(*arrays)
     return results if len(program.outputs) > 1 else results[0]
 
 
@@ -173,7 +179,7 @@ jax.tree_util.register_static(_Kept)
 
 
 @functools.lru_cache(_MOST)
-def differentiable(program: Program, scalars: tuple[float, ...]) -> Any:
+def differentiable(program: Program, scalars: tuple[float, ...], keep: str = KEEPS[0]) -> Any:
     """A function of a program's arrays that launches it, with its derivative."""
     names = [tensor.name for tensor in program.inputs if tensor.dims]
     given_numbers = dict(
@@ -186,14 +192,19 @@ def differentiable(program: Program, scalars: tuple[float, ...]) -> Any:
     def forward(*primals: Any) -> tuple[Any, Any]:
         arrays = [primal.value for primal in primals]
         wanted = frozenset(n for n, p in zip(names, primals, strict=True) if p.perturbed)
-        gradient = derive(program, wanted) if wanted else None
+        keeps = wanted and keep == KEEPS[0]
+        more = keep_if_possible(program) if keeps else None
+        gradient = None
+        if wanted:
+            gradient = derive(program, wanted) if more is None else of_some(more, wanted).gradient
         saved = gradient.saved if gradient else ()
         named = dict(zip(names, arrays, strict=True))
+        known = {n: named[n] for n in saved if n in named}
         kept = _Kept(gradient, {n: (a.shape, a.dtype) for n, a in named.items()})
-        return launch(program, arrays, scalars), (
-            kept,
-            {n: named[n] for n in saved if n in named},
-        )
+        if more is None:
+            return launch(program, arrays, scalars), (kept, known)
+        found, count = launch(more.forward, arrays, scalars), len(program.outputs)
+        return found[:count], (kept, known | dict(zip(more.names, found[count:], strict=True)))
 
     def backward(residuals: Any, cotangents: Any) -> tuple[Any, ...]:
         kept, saved = residuals
@@ -231,7 +242,7 @@ def _gradients(
             _grouped(known[name], groups) if hasattr(known[name], "shape") else known[name]
             for name, groups in zip(piece.operands, piece.groups, strict=True)
         ]
-        if refusal(piece.program) is None:
+        if refusal_in_order(piece.program) is None:
             each = tuple(zip(piece.program.inputs, operands, strict=True))
             arrays = [o for tensor, o in each if tensor.dims]
             scalars = tuple(o for tensor, o in each if not tensor.dims)

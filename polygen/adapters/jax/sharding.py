@@ -13,7 +13,7 @@ import jax
 
 from polygen.adapters.jax import meaning
 from polygen.adapters.jax.operator import differentiable, prepared
-from polygen.adapters.legality import refusal
+from polygen.adapters.legality import refusal_in_order
 from polygen.api import Fused
 from polygen.errors import ArgumentError, UnsupportedProgram
 from polygen.frontend.program import Program
@@ -78,7 +78,7 @@ def _differing(array: Any, axis_name: str) -> Any:
 
 
 def _run(program: Program, named: Mapping[str, Any], axis_name: str) -> Any:
-    reason = refusal(program)
+    reason = refusal_in_order(program)
     if reason is not None:
         raise reason
     # Gradients of operands that are the same everywhere are sums over devices: those of a cast from

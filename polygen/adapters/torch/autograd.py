@@ -1,7 +1,8 @@
 """The backward pass of an operator: the programs of `polygen.adapters.gradients`, on tensors.
 
-Kept for it are the arguments that it reads, and nothing that is computed. What a kernel can be made
-of runs as one, everything else in PyTorch's operations, which `torch.compile` fuses.
+Kept for it are the arguments that it reads, and what a forward pass stores beside its results
+(`polygen.adapters.backward_kept`). What a kernel can be made of runs as one, everything else in
+PyTorch's operations, which `torch.compile` fuses.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 
 from polygen.adapters.backward_cuts import Gradient, Term, Total
+from polygen.adapters.backward_kept import Kept, of_some
 from polygen.adapters.backward_products import Piece
 from polygen.adapters.gradients import derive
 from polygen.adapters.legality import refusal
@@ -29,7 +31,11 @@ ProgramFor = Callable[[Operands], tuple[Program, dict[str, Any]]]
 
 
 def register(
-    name: str, program_for: ProgramFor, run: Callable[..., Any], library: Any
+    name: str,
+    program_for: ProgramFor,
+    run: Callable[..., Any],
+    library: Any,
+    kept_by: Callable[[Program], Kept | None] = lambda _: None,
 ) -> type[torch.autograd.Function]:
     """Make an operator differentiable.
 
@@ -38,6 +44,7 @@ def register(
         program_for: what a call computes.
         run: the operator.
         library: in which it is defined.
+        kept_by: of a program, what the operator returns behind its results for the backward pass.
 
     Returns:
         The operator for the transforms of `torch.func`, which look into no operator of a library.
@@ -50,29 +57,53 @@ def register(
         try:
             found = known.get(key)
         except TypeError:  # sizes of a trace have no hash
-            return planned(program_for(inputs)[0], needed)
-        return found or known.put(key, planned(program_for(inputs)[0], needed))
+            return made(inputs, needed)
+        return found or known.put(key, made(inputs, needed))
+
+    def made(inputs: Operands, needed: tuple[bool, ...]) -> Plan:
+        program = program_for(inputs)[0]
+        return planned(program, needed, kept_by(program))
 
     def keep(ctx: Any, inputs: Operands, output: Any) -> None:
-        made = plan(inputs, tuple(ctx.needs_input_grad[: len(inputs)]))
-        named = dict(zip(made.arguments, inputs, strict=True))
-        saved = made.gradient.saved
-        ctx.save_for_backward(*(named[name] for name in saved if _is_tensor(named[name])))
+        found = plan(inputs, tuple(ctx.needs_input_grad[: len(inputs)]))
+        named = dict(zip(found.arguments, inputs, strict=True))
+        arrays = [named[name] for name in found.gradient.saved if _is_tensor(named[name])]
+        if found.kept:
+            further = output[-len(found.kept) :]
+            ctx.mark_non_differentiable(*further)
+            ctx.set_materialize_grads(False)
+            ctx.polygen_results = [(v.shape, v.dtype, v.device) for v in output[: -len(further)]]
+            stored = dict(zip(found.kept, further, strict=True))
+            arrays += [stored[name] for name in found.kept_and_read]
+        ctx.save_for_backward(*arrays)
         ctx.polygen_numbers = {n: v for n, v in named.items() if not _is_tensor(v)}
         ctx.polygen_forms = {n: (v.shape, v.dtype) for n, v in named.items() if _is_tensor(v)}
-        ctx.polygen_plan = made
+        ctx.polygen_plan = found
 
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        made: Plan = ctx.polygen_plan
-        arrays = [n for n in made.gradient.saved if n not in ctx.polygen_numbers]
+        found: Plan = ctx.polygen_plan
+        if len(cotangents) == 1 and isinstance(cotangents[0], (list, tuple)):  # of a list
+            cotangents = tuple(cotangents[0])
+        if found.kept:
+            each = zip(cotangents, ctx.polygen_results, strict=False)
+            cotangents = tuple(_arrived(one, *form) for one, form in each)
+        arrays = [n for n in found.gradient.saved if n not in ctx.polygen_numbers]
+        arrays += found.kept_and_read
         values = dict(zip(arrays, ctx.saved_tensors, strict=True)) | ctx.polygen_numbers
-        values |= zip(made.gradient.cotangents, cotangents, strict=True)
-        found = gradients(made, values, ctx.polygen_forms)
-        results = tuple(found.get(argument) for argument in made.arguments)
+        values |= zip(found.gradient.cotangents, cotangents, strict=True)
+        given = gradients(found, values, ctx.polygen_forms)
+        results = tuple(given.get(argument) for argument in found.arguments)
         return results if len(results) > 1 else results[0]
 
     torch.library.register_autograd(name, backward, setup_context=keep, lib=library)
     return _transformed(name, run, keep, backward)
+
+
+def _arrived(cotangent: Any, shape: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """What arrives at a result; zeros where it is not used."""
+    if cotangent is None:
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return cotangent
 
 
 def _transformed(
@@ -106,28 +137,43 @@ class Plan:
         arguments: of the operator, by name.
         gradient: how the gradients are computed.
         texts: per piece its program as text; None where no kernel can be made of it.
+        kept: what the forward pass stores beside its results, as pieces call it.
     """
 
     arguments: tuple[str, ...]
     gradient: Gradient
     texts: tuple[str | None, ...]
+    kept: tuple[str, ...] = ()
+
+    @property
+    def kept_and_read(self) -> list[str]:
+        """What of it the gradients are computed of."""
+        pieces = [one for one in self.gradient.pieces if isinstance(one, Piece)]
+        read = {name for piece in pieces for name in piece.operands}
+        return [name for name in self.kept if name in read]
 
 
-def planned(program: Program, needed: Sequence[bool]) -> Plan:
+def planned(program: Program, needed: Sequence[bool], kept: Kept | None = None) -> Plan:
     """The backward pass of a program, for the arguments that need a gradient.
+
+    Args:
+        program: what is differentiated.
+        needed: which of its arguments need one.
+        kept: what the forward pass stores beside its results; None: nothing.
 
     Raises:
         GradientError: one of them has none.
     """
     names = tuple(tensor.name for tensor in program.inputs)
-    gradient = derive(program, frozenset(n for n, need in zip(names, needed, strict=True) if need))
+    wanted = frozenset(n for n, need in zip(names, needed, strict=True) if need)
+    gradient = derive(program, wanted) if kept is None else of_some(kept, wanted).gradient
     texts = (
         text_of(piece.program)
         if isinstance(piece, Piece) and refusal(piece.program) is None
         else None
         for piece in gradient.pieces
     )
-    return Plan(names, gradient, tuple(texts))
+    return Plan(names, gradient, tuple(texts), () if kept is None else kept.names)
 
 
 def _is_tensor(value: Any) -> bool:

@@ -4,6 +4,8 @@
 2. A call traces the function for the forms of its operands (`polygen.adapters.forms`), and runs the
    program: as a kernel, as float64 on the CPU, or for its shapes alone.
 3. Under autocast, what products multiply is cast to autocast's type; the rest is read as it is.
+4. Calls whose gradients are asked for go to an operator that returns what the backward pass reads
+   besides, as a list.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any, TypedDict, Unpack, overload
 import torch
 from torch.autograd import forward_ad
 
+from polygen.adapters.backward_kept import KEEPS, keep_if_possible, require_known
 from polygen.adapters.forms import Form, most_general
 from polygen.adapters.torch import autograd, sharding
 from polygen.adapters.torch.autograd import forward_mode
@@ -34,6 +37,7 @@ from polygen.schedule.model import Schedule
 _DEFINED: Counter[str] = Counter()
 _OPERATORS: dict[str, Operator] = {}
 _MOST_TRACED = 4096
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
 _CAST = (torch.float32, torch.float16, torch.bfloat16)  # what autocast converts
 
 
@@ -46,6 +50,7 @@ class _Options(TypedDict, total=False):
     acc_dtype: str
     allow_tf32: bool
     schedule: Schedule
+    keep: str
 
 
 class Operator:
@@ -65,6 +70,7 @@ class Operator:
         options: dict[str, Any],
         allow_tf32: bool,
         schedule: Schedule | None,
+        keep: str,
     ) -> None:
         self.fused, self.parameters = fused, given.parameters_of(fused.function)
         self._scalars, self._outputs, self._options = scalars, outputs, options
@@ -72,6 +78,8 @@ class Operator:
         self._traced = functools.lru_cache(_MOST_TRACED)(self._trace_forms)
         self._multiplied = functools.lru_cache(_MOST_TRACED)(self._multiplied_by_rank)
         self._runner = Runner(self.program_for, schedule)
+        self._keeping = Runner(self._kept_program)
+        self._keeps = keep == KEEPS[0] and schedule is None
         self.name = self._define()
         self.overload = getattr(getattr(torch.ops, NAMESPACE), self.name).default
         sharding.register(self.overload, self.program_for)
@@ -86,7 +94,7 @@ class Operator:
             PolygenError: operands that no kernel takes.
         """
         if torch.compiler.is_compiling():
-            return self.overload(*operands)
+            return self._recorded(operands) if self._records(operands) else self.overload(*operands)
         if are_plain(operands) and not is_watched():
             return self._runner.on_gpu(operands)
         if torch._C._functorch.peek_interpreter_stack() is not None:
@@ -94,9 +102,24 @@ class Operator:
         if forward_ad._current_level >= 0:
             _refuse_tangents(self.fused.name, operands)
         if _any_requires_grad(operands):
-            return self.overload(*operands)
+            return self._recorded(operands) if self._records(operands) else self.overload(*operands)
         with torch._C._AutoDispatchBelowAutograd():  # a derivative's registration costs a call
             return self.overload(*operands)
+
+    def _records(self, operands: tuple[Any, ...]) -> bool:
+        """Whether a backward pass may read more than arguments."""
+        return self._keeps and _any_requires_grad(operands) and _are_tensors(operands)
+
+    def _recorded(self, operands: tuple[Any, ...]) -> Any:
+        """The results of a call whose gradients are asked for."""
+        found = self._kept_overload(*operands)
+        return found[0] if self._outputs == 1 else tuple(found[: self._outputs])
+
+    def _kept_program(self, operands: Operands) -> tuple[Program, dict[str, Any]]:
+        """What a call computes whose gradients are asked for."""
+        program, sizes = self.program_for(operands)
+        kept = keep_if_possible(program)
+        return (program if kept is None else kept.forward), sizes
 
     def into(self, out: tuple[torch.Tensor, ...], operands: tuple[Any, ...]) -> None:
         """Run the operator, its results stored in tensors that there are; nothing is recorded.
@@ -182,9 +205,7 @@ class Operator:
 
     # --- what PyTorch calls ---------------------------------------------------------------------
     def _define(self) -> str:
-        own = self.fused.name
-        _DEFINED[own] += 1
-        name = own if _DEFINED[own] == 1 else f"{own}_{_DEFINED[own]}"
+        name = _new_name(self.fused.name)
         arguments = ", ".join(
             f"{'float' if p in self._scalars else 'Tensor'} {p}" for p in self.parameters
         )
@@ -205,10 +226,33 @@ class Operator:
         self._function = autograd.register(
             qualified, self.program_for, lambda *o: self.overload(*o), LIBRARY
         )
-        LIBRARY.impl(name, self._in_autocast, "AutocastCUDA")
+        LIBRARY.impl(name, lambda *o: self._in_autocast(self.overload, o), "AutocastCUDA")
+        if self._keeps:
+            self._define_keeping(_new_name(f"{name}_keeping"), arguments)
         return name
 
-    def _in_autocast(self, *operands: Any) -> Any:
+    def _define_keeping(self, name: str, arguments: str) -> None:
+        """The operator that returns, behind the results, what the backward pass reads."""
+        LIBRARY.define(f"{name}({arguments}) -> Tensor[]", tags=(torch.Tag.pt2_compliant_tag,))
+        runner, qualified = self._keeping, f"{NAMESPACE}::{name}"
+
+        def as_list(run: Callable[[tuple[Any, ...]], Any]) -> Callable[..., list[torch.Tensor]]:
+            def called(*operands: Any) -> list[torch.Tensor]:
+                found = run(operands)
+                return list(found) if isinstance(found, tuple) else [found]
+
+            return called
+
+        LIBRARY.impl(name, as_list(runner.on_gpu), "CUDA")
+        LIBRARY.impl(name, as_list(runner.on_cpu), "CPU")
+        torch.library.register_fake(qualified, as_list(runner.shapes_alone), lib=LIBRARY)
+        self._kept_overload = getattr(getattr(torch.ops, NAMESPACE), name).default
+        autograd.register(
+            qualified, self.program_for, self._kept_overload, LIBRARY, keep_if_possible
+        )
+        LIBRARY.impl(name, lambda *o: self._in_autocast(self._kept_overload, o), "AutocastCUDA")
+
+    def _in_autocast(self, overload: Any, operands: tuple[Any, ...]) -> Any:
         wanted = torch.get_autocast_dtype("cuda")
         multiplied = self._multiplied(
             tuple(o.dim() if isinstance(o, torch.Tensor) else 0 for o in operands)
@@ -218,7 +262,13 @@ class Operator:
             for n, o in enumerate(operands)
         ]
         with torch.autocast("cuda", enabled=False):
-            return self.overload(*cast)
+            return overload(*cast)
+
+
+def _new_name(own: str) -> str:
+    """A name for an operator, with a number where there is one of that name."""
+    _DEFINED[own] += 1
+    return own if _DEFINED[own] == 1 else f"{own}_{_DEFINED[own]}"
 
 
 def _made_before(name: str, source: str) -> Operator:
@@ -249,6 +299,11 @@ def _refuse_tangents(name: str, operands: Sequence[Any]) -> None:
     tensors = [one for one in operands if isinstance(one, torch.Tensor)]
     if any(forward_ad.unpack_dual(one).tangent is not None for one in tensors):
         raise forward_mode(name)
+
+
+def _are_tensors(operands: Sequence[Any]) -> bool:
+    """Whether no operand is of a class of its own, such as a tensor of several devices."""
+    return all([type(o) in _TENSORS for o in operands if isinstance(o, torch.Tensor)])
 
 
 def _any_requires_grad(operands: Sequence[Any]) -> bool:
@@ -284,7 +339,9 @@ def op(
         **options: scalars: parameters that are numbers; outputs: how many values the function
             returns, 1 without; out_dtype and acc_dtype: as for `Fused.compile`; allow_tf32: take
             f32 matrices as tf32; schedule: a `Schedule` for all sizes, in place of automatic
-            choices.
+            choices; keep: "products", for a backward pass that computes no product between layers
+            again, or "arguments", for one that keeps nothing else; "arguments" where a schedule is
+            given.
 
     Returns:
         A callable on CUDA tensors and numbers, which `torch.compile` keeps in its graph.
@@ -292,6 +349,7 @@ def op(
     Raises:
         TraceError: `function` is not a function of arrays, or `name` not an identifier.
         SignatureError: `scalars` names no parameter.
+        ArgumentError: `keep` is none of these.
 
     Example:
         >>> @pgt.op
@@ -311,6 +369,8 @@ def op(
             where="scalars",
             nearest=f"Parameters: {', '.join(parameters)}",
         )
+    keep = options.get("keep", KEEPS[0])
+    require_known(keep, fused.name)
     return Operator(
         fused,
         scalars,
@@ -318,4 +378,5 @@ def op(
         {"out_dtypes": options.get("out_dtype"), "acc_dtype": options.get("acc_dtype", "f32")},
         options.get("allow_tf32", isinstance(function, Fused) and function.allow_tf32),
         options.get("schedule"),
+        keep,
     )

@@ -7,10 +7,12 @@ import pytest
 
 import polygen as pg
 from polygen.adapters.backward_cuts import Total
+from polygen.adapters.backward_kept import keep, keep_if_possible, of_some
 from polygen.adapters.backward_products import Piece
 from polygen.adapters.gradients import derive
-from polygen.adapters.legality import refusal
+from polygen.adapters.legality import refusal, refusal_in_order
 from polygen.errors import GradientError
+from polygen.frontend.closure import multiplies_sums
 from polygen.frontend.evaluate import evaluate
 
 CASES = {
@@ -171,6 +173,87 @@ def test_it_is_what_central_differences_give(name):
         np.testing.assert_allclose(found[argument], differ, rtol=1e-7, atol=1e-7)
     read = {name for p in gradient.pieces if not isinstance(p, Total) for name in p.operands}
     assert set(gradient.saved) == read & set(program.tensors)
+
+
+BEHIND_EACH_OTHER = [name for name in CASES if multiplies_sums(program_of(name))]
+
+
+def arrays_kept(kept, program, arrays):
+    """What a forward pass stores beside its results, as pieces call it."""
+    given = {tensor.name: arrays[tensor.name] for tensor in program.inputs}
+    results = evaluate(kept.forward, given, round_outputs=False)
+    return dict(zip(kept.names, results[len(program.outputs) :], strict=True))
+
+
+def test_matrices_of_one_column_are_computed_again():
+    name = "turned by a vector"  # what arrives at one has other axes than it
+    program = program_of(name)
+    assert keep(program, frozenset(tensor.name for tensor in program.inputs)) is None
+
+
+@pytest.mark.parametrize("name", [n for n in BEHIND_EACH_OTHER if n != "turned by a vector"])
+def test_of_what_is_kept_the_gradients_are_the_same(name):
+    program = program_of(name)
+    arrays = arrays_of(program)
+    arrays |= {t.name: 0.75 for t in program.inputs if not t.dims}
+    cotangents = [arrays[tensor.name] for tensor in program.outputs]
+    wanted = frozenset(tensor.name for tensor in program.inputs if tensor.dims)
+    kept = keep(program, wanted)
+    assert kept is not None and refusal_in_order(kept.forward) is None
+    known = arrays | arrays_kept(kept, program, arrays)
+    found = computed(program, kept.gradient, known, cotangents)
+    again = computed(program, derive(program, wanted), arrays, cotangents)
+    assert set(found) == set(again) == wanted
+    for argument in wanted:
+        np.testing.assert_allclose(found[argument], again[argument], rtol=1e-12, atol=1e-12)
+        alone = computed(program, of_some(kept, frozenset({argument})).gradient, known, cotangents)
+        np.testing.assert_array_equal(alone[argument], found[argument])
+
+
+@pytest.mark.parametrize(
+    "name, products, without",
+    [
+        ("perceptron", 4, 5),
+        ("gates in front", 6, 8),
+        ("linear attention", 4, 5),
+        ("three layers", 8, 11),
+    ],
+)
+def test_products_between_layers_are_not_computed_again(name, products, without):
+    program = program_of(name)
+    wanted = frozenset(tensor.name for tensor in program.inputs)
+
+    def count(gradient):
+        pieces = [piece for piece in gradient.pieces if isinstance(piece, Piece)]
+        return sum(len(piece.program.contractions) for piece in pieces)
+
+    kept = keep(program, wanted)
+    assert (count(kept.gradient), count(derive(program, wanted))) == (products, without)
+    for piece in kept.gradient.pieces:
+        if isinstance(piece, Piece):
+            assert refusal(piece.program) is None
+
+
+def test_sums_are_kept_in_the_type_that_is_multiplied():
+    program = pg.fuse(lambda x, u, b, d: pg.gelu(x @ u + b) @ d).program(
+        "bf16[B,S,64]", "bf16[64,128]", "f32[128]", "bf16[128,64]"
+    )
+    kept = keep_if_possible(program)
+    (tensor,) = kept.forward.outputs[1:]
+    assert (tensor.dtype.name, tensor.dims) == ("bf16", ("B", "S", 128))
+    first = kept.gradient.pieces[0]
+    assert first.results == ("d0 of the first part", "m0"), "the derivative, and what it was of"
+    assert kept.names[0] in first.operands and len(first.program.contractions) == 1
+
+
+def test_nothing_is_kept_of_one_layer_nor_where_there_is_no_derivative():
+    assert keep(program_of("gelu"), frozenset("xwb")) is None
+    sliced = pg.fuse(lambda x, u, d: pg.relu(x[:, ::2] @ u) @ d).program(
+        "bf16[M,64]", "bf16[32,N]", "bf16[N,K]"
+    )
+    assert keep_if_possible(sliced) is None
+    with pytest.raises(GradientError, match="Slice x outside"):
+        keep(sliced, frozenset("x"))
 
 
 def kinds(name, *wanted):

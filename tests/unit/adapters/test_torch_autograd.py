@@ -7,7 +7,7 @@ import pytest
 
 import polygen as pg
 from polygen.adapters.gradients import derive
-from polygen.errors import GradientError
+from polygen.errors import ArgumentError, GradientError
 from polygen.frontend.functions import LATER, TABLE
 from polygen.hardware.device import device
 from polygen.kernel import Kernel
@@ -100,6 +100,40 @@ def test_nothing_computed_is_kept_and_no_argument_in_vain():
     linear = pgt.op(lambda x, w, b: x @ w.T + b, name="linear_kept")
     assert kept(linear, exact(3, 4), exact(5, 4), exact(5)) == [(3, 4), (5, 4)]
     assert kept(linear, exact(3, 4), exact(5, 4).detach(), exact(5)) == [(5, 4)]
+
+
+def test_products_between_layers_are_kept_or_not():
+    given = exact(3, 4), exact(4, 6), exact(6), exact(6, 4)
+    shapes = [(3, 4), (4, 6), (6,), (6, 4)]
+    assert kept(perceptron, *given) == [*shapes, (3, 6)]
+    sparing = pgt.op(
+        lambda x, u, b, d: pg.gelu(x @ u + b) @ d + x, name="sparing", keep="arguments"
+    )
+    assert kept(sparing, *given) == shapes
+    found = torch.autograd.grad(perceptron(*given).sum(), given)
+    again = torch.autograd.grad(sparing(*given).sum(), given)
+    for one, other in zip(found, again, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+    last = *(one.detach() for one in given[:3]), given[3]
+    assert kept(perceptron, *last) == [*[(3, 4), (4, 6), (6,), (6, 4)][2:], (3, 6)], "dd alone"
+
+
+def test_what_is_kept_is_a_word():
+    with pytest.raises(ArgumentError, match=r"keep='all' .*'products' or 'arguments'"):
+        pgt.op(lambda x, w: x @ w, keep="all")
+
+
+def test_results_that_are_not_used_arrive_as_zeros():
+    layers = pgt.op(
+        lambda x, u, d: ((h := pg.tanh(x @ u)) @ d, h), name="layers_returned", outputs=2
+    )
+    x, u, d = exact(3, 4), exact(4, 6), exact(6, 5)
+    first = torch.autograd.grad(layers(x, u, d)[0].sum(), (x, u, d))
+    wanted = torch.autograd.grad((torch.tanh(x @ u) @ d).sum(), (x, u, d))
+    (last,) = torch.autograd.grad(layers(x, u, d)[1].sum(), u)
+    (alone,) = torch.autograd.grad(torch.tanh(x @ u).sum(), u)
+    for one, other in zip((*first, last), (*wanted, alone), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
 def test_second_derivatives_are_refused():
