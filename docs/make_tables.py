@@ -24,7 +24,7 @@ FOLDER = Path(__file__).resolve().parent
 README, TUNING, MODEL = FOLDER.parent / "README.md", FOLDER / "tuning.md", FOLDER / "cost-model.md"
 GALLERY = "gallery"  # plots of docs/make_gallery.py
 ATTENTION, ODD_ROWS = FOLDER / "attention.md", FOLDER / "odd_rows.md"
-IN_ORDER = FOLDER / "in_order.md"
+IN_ORDER, TORCH = FOLDER / "in_order.md", FOLDER / "torch.md"
 BEGIN, END = "<!-- made by docs/make_tables.py -->", "<!-- end -->"
 TITLE = """# Performance
 
@@ -397,6 +397,31 @@ def in_order(folder: Path = FOLDER / "results") -> str:
     return "\n".join(lines)
 
 
+def training(folder: Path = FOLDER / "results") -> str:
+    """The table of docs/torch.md: steps of layers."""
+    record = json.loads((folder / "h200_training.json").read_text())
+    names = {
+        "polygen": "polygen", "arguments": '`keep="arguments"`', "eager": "eager",
+        "inductor": "Inductor",
+    }  # fmt: skip
+    lines = [
+        f"| layers, rows x width x inner | {' | '.join(names.values())} | Inductor / polygen "
+        "| kept, MB | Inductor keeps |",
+        "|---" * (len(names) + 4) + "|",
+    ]
+    gains = []
+    for label, row in record["rows"].items():
+        us = [row["us"][name] for name in names]
+        gains.append(us[-1] / us[0])
+        cells = [label, *(f"{one:.0f}" for one in us), f"{gains[-1]:.2f}"]
+        cells += [f"{row['kept'][who] / 1e6:.0f}" for who in ("polygen", "inductor")]
+        lines.append(f"| {' | '.join(cells)} |")
+    mean = statistics.geometric_mean(gains)
+    lines += ["", f"{record['gpu']}, {record['date'][:10]}: {mean:.3f} of Inductor in the "
+              f"geometric mean, {min(gains):.2f} at least."]  # fmt: skip
+    return "\n".join(lines)
+
+
 def with_made(text: str, made: str) -> str:
     """A document with its generated part replaced."""
     before, _, rest = text.partition(BEGIN)
@@ -408,7 +433,7 @@ def with_made(text: str, made: str) -> str:
 
 PAGES = {
     README: speed, TUNING: tuner, MODEL: model, ATTENTION: attention, ODD_ROWS: odd_rows,
-    IN_ORDER: in_order,
+    IN_ORDER: in_order, TORCH: training,
 }  # fmt: skip
 
 

@@ -35,6 +35,16 @@ F = torch.nn.functional
 Layer = Callable[..., Any]
 
 
+def layer(x: Any, u: Any, b: Any) -> Any:
+    """One layer."""
+    return pg.gelu(x @ u.T + b)
+
+
+def gate(x: Any, g: Any, u: Any) -> Any:
+    """One layer with gates."""
+    return pg.silu(x @ g.T) * (x @ u.T)
+
+
 def perceptron(x: Any, u: Any, b: Any, d: Any) -> Any:
     """Two layers."""
     return pg.gelu(x @ u.T + b) @ d.T
@@ -51,17 +61,25 @@ def deep(x: Any, u: Any, v: Any, d: Any) -> Any:
 
 
 IN_TORCH: dict[str, Layer] = {
+    "layer": lambda x, u, b: F.gelu(F.linear(x, u, b)),
+    "gate": lambda x, g, u: F.silu(x @ g.T) * (x @ u.T),
     "perceptron": lambda x, u, b, d: F.gelu(F.linear(x, u, b)) @ d.T,
     "gated": lambda x, g, u, d: (F.silu(x @ g.T) * (x @ u.T)) @ d.T,
     "deep": lambda x, u, v, d: F.relu(F.relu(x @ u.T) @ v.T) @ d.T,
 }
-FUNCTIONS = {"perceptron": perceptron, "gated": gated, "deep": deep}
+FUNCTIONS: dict[str, Layer] = {
+    "layer": layer, "gate": gate, "perceptron": perceptron, "gated": gated, "deep": deep,
+}  # fmt: skip
 
 
 def shapes(name: str, rows: int, width: int, inner: int) -> list[tuple[int, ...]]:
     """Of a layer's arguments."""
-    second = {"perceptron": (inner,), "gated": (inner, width), "deep": (inner, inner)}[name]
-    return [(rows, width), (inner, width), second, (width, inner)]
+    first, last = (inner, width), (width, inner)
+    others: dict[str, list[tuple[int, ...]]] = {
+        "layer": [(inner,)], "gate": [first], "perceptron": [(inner,), last],
+        "gated": [first, last], "deep": [(inner, inner), last],
+    }  # fmt: skip
+    return [(rows, width), first, *others[name]]
 
 
 def arguments(name: str, rows: int, width: int, inner: int) -> list[torch.Tensor]:
@@ -102,7 +120,7 @@ def kept(layer: Layer, given: Sequence[torch.Tensor]) -> int:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
             found[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        return tensor.detach()  # a result that is kept would keep its own graph
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         result = layer(*given)
@@ -113,7 +131,8 @@ def kept(layer: Layer, given: Sequence[torch.Tensor]) -> int:
 def measured(name: str, sizes: tuple[int, int, int], rounds: int) -> dict[str, Any]:
     """One row of the record."""
     given = arguments(name, *sizes)
-    arrives = torch.randn(sizes[0], sizes[1], device="cuda", dtype=torch.bfloat16)
+    columns = sizes[2] if name in ("layer", "gate") else sizes[1]
+    arrives = torch.randn(sizes[0], columns, device="cuda", dtype=torch.bfloat16)
     torch._dynamo.reset()
     function = FUNCTIONS[name]
     layers: dict[str, Layer] = {
@@ -127,16 +146,16 @@ def measured(name: str, sizes: tuple[int, int, int], rounds: int) -> dict[str, A
     exact = step(IN_TORCH[name], wide, arrives.double())
     row: dict[str, Any] = {"sizes": sizes, "us": {}, "kept": {}, "error": {}}
     graphs = {}
-    for layer, call in layers.items():
-        graphs[layer], results = graph_of(call, given, arrives)
-        row["kept"][layer] = kept(call, given)
-        graphs[layer].replay()
-        row["error"][layer] = max(
+    for who, call in layers.items():
+        graphs[who], results = graph_of(call, given, arrives)
+        row["kept"][who] = kept(call, given)
+        graphs[who].replay()
+        row["error"][who] = max(
             float(((one.double() - e).pow(2).mean() / e.pow(2).mean()).sqrt())
             for one, e in zip(results, exact, strict=True)
         )
-    times = interleaved({layer: graph.replay for layer, graph in graphs.items()}, rounds)
-    row["us"] = {layer: round(statistics.median(one), 1) for layer, one in times.items()}
+    times = interleaved({who: graph.replay for who, graph in graphs.items()}, rounds)
+    row["us"] = {who: round(statistics.median(one), 1) for who, one in times.items()}
     return row
 
 

@@ -9,10 +9,12 @@ are, in the type in which they would be multiplied,
 
 1. the values of products that a derivative is taken behind, where a product's kernel gives what
    arrives there: its pointwise work has the derivative in it, and what is multiplied once more;
-2. what is multiplied, where no derivative is taken.
+2. what is multiplied, where no derivative is taken;
+3. the derivative itself, where what arrives comes from outside: the forward pass has in registers
+   what it is made of, and the backward pass multiplies it by what arrives.
 
-Products whose gradient arrives from outside are computed again, as without: nothing else would have
-their derivative in it.
+       y = relu(x @ u)                  forward: y, and p = relu'(x @ u)
+                                        dz = dy * p; du = x.T @ dz; dx = dz @ u.T
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from polygen.adapters.backward_cuts import Gradient, Total, saved
+from polygen.adapters.backward_factors import factors, products
 from polygen.adapters.backward_products import Piece
 from polygen.adapters.gradients import derive
 from polygen.adapters.legality import refusal_in_order
 from polygen.errors import ArgumentError, GradientError
-from polygen.frontend.closure import multiplies_sums
 from polygen.frontend.dtypes import F32, DType
 from polygen.frontend.program import (
     Access,
@@ -82,8 +84,6 @@ def keep(program: Program, wanted: frozenset[str]) -> Kept | None:
     Raises:
         GradientError: there is no derivative, or it is not derived.
     """
-    if not multiplies_sums(program):
-        return None
     gradient = derive(program, wanted, frozenset())
     keeping = _Keeping(program, gradient, list(gradient.pieces))
     for piece in gradient.pieces:
@@ -170,8 +170,11 @@ class _Keeping:
         """Let a piece compute no product of the forward pass again, if that can be."""
         arrived = [t for t in self.pieces if isinstance(t, Total) and t.name in piece.operands]
         if not arrived:
-            if not {*self.gradient.cotangents}.intersection(piece.operands):
+            outside = [name for name in piece.operands if name in self.gradient.cotangents]
+            if not outside:
                 self._keep_results(piece)
+            elif len(outside) == 1 and len(piece.results) <= len(piece.program.contractions):
+                self._keep_factors(piece, outside[0])
             return
         if len(arrived) > 1:
             return
@@ -193,6 +196,29 @@ class _Keeping:
             assert isinstance(writer, Pointwise)
             self._store(name, replace(tensor, name=self.fresh("m")), writer)
         self.pieces.remove(piece)
+
+    def _keep_factors(self, piece: Piece, outside: str) -> None:
+        """What a piece multiplies what arrives by is kept, and it multiplies; or it stays.
+
+        Args:
+            piece: computes products of the forward pass again, and what reaches them.
+            outside: what arrives.
+        """
+        found = factors(piece, outside, self.program, self.fresh)
+        if found is None:
+            return
+        stores, given = found
+        names = [f"{result}, for a gradient of 1" for result in piece.results]
+        for name, (tensor, statements) in zip(names, stores, strict=True):
+            self.stores += statements
+            self.tensors.append(tensor)
+            self.names.append(name)
+        made = products(piece.program, given, [tensor for tensor, _ in stores])
+        groups = tuple(tuple((axis,) for axis in range(len(t.dims))) for t in made.inputs)
+        pairs = tuple((outside, name) for name in names)
+        self.pieces[self.pieces.index(piece)] = Piece(
+            made, (outside, *names), groups, piece.results, factors=pairs
+        )
 
     def _keep(self, name: str, product: Contraction, dtype: DType) -> None:
         """What a product sums is kept."""

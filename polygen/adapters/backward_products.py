@@ -43,6 +43,7 @@ class Piece:
             belong to none are dropped.
         results: per output, what it is called in the call.
         again: whether its products are those of the forward pass, computed again.
+        factors: per result the two arrays of the call whose elements it multiplies; (): it is more.
     """
 
     program: Program
@@ -50,6 +51,7 @@ class Piece:
     groups: tuple[Groups, ...]
     results: tuple[str, ...]
     again: bool = False
+    factors: tuple[tuple[str, str], ...] = ()
 
 
 def whole(program: Program) -> Piece:

@@ -12,7 +12,6 @@ from polygen.adapters.backward_products import Piece
 from polygen.adapters.gradients import derive
 from polygen.adapters.legality import refusal, refusal_in_order
 from polygen.errors import GradientError
-from polygen.frontend.closure import multiplies_sums
 from polygen.frontend.evaluate import evaluate
 
 CASES = {
@@ -175,7 +174,11 @@ def test_it_is_what_central_differences_give(name):
     assert set(gradient.saved) == read & set(program.tensors)
 
 
-BEHIND_EACH_OTHER = [name for name in CASES if multiplies_sums(program_of(name))]
+# What arrives has other axes than what is kept, all is linear, or more would be kept than is summed.
+NOTHING_KEPT = (
+    "bare", "bias", "stretched", "heads", "turned by a vector", "two results", "rows and columns",
+    "operand again", "selected",
+)  # fmt: skip
 
 
 def arrays_kept(kept, program, arrays):
@@ -185,13 +188,13 @@ def arrays_kept(kept, program, arrays):
     return dict(zip(kept.names, results[len(program.outputs) :], strict=True))
 
 
-def test_matrices_of_one_column_are_computed_again():
-    name = "turned by a vector"  # what arrives at one has other axes than it
+@pytest.mark.parametrize("name", NOTHING_KEPT)
+def test_there_is_not_always_something_to_keep(name):
     program = program_of(name)
     assert keep(program, frozenset(tensor.name for tensor in program.inputs)) is None
 
 
-@pytest.mark.parametrize("name", [n for n in BEHIND_EACH_OTHER if n != "turned by a vector"])
+@pytest.mark.parametrize("name", [n for n in CASES if n not in NOTHING_KEPT])
 def test_of_what_is_kept_the_gradients_are_the_same(name):
     program = program_of(name)
     arrays = arrays_of(program)
@@ -216,7 +219,7 @@ def test_of_what_is_kept_the_gradients_are_the_same(name):
         ("perceptron", 4, 5),
         ("gates in front", 6, 8),
         ("linear attention", 4, 5),
-        ("three layers", 8, 11),
+        ("three layers", 7, 11),
     ],
 )
 def test_products_between_layers_are_not_computed_again(name, products, without):
@@ -230,7 +233,7 @@ def test_products_between_layers_are_not_computed_again(name, products, without)
     kept = keep(program, wanted)
     assert (count(kept.gradient), count(derive(program, wanted))) == (products, without)
     for piece in kept.gradient.pieces:
-        if isinstance(piece, Piece):
+        if isinstance(piece, Piece) and not piece.factors:
             assert refusal(piece.program) is None
 
 
@@ -246,8 +249,19 @@ def test_sums_are_kept_in_the_type_that_is_multiplied():
     assert kept.names[0] in first.operands and len(first.program.contractions) == 1
 
 
-def test_nothing_is_kept_of_one_layer_nor_where_there_is_no_derivative():
-    assert keep(program_of("gelu"), frozenset("xwb")) is None
+def test_of_one_layer_the_derivative_is_kept():
+    program = pg.fuse(lambda x, w, b: pg.relu(x @ w + b)).program(
+        "bf16[M,K]", "bf16[K,N]", "f32[N]"
+    )
+    kept = keep_if_possible(program)
+    assert [str(one) for one in kept.forward.outputs] == ["y0: bf16[M, N]", "p0: bf16[M, N]"]
+    first, *others = kept.gradient.pieces
+    assert first.factors == (("g0", kept.names[0]),) and not first.program.contractions
+    assert [len(one.program.contractions) for one in others] == [1, 1]
+    assert kept.gradient.saved == ("x", "w")
+
+
+def test_nothing_is_kept_where_there_is_no_derivative():
     sliced = pg.fuse(lambda x, u, d: pg.relu(x[:, ::2] @ u) @ d).program(
         "bf16[M,64]", "bf16[32,N]", "bf16[N,K]"
     )

@@ -104,6 +104,23 @@ def test_derivatives_are_those_of_jax(function, operands):
         operands[1]), wanted[1], bits=6)  # fmt: skip
 
 
+@pytest.mark.parametrize("function, launches", [(layer, 3), (deep, 5)])
+def test_products_are_kept_or_computed_again(function, launches, operands):
+    def gradients(keep):
+        def loss(*o):
+            return wide(pgj.call(function, *o, keep=keep)).sum()
+
+        return jax.grad(loss, (0, 1, 2))
+
+    for keep, more in (("products", 0), ("arguments", 1)):
+        text = str(jax.make_jaxpr(gradients(keep))(*operands))
+        assert text.count("polygen_launch[") == launches + more
+    found, again = (jax.jit(gradients(keep))(*operands) for keep in ("products", "arguments"))
+    near(found, again, bits=6)
+    with pytest.raises(ArgumentError, match="keep='all' .*'products' or 'arguments'"):
+        pgj.call(function, *operands, keep="all")
+
+
 def test_second_derivatives_are_refused(operands):
     x, w, b = operands
     first = jax.grad(lambda x: wide(pgj.call(layer, x, w, b)).sum())
