@@ -244,11 +244,11 @@ def _in_order(
     early.reverse()
     local = first[0] if first else None
     free = not any({*again.results}.intersection(_read(piece)) for piece in early)
-    joined = _joined(local, again) if isinstance(local, Piece) and free else None
-    if joined is None:
+    both = joined(local, again) if isinstance(local, Piece) and free else None
+    if both is None:
         return (again, *last, *totals, *first)
     late = (piece for piece in last if piece not in early)
-    return (*early, *totals, joined, *late, *first[1:])
+    return (*early, *totals, both, *late, *first[1:])
 
 
 def _made(piece: Piece | Total) -> tuple[str, ...]:
@@ -261,7 +261,7 @@ def _read(piece: Piece | Total) -> tuple[str, ...]:
     return tuple(term.source for term in piece.terms)
 
 
-def _joined(local: Piece, again: Piece) -> Piece | None:
+def joined(local: Piece, again: Piece) -> Piece | None:
     """One program for two that compute the same products; None: they do not."""
     one, other = local.program, again.program
     known = {statement.name: statement for statement in one.statements}

@@ -20,16 +20,17 @@ are, in the type in which they would be multiplied,
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from polygen.adapters.backward_cuts import Gradient, Total, saved
+from polygen.adapters.backward_cuts import Gradient, Total, joined, saved
 from polygen.adapters.backward_factors import factors, products
+from polygen.adapters.backward_fused import called, fused, stored
 from polygen.adapters.backward_products import Piece
 from polygen.adapters.gradients import derive
 from polygen.adapters.legality import refusal_in_order
 from polygen.errors import ArgumentError, GradientError
-from polygen.frontend.dtypes import F32, DType
+from polygen.frontend.dtypes import DType
 from polygen.frontend.program import (
     Access,
     Contraction,
@@ -89,6 +90,7 @@ def keep(program: Program, wanted: frozenset[str]) -> Kept | None:
     for piece in gradient.pieces:
         if isinstance(piece, Piece) and piece.again:
             keeping.replace(piece)
+    keeping.make_from_products()
     if not keeping.names:
         return None
     pieces = tuple(keeping.pieces)
@@ -144,6 +146,9 @@ class _Keeping:
         names: what is kept, as pieces call it.
         tensors: as outputs of the forward pass.
         stores: statements that write these.
+        multiplied: pieces whose results are kept.
+        fused: what fused pieces are made of: a piece that gave what arrives, that, and the one that
+            computed products again; and the fused one.
     """
 
     program: Program
@@ -152,6 +157,8 @@ class _Keeping:
     names: list[str] = field(default_factory=list)
     tensors: list[Tensor] = field(default_factory=list)
     stores: list[Statement] = field(default_factory=list)
+    multiplied: list[Piece] = field(default_factory=list)
+    fused: list[tuple[Piece, Total, Piece, Piece]] = field(default_factory=list)
     fresh: Fresh = field(init=False)
 
     def __post_init__(self) -> None:
@@ -179,14 +186,55 @@ class _Keeping:
         if len(arrived) > 1:
             return
         host = self._host(arrived[0])
-        fused = _fused(host, arrived[0], piece) if host is not None else None
-        if host is None or fused is None:
+        made = fused(host, arrived[0], piece) if host is not None else None
+        if host is None or made is None:
             return
         for product in piece.program.contractions:
-            self._keep(_called(product), product, _stored(piece.program, product))
+            self._keep(called(product), product, stored(piece.program, product))
         self.pieces.remove(host)
         self.pieces.remove(arrived[0])
-        self.pieces[self.pieces.index(piece)] = fused
+        self.pieces[self.pieces.index(piece)] = made
+        self.fused.append((host, arrived[0], piece, made))
+
+    def make_from_products(self) -> None:
+        """What is multiplied is not kept where the products that it is made of are: the piece that
+        has their derivative gives it, if all that read it can wait for that.
+        """
+        for piece in self.multiplied:
+            for place, (host, total, local, before) in enumerate(self.fused):
+                both = joined(local, piece)
+                made = None if both is None else fused(host, total, both)
+                if both is None or made is None or len(both.results) == len(local.results):
+                    continue
+                given = [one if one is not before else made for one in self.pieces]
+                found = self._in_order(given, [n for n in self.names if n not in piece.results])
+                if found is not None:
+                    self.pieces, self.fused[place] = found, (host, total, both, made)
+                    self._forget(piece.results)
+                    break
+
+    def _in_order(
+        self, pieces: list[Piece | Total], names: Sequence[str]
+    ) -> list[Piece | Total] | None:
+        """Pieces behind those whose results they read; None: there is no such order."""
+        known = {*self.gradient.cotangents, *names, *(t.name for t in self.program.inputs)}
+        left, found = list(pieces), list[Piece | Total]()
+        while left:
+            ready = next((one for one in left if known.issuperset(_read(one))), None)
+            if ready is None:
+                return None
+            left.remove(ready)
+            found.append(ready)
+            known |= set(ready.results if isinstance(ready, Piece) else (ready.name,))
+        return found
+
+    def _forget(self, names: Sequence[str]) -> None:
+        """Results of the forward pass that are not kept after all."""
+        for name in names:
+            place = self.names.index(name)
+            self.names.pop(place)
+            tensor = self.tensors.pop(place)
+            self.stores = [one for one in self.stores if one.write.name != tensor.name]
 
     def _keep_results(self, piece: Piece) -> None:
         """The results of a piece are kept, and it goes."""
@@ -196,6 +244,7 @@ class _Keeping:
             assert isinstance(writer, Pointwise)
             self._store(name, replace(tensor, name=self.fresh("m")), writer)
         self.pieces.remove(piece)
+        self.multiplied.append(piece)
 
     def _keep_factors(self, piece: Piece, outside: str) -> None:
         """What a piece multiplies what arrives by is kept, and it multiplies; or it stays.
@@ -252,134 +301,3 @@ class _Keeping:
 
     def _is_term(self, *names: str) -> bool:
         return any(term.source in names for _, found in self.gradient.terms for term in found)
-
-
-def _called(product: Contraction) -> str:
-    return f"{product.write.name} is kept"
-
-
-def _stored(program: Program, product: Contraction) -> DType:
-    """In what type sums are kept: in that of what is multiplied, or as they are."""
-    tensor = program.tensors.get(product.lhs.name)
-    if tensor is None or tensor.dtype.bits > 16:
-        return product.dtype
-    return tensor.dtype
-
-
-def _fused(host: Piece, total: Total, piece: Piece) -> Piece | None:
-    """One piece for a product and what is computed of it and of what is kept; None: it is none.
-
-    Args:
-        host: computes what arrives.
-        total: names it.
-        piece: computes products of the forward pass again, and reads what arrives.
-    """
-    local, (given,) = piece.program, host.program.outputs
-    place = piece.operands.index(total.name)
-    arrived, groups = local.inputs[place], piece.groups[place]
-    if any(len(axes) != 1 for axes in groups) or len(groups) != len(arrived.dims):
-        return None
-    if (given.dims, given.dtype) != (arrived.dims, total.dtype):
-        return None
-    here = local.pointwise[0].domain
-    iterators = tuple(iterator for iterator, _ in here)
-    reads = {a.index for s in local.statements for a in s.reads if a.name == arrived.name}
-    sums = {product.write.name for product in local.contractions}
-    points = {product.write.index for product in local.contractions}
-    if reads != {iterators} or points != {iterators}:
-        return None
-    kept = [statement for statement in local.statements if statement.write.name not in sums]
-    fresh = Fresh(
-        [*local.statements, *host.program.statements],
-        [*local.tensors, *local.sizes, *host.program.tensors, *iterators],
-    )
-    inside = _Renamed.of(host, piece, iterators, fresh)
-    value = inside.names[given.name]
-    used = {a.name for s in kept for a in s.reads}
-    inputs = dict(zip(local.inputs, zip(piece.operands, piece.groups, strict=True), strict=True))
-    inputs = {tensor: one for tensor, one in inputs.items() if tensor.name in used}
-    inputs.pop(arrived, None)
-    for product in local.contractions:
-        dims = tuple(extent for _, extent in here)
-        dtype = _stored(local, product)
-        tensor = Tensor(product.write.name, dtype, dims, tuple(range(len(dims))))
-        inputs[tensor] = (_called(product), tuple((axis,) for axis in range(len(dims))))
-    inputs |= inside.inputs
-    program = Program(
-        f"{local.name}_kept",
-        local.source,
-        tuple(inputs),
-        local.outputs,
-        (*inside.statements, *(_reading(one, arrived.name, value) for one in kept)),
-    )
-    operands = tuple(name for name, _ in inputs.values())
-    return Piece(program, operands, tuple(axes for _, axes in inputs.values()), piece.results)
-
-
-@dataclass(frozen=True, slots=True)
-class _Renamed:
-    """The statements of a piece under names that another one has not.
-
-    Attributes:
-        names: of values and inputs.
-        inputs: with what they are in the call, and how its axes are taken.
-        statements: in order.
-    """
-
-    names: Mapping[str, str]
-    inputs: Mapping[Tensor, tuple[str, tuple[tuple[int, ...], ...]]]
-    statements: tuple[Statement, ...]
-
-    @classmethod
-    def of(cls, host: Piece, beside: Piece, iterators: Sequence[str], fresh: Fresh) -> _Renamed:
-        """What a piece computes, over the iterators of the one that reads it."""
-        program = host.program
-        own = [iterator for iterator, _ in program.pointwise[-1].domain]
-        summed = {it for product in program.contractions for it in product.summed}
-        places = dict(zip(own, iterators, strict=True))
-        places |= {it: fresh(it) if it in iterators else it for it in sorted(summed)}
-        known = {
-            (name, axes, tensor.dims): tensor
-            for tensor, name, axes in zip(
-                beside.program.inputs, beside.operands, beside.groups, strict=True
-            )
-        }
-        names, inputs = dict[str, str](), {}
-        for tensor, name, axes in zip(program.inputs, host.operands, host.groups, strict=True):
-            same = known.get((name, axes, tensor.dims))
-            found = same or replace(tensor, name=fresh("g"))
-            names[tensor.name] = found.name
-            inputs[found] = (name, axes)
-        for statement in program.statements:
-            names[statement.write.name] = fresh("w")
-
-        def access(one: Access) -> Access:
-            index = tuple(places.get(i, i) if isinstance(i, str) else i for i in one.index)
-            return Access(names.get(one.name, one.name), index)
-
-        made: list[Statement] = []
-        for one in program.statements:
-            if isinstance(one, Pointwise) and one.function == "cast" and one.dtype == F32:
-                (value,) = one.reads  # what is computed is f32
-                names[one.write.name] = names[value.name]
-                continue
-            domain = tuple((places.get(it, it), extent) for it, extent in one.domain)
-            if isinstance(one, Contraction):
-                changed: Statement = replace(one, lhs=access(one.lhs), rhs=access(one.rhs))
-            else:
-                assert isinstance(one, Pointwise)
-                args = tuple(access(a) if isinstance(a, Access) else a for a in one.args)
-                changed = replace(one, args=args)
-            write = access(one.write)
-            made.append(replace(changed, name=fresh("S"), domain=domain, write=write))
-        return cls(names, inputs, tuple(made))
-
-
-def _reading(one: Statement, name: str, value: str) -> Statement:
-    """A statement that reads a value for an array."""
-    assert isinstance(one, Pointwise)
-    args = (
-        replace(arg, name=value) if isinstance(arg, Access) and arg.name == name else arg
-        for arg in one.args
-    )
-    return replace(one, args=tuple(args))

@@ -249,6 +249,18 @@ def test_sums_are_kept_in_the_type_that_is_multiplied():
     assert kept.names[0] in first.operands and len(first.program.contractions) == 1
 
 
+def test_what_is_multiplied_is_made_of_the_products_that_are_kept():
+    program = pg.fuse(lambda x, u, v, w: pg.relu(pg.relu(x @ u) @ v) @ w).program(
+        "bf16[M,64]", "bf16[64,128]", "bf16[128,256]", "bf16[256,64]"
+    )
+    kept = keep_if_possible(program)
+    assert sorted(kept.names) == ["v0 is kept", "v3 is kept"]
+    made = [set(one.results) for one in kept.gradient.pieces]
+    assert any(any(name.startswith("m0") for name in names) for names in made)
+    only_first = of_some(kept, frozenset("u")).gradient
+    assert len(only_first.pieces) == 3 and only_first.saved == ("x", "v", "w")
+
+
 def test_of_one_layer_the_derivative_is_kept():
     program = pg.fuse(lambda x, w, b: pg.relu(x @ w + b)).program(
         "bf16[M,K]", "bf16[K,N]", "f32[N]"
