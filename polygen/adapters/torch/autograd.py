@@ -19,7 +19,7 @@ from polygen.adapters.backward_products import Piece
 from polygen.adapters.gradients import derive
 from polygen.adapters.legality import refusal
 from polygen.adapters.torch import meaning
-from polygen.adapters.torch.launching import launch, text_of
+from polygen.adapters.torch.launching import launch, no_second_derivative, text_of
 from polygen.adapters.torch.running import Operands, sizes_for
 from polygen.adapters.torch.tensors import torch_dtype
 from polygen.errors import GradientError
@@ -70,7 +70,6 @@ def register(
         arrays = [named[name] for name in found.gradient.saved if _is_tensor(named[name])]
         if found.kept:
             further = output[-len(found.kept) :]
-            ctx.mark_non_differentiable(*further)
             ctx.set_materialize_grads(False)
             ctx.polygen_results = [(v.shape, v.dtype, v.device) for v in output[: -len(further)]]
             stored = dict(zip(found.kept, further, strict=True))
@@ -85,7 +84,10 @@ def register(
         if len(cotangents) == 1 and isinstance(cotangents[0], (list, tuple)):  # of a list
             cotangents = tuple(cotangents[0])
         if found.kept:
-            each = zip(cotangents, ctx.polygen_results, strict=False)
+            count = len(ctx.polygen_results)
+            if any(one is not None for one in cotangents[count:]):
+                no_second_derivative(name)  # what is kept was differentiated
+            each = zip(cotangents[:count], ctx.polygen_results, strict=True)
             cotangents = tuple(_arrived(one, *form) for one, form in each)
         arrays = [n for n in found.gradient.saved if n not in ctx.polygen_numbers]
         arrays += found.kept_and_read

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -235,13 +235,22 @@ def _each(
     return found, [0] * len(found)
 
 
-def _no_derivative(*_: Any) -> None:
+def no_second_derivative(name: str) -> NoReturn:
+    """Refuse to differentiate a derivative.
+
+    Raises:
+        GradientError: always.
+    """
     raise GradientError(
         "a second derivative",
-        where="polygen::launch",
+        where=name,
         why="derivatives of derivatives are not derived",
         nearest="Leave create_graph=True away",
     )
+
+
+def _no_derivative(*_: Any) -> None:
+    no_second_derivative("polygen::launch")
 
 
 LIBRARY.define(

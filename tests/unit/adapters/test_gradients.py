@@ -174,7 +174,7 @@ def test_it_is_what_central_differences_give(name):
     assert set(gradient.saved) == read & set(program.tensors)
 
 
-# What arrives has other axes than what is kept, all is linear, or more would be kept than is summed.
+# What arrives has other axes than what is kept, all is linear, or more would be kept than summed.
 NOTHING_KEPT = (
     "bare", "bias", "stretched", "heads", "turned by a vector", "two results", "rows and columns",
     "operand again", "selected",

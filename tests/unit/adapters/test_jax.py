@@ -117,7 +117,7 @@ def test_products_are_kept_or_computed_again(function, launches, operands):
         assert text.count("polygen_launch[") == launches + more
     found, again = (jax.jit(gradients(keep))(*operands) for keep in ("products", "arguments"))
     near(found, again, bits=6)
-    with pytest.raises(ArgumentError, match="keep='all' .*'products' or 'arguments'"):
+    with pytest.raises(ArgumentError, match=r"keep='all' .*'products' or 'arguments'"):
         pgj.call(function, *operands, keep="all")
 
 

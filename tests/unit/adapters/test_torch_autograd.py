@@ -145,6 +145,20 @@ def test_second_derivatives_are_refused():
         grad.sum().backward()
 
 
+@pytest.mark.parametrize("which", ["one layer", "two layers"])
+def test_second_derivatives_through_what_is_kept_are_refused(which):
+    """Also where the gradient that arrives needs one itself, so that there is a graph."""
+    given = [exact(3, 4), exact(5, 4), exact(5)]
+    function = smooth
+    if which == "two layers":
+        function, given = perceptron, [exact(3, 4), exact(4, 6), exact(6), exact(6, 4)]
+    value = function(*given)
+    for wanted in given[1:]:
+        (grad,) = torch.autograd.grad((value * value).sum(), wanted, create_graph=True)
+        with pytest.raises(GradientError, match="a second derivative"):
+            torch.autograd.grad(grad.sum(), given[0], retain_graph=True)
+
+
 def test_slices_of_what_needs_a_gradient_are_refused():
     sliced = pgt.op(lambda x, w: x[:, ::2] @ w, name="sliced_gradient")
     with pytest.raises(GradientError, match="Slice x outside"):
