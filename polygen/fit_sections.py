@@ -65,7 +65,8 @@ def fitting_all(
         for way in dict.fromkeys((candidate.epilogue, by_pairs)):
             found = settled(replace(candidate, epilogue=way))
             if isinstance(found, str):
-                return found
+                reason = reason or found  # panels may want more than there is
+                continue
             try:
                 as_run = [
                     (
@@ -77,7 +78,7 @@ def fitting_all(
                 instruction = instruction_for(as_run[0][0], device, found.schedule)
                 check_sections(as_run, found.schedule, instruction)
             except ScheduleError as error:
-                reason = str(error).rstrip(".")
+                reason = reason or str(error).rstrip(".")
             else:
                 return found
         return reason

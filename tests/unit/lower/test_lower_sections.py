@@ -15,11 +15,13 @@ from polygen.decide import candidates
 from polygen.emit.leaf.elements import does_nothing
 from polygen.emit.leaf.table import kind_of, prove
 from polygen.errors import VerifyError
+from polygen.hardware.device import device
 from polygen.lower.launch import Extents
 from polygen.lower.sections import alone, join
 from polygen.lower.verify import verify
 from polygen.lower.verify_follow import check_following
 from polygen.lower.work import Locate, Move
+from polygen.schedule.load import load_schedule, schedules_folder
 from polygen.schedule.problem import Fitted
 from polygen.tune.cost.counts import counts
 
@@ -179,3 +181,29 @@ def test_what_is_saved_has_the_launch_that_follows(tmp_path):
     loaded = pg.Kernel.load(next(tmp_path.glob("*.json")))
     assert loaded.source == kernel.source
     assert loaded.workspace({"M": 20, "K": 40}) == kernel.workspace({"M": 20, "K": 40}) > 0
+
+
+def test_panels_that_do_not_fit_are_none():
+    """Results go straight from the registers where panels, which sections would not share anyway,
+    want more shared memory than there is.
+    """
+    rows, width = 2048, 4096
+
+    def halves(value, cos, sin):
+        a, b = value[..., :64], value[..., 64:]
+        c, s = cos[:, None], sin[:, None]
+        return (a * c - b * s).astype("bf16"), (b * c + a * s).astype("bf16")
+
+    def heads(x, cos, sin, q, v):
+        first, second = halves((x @ q.T).reshape(rows, 32, 128), cos, sin)
+        return first, second, (x @ v.T).astype("bf16")
+
+    program = pg.fuse(heads).program(
+        f"bf16[{rows},{width}]", *[f"bf16[{rows},64]"] * 2, *[f"bf16[{width},{width}]"] * 2
+    )
+    _, fit = candidates(program, device("sm_90a"), {})
+    shipped = load_schedule(schedules_folder() / "sm_90a" / "pingpong_128x64x64_s6_e2p3.toml")
+    found = fit(shipped)
+    assert isinstance(found, Fitted) and shipped.epilogue.through == "tma"
+    assert found.schedule.epilogue.through == "registers"
+    assert (found.schedule.tile, found.schedule.pipeline.stages) == (shipped.tile, 6)
