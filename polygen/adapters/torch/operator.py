@@ -107,8 +107,10 @@ class Operator:
             return self.overload(*operands)
 
     def _records(self, operands: tuple[Any, ...]) -> bool:
-        """Whether a backward pass may read more than arguments."""
-        return self._keeps and _any_requires_grad(operands) and _are_tensors(operands)
+        """Whether a backward pass may read more than arguments; there is none of what is exported."""
+        if not self._keeps or torch.compiler.is_exporting():
+            return False
+        return _any_requires_grad(operands) and _are_tensors(operands)
 
     def _recorded(self, operands: tuple[Any, ...]) -> Any:
         """The results of a call whose gradients are asked for."""

@@ -196,6 +196,14 @@ def test_exported_programs_hold_it():
         torch.testing.assert_close(exported.module()(x), layer(x), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_exported_programs_keep_nothing_for_a_backward_pass(strict):
+    layer = Layer()
+    layer.w = torch.nn.Parameter(exact(7, 8))
+    exported = torch.export.export(layer, (exact(5, 8),), strict=strict)
+    assert up.overload in [node.target for node in exported.graph.nodes]
+
+
 def test_exported_programs_are_written_and_read():
     layer, exported = exported_layer()
     file = io.BytesIO()
