@@ -141,6 +141,9 @@ def _for_one(
             continue
         if not isinstance(one, Pointwise):
             return None
+        here = tuple(iterator for iterator, _ in one.domain)
+        if any(access.name in names and access.index != here for access in one.reads):
+            return None
         args = tuple(_named(arg, names) for arg in one.args)
         if any(isinstance(arg, Access) and not _is_known(arg, known, statements) for arg in args):
             return None
@@ -162,8 +165,7 @@ def _is_known(access: Access, known: set[str], statements: Sequence[Statement]) 
 
 
 def _named(argument: Argument, names: dict[str, Argument]) -> Argument:
-    """An argument under the name that it has in the forward pass."""
+    """An argument as the forward pass has it."""
     if not isinstance(argument, Access) or argument.name not in names:
         return argument
-    found = names[argument.name]
-    return replace(argument, name=found.name) if isinstance(found, Access) else found
+    return names[argument.name]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from polygen.adapters.backward_cuts import Total
 from polygen.adapters.backward_products import Piece
-from polygen.frontend.dtypes import F32, DType
+from polygen.frontend.dtypes import BF16, F32, DType
 from polygen.frontend.program import (
     Access,
     Contraction,
@@ -29,11 +29,12 @@ def called(product: Contraction) -> str:
 
 
 def stored(program: Program, product: Contraction) -> DType:
-    """In what type sums are kept: in that of what is multiplied, or as they are."""
+    """In what type sums are kept: bf16 where that is multiplied, or as they are.
+
+    Whole numbers would wrap, and f16 ends where sums do not.
+    """
     tensor = program.tensors.get(product.lhs.name)
-    if tensor is None or tensor.dtype.bits > 16:
-        return product.dtype
-    return tensor.dtype
+    return BF16 if tensor is not None and tensor.dtype == BF16 else product.dtype
 
 
 def fused(host: Piece, total: Total, piece: Piece) -> Piece | None:
@@ -70,7 +71,8 @@ def fused(host: Piece, total: Total, piece: Piece) -> Piece | None:
     inputs = {tensor: one for tensor, one in inputs.items() if tensor.name in used}
     inputs.pop(arrived, None)
     for product in local.contractions:
-        dims = tuple(extent for _, extent in here)
+        extents = dict(product.domain)
+        dims = tuple(extents[iterator] for iterator in product.write.iterators)
         dtype = stored(local, product)
         tensor = Tensor(product.write.name, dtype, dims, tuple(range(len(dims))))
         inputs[tensor] = (called(product), tuple((axis,) for axis in range(len(dims))))

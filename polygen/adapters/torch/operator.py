@@ -107,7 +107,7 @@ class Operator:
             return self.overload(*operands)
 
     def _records(self, operands: tuple[Any, ...]) -> bool:
-        """Whether a backward pass may read more than arguments; there is none of what is exported."""
+        """Whether a backward pass may read more than arguments; what is exported has none."""
         if not self._keeps or torch.compiler.is_exporting():
             return False
         return _any_requires_grad(operands) and _are_tensors(operands)

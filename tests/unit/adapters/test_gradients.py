@@ -88,6 +88,15 @@ CASES = {
         lambda x, u, v, w: (x @ u) @ ((x @ v).mT @ (x @ w)),
         ["tf32[M,K]", "tf32[K,D]", "tf32[K,D]", "tf32[K,N]"],
     ),
+    "scaled layer": (lambda x, w, a: pg.relu(x @ w) * a, ["tf32[M,K]", "tf32[K,N]", "f32"]),
+    "scaled layers": (
+        lambda x, w, a: pg.gelu(pg.tanh(x @ w) @ w.T) * a,
+        ["tf32[M,K]", "tf32[K,N]", "f32"],
+    ),
+    "turned between": (
+        lambda x, u, v: pg.tanh((x @ u).T) @ v,
+        ["tf32[M,K]", "tf32[K,N]", "tf32[M,D]"],
+    ),
     "named": (lambda d, g0, r1: pg.tanh(d @ g0.T + r1), ["tf32[M,K]", "tf32[N,K]", "f32[N]"]),
 }
 SIZES = {"M": 4, "N": 5, "K": 3, "B": 2, "H": 3, "S": 4, "T": 5, "D": 2}
@@ -259,6 +268,36 @@ def test_what_is_multiplied_is_made_of_the_products_that_are_kept():
     assert any(any(name.startswith("m0") for name in names) for names in made)
     only_first = of_some(kept, frozenset("u")).gradient
     assert len(only_first.pieces) == 3 and only_first.saved == ("x", "v", "w")
+
+
+@pytest.mark.parametrize("kind, stored", [("s8", "s32"), ("f16", "f32"), ("bf16", "bf16")])
+def test_sums_that_a_type_may_not_have_are_kept_as_they_are(kind, stored):
+    """Whole numbers wrap in 8 bits, and f16 ends at 65504."""
+    function = pg.fuse(lambda x, w, s, d: pg.gelu((x @ w.T) * s) @ d)
+    wide = "bf16" if kind == "s8" else kind
+    program = function.program(f"{kind}[M,K]", f"{kind}[N,K]", "f32[N]", f"{wide}[N,P]")
+    kept = keep(program, frozenset("sd"))
+    assert [str(one.dtype) for one in kept.forward.outputs[1:]] == [stored]
+
+
+def test_a_factor_is_read_where_the_derivative_reads_it():
+    program = pg.fuse(lambda x, u, b: pg.gelu(x @ u) * b.T).program(
+        "bf16[64,64]", "bf16[64,64]", "s8[64,64]"
+    )
+    kept = keep_if_possible(program)
+    if kept is not None:
+        reads = {a.index for s in kept.forward.statements for a in s.reads if a.name == "b"}
+        assert reads == {("j", "i")}
+    numbers = np.random.default_rng(5)
+    arrays = {t.name: numbers.uniform(-1.5, 1.5, t.dims) for t in program.inputs}
+    arrays["b"] = numbers.integers(-3, 4, (64, 64))
+    arrives = [numbers.uniform(-1, 1, (64, 64))]
+    wanted = frozenset("xu")
+    kept = keep(program, wanted)
+    again = computed(program, derive(program, wanted), arrays, arrives)
+    found = computed(program, kept.gradient, arrays | arrays_kept(kept, program, arrays), arrives)
+    for name in wanted:
+        np.testing.assert_allclose(found[name], again[name], rtol=1e-2, atol=1e-2)
 
 
 def test_of_one_layer_the_derivative_is_kept():
