@@ -28,9 +28,9 @@ from typing import Any
 
 from fused_cases import Case, all_cases, pytorch
 from fused_chains import beside, chains
+from measured_record import header, write
 
 import polygen as pg
-from polygen.bench.card import smi
 from polygen.chained import is_chain
 from polygen.decide import candidates
 from polygen.errors import SpillError
@@ -222,28 +222,14 @@ def main() -> None:
         print(f"{name}: {row.get('us') or row} {row.get('schedule', '')}", flush=True)
         gc.collect()
         pytorch().cuda.empty_cache()
-        if words.out:
-            made = words.out.with_suffix(".new")
-            made.write_text(json.dumps(record, indent=1) + "\n")
-            made.replace(words.out)
+        write(record, words.out)
 
 
 def _record(out: Path | None) -> dict[str, Any]:
     if out and out.exists():
         found: dict[str, Any] = json.loads(out.read_text())
         return found
-    torch = pytorch()
-    return {
-        "format": 1,
-        "kind": "fused",
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "gpu": torch.cuda.get_device_name(),
-        **smi("driver_version"),
-        "clocks": smi("clocks.sm,clocks.mem,clocks.max.sm,power.limit"),
-        "versions": {"torch": torch.__version__, "cuda": torch.version.cuda},
-        "protocol": PROTOCOL,
-        "rows": {},
-    }
+    return header("fused", PROTOCOL) | {"rows": {}}
 
 
 if __name__ == "__main__":

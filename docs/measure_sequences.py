@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from measured_record import header, write
 
 import polygen as pg
 from polygen.api import target
-from polygen.bench.card import smi
 from polygen.decision import predicted
 from polygen.fit_chain import predicted_time
 from polygen.in_order import cut_into_kernels
@@ -237,17 +237,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--processes", type=int, default=15)
     words = parser.parse_args()
-    import torch  # noqa: PLC0415
-
     record: dict[str, Any] = {"rows": {}, "blocks": {}}
     if words.out and words.out.exists():
         record = json.loads(words.out.read_text())
-    record |= {
-        "format": 1, "kind": "sequences", "date": _now(), "gpu": torch.cuda.get_device_name(),
-        **smi("driver_version"), "clocks": smi("clocks.sm,clocks.mem,clocks.max.sm,power.limit"),
-        "versions": {"torch": torch.__version__, "cuda": torch.version.cuda},
-        "protocol": PROTOCOL,
-    }  # fmt: skip
+    record |= header("sequences", PROTOCOL)
     for part in words.parts:
         if part == "apart":
             record["rows"] = apart(words.processes)
@@ -255,10 +248,7 @@ def main() -> None:
             for rows in words.rows:
                 text = f"decoder block as Llama 3 8B, {rows} rows"
                 record["blocks"][text] = blocks(rows, words.autotune, words.repeats)
-        if words.out:
-            made_anew = words.out.with_suffix(".new")
-            made_anew.write_text(json.dumps(record, indent=1) + "\n")
-            made_anew.replace(words.out)
+        write(record, words.out)
 
 
 if __name__ == "__main__":

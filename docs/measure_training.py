@@ -11,18 +11,16 @@ arguments and results.
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from measured_record import header, write
 
 import polygen as pg
 import polygen.adapters.torch as pgt
-from polygen.bench.card import smi
 from polygen.runtime.measure import interleaved
 
 PROTOCOL = (
@@ -167,27 +165,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="the record")
     parser.add_argument("--rounds", type=int, default=15)
     words = parser.parse_args()
-    record: dict[str, Any] = {
-        "format": 1,
-        "kind": "training",
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "gpu": torch.cuda.get_device_name(),
-        **smi("driver_version"),
-        "clocks": smi("clocks.sm,clocks.mem,clocks.max.sm,power.limit"),
-        "versions": {"torch": torch.__version__, "cuda": torch.version.cuda},
-        "protocol": PROTOCOL,
-        "rows": {},
-    }
+    record = header("training", PROTOCOL) | {"rows": {}}
     for name in words.only:
         for sizes in (SIZES[number] for number in words.sizes):
             label = f"{name} {'x'.join(map(str, sizes))}"
             torch.cuda.empty_cache()
             record["rows"][label] = row = measured(name, sizes, words.rounds)
             print(label, row["us"], {k: f"{e:.1e}" for k, e in row["error"].items()}, flush=True)
-            if words.out:
-                made = words.out.with_suffix(".new")
-                made.write_text(json.dumps(record, indent=1) + "\n")
-                made.replace(words.out)
+            write(record, words.out)
 
 
 if __name__ == "__main__":

@@ -238,12 +238,12 @@ def _in_order(
     wanted = {term.source for one in totals for term in one.terms}
     early = []
     for piece in reversed(last):
-        if wanted.intersection(_made(piece)):
-            wanted |= set(_read(piece))
+        if wanted.intersection(made_by(piece)):
+            wanted |= set(read_by(piece))
             early.append(piece)
     early.reverse()
     local = first[0] if first else None
-    free = not any({*again.results}.intersection(_read(piece)) for piece in early)
+    free = not any({*again.results}.intersection(read_by(piece)) for piece in early)
     both = joined(local, again) if isinstance(local, Piece) and free else None
     if both is None:
         return (again, *last, *totals, *first)
@@ -251,11 +251,13 @@ def _in_order(
     return (*early, *totals, both, *late, *first[1:])
 
 
-def _made(piece: Piece | Total) -> tuple[str, ...]:
+def made_by(piece: Piece | Total) -> tuple[str, ...]:
+    """What a piece gives, as the call knows it."""
     return piece.results if isinstance(piece, Piece) else (piece.name,)
 
 
-def _read(piece: Piece | Total) -> tuple[str, ...]:
+def read_by(piece: Piece | Total) -> tuple[str, ...]:
+    """What a piece reads, as the call knows it."""
     if isinstance(piece, Piece):
         return piece.operands
     return tuple(term.source for term in piece.terms)
@@ -316,7 +318,7 @@ def _renamed(
     outputs = (cotangents[tensor.name] for tensor in program.outputs)
     names = dict(zip(gradient.cotangents, outputs, strict=True))
     for piece in gradient.pieces:
-        names |= {name: f"{name} {whose}" for name in _made(piece)}
+        names |= {name: f"{name} {whose}" for name in made_by(piece)}
 
     def called(name: str) -> str:
         return names.get(name, name)

@@ -147,10 +147,9 @@ def _for_one(
         args = tuple(_named(arg, names) for arg in one.args)
         if any(isinstance(arg, Access) and not _is_known(arg, known, statements) for arg in args):
             return None
-        if one.function == "mul" and _ONE in args:
+        if one.function == "mul" and _ONE in args and one.write.name != output.name:
             names[one.write.name] = args[1 - args.index(_ONE)]
-            if one.write.name != output.name:
-                continue
+            continue
         if not any(isinstance(arg, Access) for arg in args):
             return None
         write = one.write

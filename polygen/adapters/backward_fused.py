@@ -1,7 +1,9 @@
 """A product's kernel with the derivative of what its gradient arrives at in its epilogue.
 
-dh = dy @ d.T;  d0 = dh where x @ u > 0, else 0             two pieces, and a product again
-d0 = (dy @ d.T) where z > 0, else 0                         one, of z, which is kept
+In place of two pieces, of which one computes a product again, one that reads what is kept:
+
+    dh = dy @ d.T;  d0 = dh where x @ u > 0, else 0
+    d0 = (dy @ d.T) where z > 0, else 0
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from polygen.adapters.backward_cuts import Total
-from polygen.adapters.backward_products import Piece
+from polygen.adapters.backward_products import Groups, Piece, each_apart
 from polygen.frontend.dtypes import BF16, F32, DType
 from polygen.frontend.program import (
     Access,
@@ -60,9 +62,10 @@ def fused(host: Piece, total: Total, piece: Piece) -> Piece | None:
     if reads != {iterators} or points != {iterators}:
         return None
     kept = [statement for statement in local.statements if statement.write.name not in sums]
+    own = [iterator for one in host.program.statements for iterator, _ in one.domain]
     fresh = Fresh(
         [*local.statements, *host.program.statements],
-        [*local.tensors, *local.sizes, *host.program.tensors, *iterators],
+        [*local.tensors, *local.sizes, *host.program.tensors, *iterators, *own],
     )
     inside = _Renamed.of(host, piece, iterators, fresh)
     value = inside.names[given.name]
@@ -75,7 +78,7 @@ def fused(host: Piece, total: Total, piece: Piece) -> Piece | None:
         dims = tuple(extents[iterator] for iterator in product.write.iterators)
         dtype = stored(local, product)
         tensor = Tensor(product.write.name, dtype, dims, tuple(range(len(dims))))
-        inputs[tensor] = (called(product), tuple((axis,) for axis in range(len(dims))))
+        inputs[tensor] = (called(product), each_apart(tensor))
     inputs |= inside.inputs
     program = Program(
         f"{local.name}_kept",
@@ -99,7 +102,7 @@ class _Renamed:
     """
 
     names: Mapping[str, str]
-    inputs: Mapping[Tensor, tuple[str, tuple[tuple[int, ...], ...]]]
+    inputs: Mapping[Tensor, tuple[str, Groups]]
     statements: tuple[Statement, ...]
 
     @classmethod

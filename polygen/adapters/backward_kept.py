@@ -5,7 +5,7 @@
                                         dd = h.T @ dy; du = x.T @ dz; dx = dz @ u.T
 
 What is computed again has products, which take as long as in the forward pass. Kept in their place
-are, in the type in which they would be multiplied,
+are
 
 1. the values of products that a derivative is taken behind, where a product's kernel gives what
    arrives there: its pointwise work has the derivative in it, and what is multiplied once more;
@@ -23,10 +23,10 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from polygen.adapters.backward_cuts import Gradient, Total, joined, saved
+from polygen.adapters.backward_cuts import Gradient, Total, joined, made_by, read_by, saved
 from polygen.adapters.backward_factors import factors, products
 from polygen.adapters.backward_fused import called, fused, stored
-from polygen.adapters.backward_products import Piece
+from polygen.adapters.backward_products import Piece, each_apart
 from polygen.adapters.gradients import derive
 from polygen.adapters.legality import refusal_in_order
 from polygen.errors import ArgumentError, GradientError
@@ -120,19 +120,13 @@ def of_some(kept: Kept, wanted: frozenset[str]) -> Kept:
     needed = {term.source for _, found in terms for term in found}
     pieces: list[Piece | Total] = []
     for piece in reversed(gradient.pieces):
-        if needed.isdisjoint(piece.results if isinstance(piece, Piece) else (piece.name,)):
+        if needed.isdisjoint(made_by(piece)):
             continue
-        needed |= set(_read(piece))
+        needed |= set(read_by(piece))
         pieces.append(piece)
     pieces.reverse()
     made = Gradient(gradient.cotangents, saved(program, pieces), tuple(pieces), terms)
     return replace(kept, gradient=made)
-
-
-def _read(piece: Piece | Total) -> tuple[str, ...]:
-    if isinstance(piece, Piece):
-        return piece.operands
-    return tuple(term.source for term in piece.terms)
 
 
 @dataclass(slots=True)
@@ -220,12 +214,12 @@ class _Keeping:
         known = {*self.gradient.cotangents, *names, *(t.name for t in self.program.inputs)}
         left, found = list(pieces), list[Piece | Total]()
         while left:
-            ready = next((one for one in left if known.issuperset(_read(one))), None)
+            ready = next((one for one in left if known.issuperset(read_by(one))), None)
             if ready is None:
                 return None
             left.remove(ready)
             found.append(ready)
-            known |= set(ready.results if isinstance(ready, Piece) else (ready.name,))
+            known |= set(made_by(ready))
         return found
 
     def _forget(self, names: Sequence[str]) -> None:
@@ -263,7 +257,7 @@ class _Keeping:
             self.tensors.append(tensor)
             self.names.append(name)
         made = products(piece.program, given, [tensor for tensor, _ in stores])
-        groups = tuple(tuple((axis,) for axis in range(len(t.dims))) for t in made.inputs)
+        groups = tuple(map(each_apart, made.inputs))
         pairs = tuple((outside, name) for name in names)
         self.pieces[self.pieces.index(piece)] = Piece(
             made, (outside, *names), groups, piece.results, factors=pairs
@@ -291,8 +285,8 @@ class _Keeping:
         if len(total.terms) != 1 or total.terms[0].summed or total.terms[0].order:
             return None
         source = total.terms[0].source
-        readers = [one for one in self.pieces if source in _read(one)]
-        later = [one for one in self.pieces if total.name in _read(one)]
+        readers = [one for one in self.pieces if source in read_by(one)]
+        later = [one for one in self.pieces if total.name in read_by(one)]
         if readers != [total] or len(later) != 1 or self._is_term(source, total.name):
             return None
         made = (one for one in self.pieces if isinstance(one, Piece) and one.results == (source,))

@@ -59,9 +59,14 @@ def whole(program: Program) -> Piece:
     return Piece(
         program,
         tuple(tensor.name for tensor in program.inputs),
-        tuple(tuple((axis,) for axis in range(len(t.dims))) for t in program.inputs),
+        tuple(map(each_apart, program.inputs)),
         tuple(tensor.name for tensor in program.outputs),
     )
+
+
+def each_apart(tensor: Tensor) -> Groups:
+    """The axes of an array that is read as it is."""
+    return tuple((axis,) for axis in range(len(tensor.dims)))
 
 
 @dataclass(frozen=True, slots=True)

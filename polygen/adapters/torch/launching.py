@@ -99,6 +99,11 @@ def is_plain(operands: Sequence[Any]) -> bool:
     """Whether nothing but computing is to be done: no trace, no wrapper of tensors, no mode."""
     if torch._C._len_torch_dispatch_stack() or torch.compiler.is_compiling():
         return False
+    return are_of_torch(operands)
+
+
+def are_of_torch(operands: Sequence[Any]) -> bool:
+    """Whether no tensor is of a class of its own, such as one of several devices."""
     return all([type(o) in _PLAIN for o in operands if isinstance(o, torch.Tensor)])
 
 

@@ -22,7 +22,7 @@ from polygen.adapters.backward_kept import KEEPS, keep_if_possible, require_know
 from polygen.adapters.forms import Form, most_general
 from polygen.adapters.torch import autograd, sharding
 from polygen.adapters.torch.autograd import forward_mode
-from polygen.adapters.torch.launching import LIBRARY, NAMESPACE
+from polygen.adapters.torch.launching import LIBRARY, NAMESPACE, are_of_torch
 from polygen.adapters.torch.running import Operands, Runner
 from polygen.adapters.torch.tensors import forms, same_extent
 from polygen.adapters.torch.watching import are_plain, is_watched
@@ -37,7 +37,6 @@ from polygen.schedule.model import Schedule
 _DEFINED: Counter[str] = Counter()
 _OPERATORS: dict[str, Operator] = {}
 _MOST_TRACED = 4096
-_TENSORS = (torch.Tensor, torch.nn.Parameter)
 _CAST = (torch.float32, torch.float16, torch.bfloat16)  # what autocast converts
 
 
@@ -94,7 +93,7 @@ class Operator:
             PolygenError: operands that no kernel takes.
         """
         if torch.compiler.is_compiling():
-            return self._recorded(operands) if self._records(operands) else self.overload(*operands)
+            return self._recorded(operands)
         if are_plain(operands) and not is_watched():
             return self._runner.on_gpu(operands)
         if torch._C._functorch.peek_interpreter_stack() is not None:
@@ -102,18 +101,18 @@ class Operator:
         if forward_ad._current_level >= 0:
             _refuse_tangents(self.fused.name, operands)
         if _any_requires_grad(operands):
-            return self._recorded(operands) if self._records(operands) else self.overload(*operands)
+            return self._recorded(operands)
         with torch._C._AutoDispatchBelowAutograd():  # a derivative's registration costs a call
             return self.overload(*operands)
 
-    def _records(self, operands: tuple[Any, ...]) -> bool:
-        """Whether a backward pass may read more than arguments; what is exported has none."""
-        if not self._keeps or torch.compiler.is_exporting():
-            return False
-        return _any_requires_grad(operands) and _are_tensors(operands)
-
     def _recorded(self, operands: tuple[Any, ...]) -> Any:
-        """The results of a call whose gradients are asked for."""
+        """The results of a call that PyTorch records, with what a backward pass reads besides.
+
+        What is exported has none, and operands of a class of their own know this operator alone.
+        """
+        keeps = self._keeps and not torch.compiler.is_exporting()
+        if not (keeps and _any_requires_grad(operands) and are_of_torch(operands)):
+            return self.overload(*operands)
         found = self._kept_overload(*operands)
         return found[0] if self._outputs == 1 else tuple(found[: self._outputs])
 
@@ -301,11 +300,6 @@ def _refuse_tangents(name: str, operands: Sequence[Any]) -> None:
     tensors = [one for one in operands if isinstance(one, torch.Tensor)]
     if any(forward_ad.unpack_dual(one).tangent is not None for one in tensors):
         raise forward_mode(name)
-
-
-def _are_tensors(operands: Sequence[Any]) -> bool:
-    """Whether no operand is of a class of its own, such as a tensor of several devices."""
-    return all([type(o) in _TENSORS for o in operands if isinstance(o, torch.Tensor)])
 
 
 def _any_requires_grad(operands: Sequence[Any]) -> bool:

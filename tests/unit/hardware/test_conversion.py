@@ -6,6 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from polygen.emit.c_text import read
+from polygen.emit.element_types import byte_of_word
+from polygen.emit.text_functions import run
 from polygen.errors import HardwareDataError
 from polygen.frontend.dtypes import BF16, E4M3, F16, F32
 from polygen.hardware.conversion import conversions, is_exact, meaning, prove
@@ -76,3 +79,15 @@ def test_a_sequence_that_is_wrong_for_one_number_is_refused(name, change):
 def test_what_a_byte_lies_below_is_compared_with_the_pattern(name, change):
     with pytest.raises(HardwareDataError, match=f"bytes of {name} are not what"):
         prove(dataclasses.replace(conversions()[name], **change))
+
+
+@pytest.mark.parametrize("name", [one.name for one in conversions().values() if one.above])
+@pytest.mark.parametrize("at", range(4))
+def test_the_text_that_takes_a_byte_of_a_word_gives_its_number(name, at):
+    one, byte = conversions()[name], np.arange(256)
+    beside = (byte * 37 + 11 & 255) << 8 * ((at + 1) % 4)
+    text = byte_of_word(one).removeprefix("__uint_as_float(").removesuffix(f") - {one.less}f")
+    names = {"word": byte << 8 * at | beside, "at": at}
+    bits = np.asarray(run(read(f"const unsigned made = {text};"), names, 256).names["made"])
+    found = bits.astype(np.uint32).view(np.float32) - np.float32(one.less)
+    assert np.array_equal(found, meaning(name))
