@@ -11,11 +11,11 @@ import numpy as np
 from polygen.adapters.numpy.alone import counts, is_alone, run
 from polygen.adapters.numpy.arrays import Array
 from polygen.adapters.numpy.backends import NUMPY, active
-from polygen.adapters.numpy.forcing import prepare_write, read, value_of
+from polygen.adapters.numpy.forcing import prepare_write, value_of
 from polygen.adapters.numpy.nodes import PACKAGE, Node, known, noted, outside
-from polygen.adapters.numpy.operations import KNOWN, Operation, operation
+from polygen.adapters.numpy.operations import KNOWN, ArrayForm, Operation, operation
 from polygen.adapters.numpy.products import multiplied
-from polygen.adapters.numpy.settings import current
+from polygen.adapters.numpy.settings import Settings, current
 
 _DEEPEST = 48  # operations that may be pending on the way to one: then it runs
 _MOST_READ = 1024
@@ -279,22 +279,45 @@ def element(value: Any, key: Any) -> Any:
     return found
 
 
+_MOST_PRODUCTS = 4096
+# Of forms whose product is the library's: the settings for which it is, and the result's form.
+_products: dict[tuple[ArrayForm, ArrayForm], tuple[Settings, ArrayForm]] = {}
+
+
 def product(first: Any, second: Any) -> Any:
     """``first @ second``: recorded where kernels may have it, else the library's at once."""
-    if type(first) is Array and type(second) is Array:
-        one, other = first.node, second.node
-        kind = one.form[1]
-        if kind.char != "d" and multiplied(kind, current()):
-            found = recorded("matmul", (first, second))
-            if found is not None:
-                return found
-        elif one.form is other.form and len(one.form[0]) == 1 and active().sums(kind):
-            found = recorded("multiply", (first, second))
-            found = None if found is None else recorded("sum", (found,), (None, False))
-            if found is not None:
-                return found
-        found = active().product(read(one), read(other), one.form, other.form)
-        if type(found) is type(one.value) and found.shape:
-            return Array(known(found))
+    if type(first) is not Array or type(second) is not Array:
+        return immediately("matmul", active().module.matmul, (first, second), {})
+    one, other = first.node, second.node
+    forms, settings = (one.form, other.form), current()
+    seen = _products.get(forms)
+    if seen is not None and seen[0] is not settings:
+        seen = None
+    if seen is None:
+        found = _recorded_product(first, second)
+        if found is not None:
+            return found
+    x = value_of(one) if one.value is None else one.value
+    y = value_of(other) if other.value is None else other.value
+    found = active().product(x, y, *forms)
+    if seen is not None:
+        return Array(Node(seen[1], None, (), 0, found, None))
+    if type(found) is not type(one.value) or not found.shape:
         return wrapped(found)
-    return immediately("matmul", active().module.matmul, (first, second), {})
+    if len(_products) >= _MOST_PRODUCTS:
+        _products.clear()
+    node = known(found)
+    _products[forms] = settings, node.form
+    return Array(node)
+
+
+def _recorded_product(first: Array, second: Array) -> Array | None:
+    """A product that kernels may have, or one of two vectors as a sum; None: the library's."""
+    one, other = first.node, second.node
+    kind = one.form[1]
+    if kind.char != "d" and multiplied(kind, current()):
+        return recorded("matmul", (first, second))
+    if one.form is other.form and len(one.form[0]) == 1 and active().sums(kind):
+        found = recorded("multiply", (first, second))
+        return None if found is None else recorded("sum", (found,), (None, False))
+    return None

@@ -128,18 +128,18 @@ class Products:
             return False
         steps, others = ([step // item for step in a.strides] for a in (first, second))
         made = laid_out(first.shape, tuple(steps), second.shape, tuple(others))
-        if made is None or made.shape != result.shape or not self._is_usual(dtype):
+        if made is None or made.shape != result.shape or not self.is_usual(dtype):
             return False
         return self._made(made, dtype)
 
-    def _is_usual(self, dtype: np.dtype[Any]) -> bool:
+    def is_usual(self, dtype: np.dtype[Any]) -> bool:
         """Whether one GPU is there, and CuPy multiplies this type without an option."""
         try:
             own = importlib.import_module("cupy._core._routines_linalg")
             usual = own.get_compute_type(dtype) == own.COMPUTE_TYPE_DEFAULT
+            return bool(usual) and self._module.cuda.runtime.getDeviceCount() == 1
         except (ImportError, AttributeError):
             return False
-        return bool(usual) and self._module.cuda.runtime.getDeviceCount() == 1
 
     def _made(self, made: Gemm, dtype: np.dtype[Any]) -> Callable[[Any, Any], Any] | bool:
         try:

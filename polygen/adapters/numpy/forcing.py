@@ -69,12 +69,15 @@ def compared(node: Node) -> np.ndarray[Any, Any]:
     return np.asarray(apply(np, one, given))
 
 
-def store(there: Node, node: Node) -> bool:
+def store(there: Node, node: Node, *, unseen: bool = False, passing: bool = False) -> bool:
     """Compute a pending value straight into memory, if nothing else of that memory is read for it.
 
     Args:
         there: its value is the memory.
         node: what is to be written there.
+        unseen: whether only the caller has it, and it is not among what is pending.
+        passing: whether its last operand, pending too, is hardly asked for again: it stays pending
+            then, where it reads nothing that is written here.
 
     Returns:
         Whether it was done.
@@ -90,17 +93,21 @@ def store(there: Node, node: Node) -> bool:
         return False
     graph = _Graph()
     graph.visit(node)
-    if not _is_apart(graph, target, backend):
+    same = _same_place(graph, target, backend)
+    if same is None:
         return False
-    if prepare_write(target, but=graph.order):
+    if prepare_write(target, but=graph.order[:-1] if unseen else graph.order):
         if node.value is not None:
             return False  # something else has asked for it
         graph = _Graph()  # or for a part of it
         graph.visit(node)
+    if passing and same == 1 and not _reads(graph.order[:-1], there):
+        graph.passing = graph.slots[node.args[-1]]
     if not _stored(graph, one, there, node, backend):
         graph.visit(Node(node.form, one, (there, node), node.depth + 1, None, node.place))
         _run(graph, node)
-    node.borrow(target)
+    if not unseen:
+        node.borrow(target)
     return True
 
 
@@ -141,23 +148,36 @@ def _kept(graph: _Graph, last: int) -> list[int]:
     counted = list(map(sys.getrefcount, graph.order))
     for slot in graph.edges:
         counted[~slot] -= 1
+    if graph.passing < 0:
+        counted[~graph.passing] -= 1
     return [place for place in range(last) if counted[place] > _OWN]
 
 
-def _is_apart(graph: _Graph, target: Any, backend: Any) -> bool:
-    """Whether a graph reads nothing of some memory but what is going to be its own place."""
+def _reads(order: Sequence[Node], wanted: Node) -> bool:
+    for node in order:
+        for arg in node.args:
+            if arg is wanted:
+                return True
+    return False
+
+
+def _same_place(graph: _Graph, target: Any, backend: Any) -> int | None:
+    """How many inputs of a graph are what is in some memory; None: it reads other parts of it."""
     for one in graph.order:
         if one.operation.kind == "product":  # type: ignore[union-attr]
-            return False
-    memory = backend.memory(target)
+            return None
+    memory, found = backend.memory(target), 0
     for value in graph.values:
-        if value is target or not isinstance(value, backend.module.ndarray):
+        if value is target:
+            found += 1
             continue
-        if backend.memory(value) is not memory:
+        if not isinstance(value, backend.module.ndarray) or backend.memory(value) is not memory:
             continue
-        if not (parts_are_apart(value, target, backend) or is_same(value, target, backend)):
-            return False
-    return True
+        if is_same(value, target, backend):
+            found += 1
+        elif not parts_are_apart(value, target, backend):
+            return None
+    return found
 
 
 def prepare_write(target: Any, but: Collection[Node] = ()) -> bool:
@@ -207,9 +227,10 @@ class _Graph:
         values: of inputs: arrays and numbers.
         key: each operation, and the slots that it reads.
         edges: slots of the graph's own nodes, as often as its nodes read them.
+        passing: the slot of what is not to be kept for the one array that has it; 0: none.
     """
 
-    __slots__ = ("edges", "key", "order", "slots", "values")
+    __slots__ = ("edges", "key", "order", "passing", "slots", "values")
 
     def __init__(self) -> None:
         self.order: list[Node] = []
@@ -217,6 +238,7 @@ class _Graph:
         self.values: list[Any] = []
         self.key: list[Any] = []
         self.edges: list[int] = []
+        self.passing = 0
 
     def visit(self, node: Node) -> int:
         """Put a node, and before it what it waits for, at the end.
@@ -339,7 +361,7 @@ def _made(step: Step, values: list[Any], order: list[Node], first: int, backend:
         return step.run(*operands)
     except Exception as error:
         guilty = _guilty(step, operands, backend)
-        place = nodes.described(order[guilty.slot - first].place)
+        place = nodes.described(order[guilty.slot - first].place or nodes.here())
         error.add_note(f"recorded at {place}: {guilty.operation.name}")
         raise
 

@@ -6,6 +6,7 @@ then on it is that value. An array points to a node; writing to an array makes i
 
 from __future__ import annotations
 
+import sys
 import weakref
 from types import CodeType, FrameType
 from typing import Any
@@ -25,7 +26,7 @@ class Node:
         args: nodes and Python's numbers that the operation reads; empty once the value is known.
         depth: operations that are pending on the way to it.
         value: an array of the backend; None: pending.
-        place: code object and instruction that recorded it.
+        place: code object and instruction that recorded it; None: what runs now.
         borrowed: whether the value lies in memory that is another array's, and may be written to:
             then it is copied before.
     """
@@ -121,6 +122,12 @@ def outside(frame: FrameType) -> FrameType | None:
             return None
         frame = frame.f_back
     return frame
+
+
+def here() -> tuple[CodeType, int] | None:
+    """The place of the user's code that runs."""
+    frame = outside(sys._getframe(1))
+    return None if frame is None else (frame.f_code, frame.f_lasti)
 
 
 def described(place: tuple[CodeType, int] | None) -> str:

@@ -16,7 +16,7 @@ from polygen.adapters.numpy.cublas import Products
 from polygen.adapters.numpy.elementwise import Ends, of_fused
 from polygen.adapters.numpy.memory import FOREIGN
 from polygen.adapters.numpy.on_numpy import Backend
-from polygen.adapters.numpy.operations import ArrayForm, Operation, Shape
+from polygen.adapters.numpy.operations import ArrayForm, Operation, Shape, form_of
 from polygen.adapters.numpy.totals import Part, Total, is_total, of_total
 from polygen.adapters.numpy.trials import Spent
 from polygen.api import target
@@ -32,6 +32,7 @@ from polygen.runtime.recent import Recent
 _THREADS, _SHARED, _SHORT = 512, 32, 8192
 # Parts of the rows of a matrix that are summed by themselves: a power of two that divides them.
 _MOST_PARTS, _LEAST_PARTS = 64, 4
+_MOST_SUMMED = 1 << 16  # rows of float32 that are one product: partial sums of more would be long
 _MOST_FUSED = 4096
 _ALLOCATED = ("Memory", "MemoryAsync", "ManagedMemory", "PooledMemory")
 _LARGE = 1 << 22  # elements whose reading by few blocks takes longer than another launch
@@ -207,10 +208,9 @@ class CuPy(Backend):
     def alone(self, fold: Operation) -> Callable[[Any], Any] | None:
         """One kernel of few elements to one number; and sums over the rows of a matrix.
 
-        Of a matrix with few columns CuPy has too few blocks for these. Those of float64 are
-        products with a vector of ones. Large ones of float32 are sums of parts of the rows, and
-        sums of these: a product of float32 may be one of fewer bits on a tensor core. What is
-        small costs less than another launch.
+        Of a matrix with few columns CuPy has too few blocks for these. They are products with a
+        vector of ones: where float32 would be multiplied in fewer bits, and of more rows, those of
+        float32 are sums of parts of the rows, and sums of these, if they are large.
         """
         if self.totals(fold):
             return self.total(Total(None, 0, fold, None), functools.partial(self._folded, fold))
@@ -221,15 +221,18 @@ class CuPy(Backend):
         rows, columns = whole
         ones: list[Any] = []
         parts = math.gcd(rows, _MOST_PARTS)
-        if kind == np.float32 and (parts < _LEAST_PARTS or rows * columns < _LARGE):
+        wide = kind == np.float64 or (rows <= _MOST_SUMMED and self._products.is_usual(kind))
+        if not wide and (parts < _LEAST_PARTS or rows * columns < _LARGE):
             return None
 
         def total(operand: Any) -> Any:
-            if kind == np.float32:
+            if not wide:
                 return operand.reshape(parts, rows // parts, columns).sum(axis=1).sum(axis=0)
             if not ones:
                 ones.append(self.module.ones(rows, kind))
-            return self.module.matmul(ones[0], operand)
+            return self.product(
+                ones[0], operand, form_of((rows,), kind), form_of(whole, operand.dtype)
+            )
 
         def run(operand: Any) -> Any:
             found = total(operand)

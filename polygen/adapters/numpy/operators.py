@@ -14,7 +14,6 @@ from polygen.adapters.numpy.calling import (
     before_writing,
     element,
     immediately,
-    is_basic,
     kept,
     product,
     read_as,
@@ -148,7 +147,7 @@ def _in_place(operate: Callable[[Array, Any], Any], name: str) -> Callable[[Arra
 
 # --- indices, views -------------------------------------------------------------------------------
 _INTEGER = frozenset([int])
-_SINGLE = frozenset([int, type(None), type(Ellipsis)])  # indices that give views
+_VIEWED = frozenset([int, slice, type(None), type(Ellipsis)])  # parts of indices that give views
 
 
 def _item(self: Array, key: Any) -> Any:
@@ -156,7 +155,7 @@ def _item(self: Array, key: Any) -> Any:
     value = node.value
     if value is None or node.borrowed:
         value = value_of(node)
-    if not (is_basic(key) if type(key) is tuple else type(key) in _SINGLE or is_basic(key)):
+    if not (_VIEWED.issuperset(map(type, key)) if type(key) is tuple else type(key) in _VIEWED):
         key = unwrapped(key)
         return element(value[key], key)
     view = value[key]

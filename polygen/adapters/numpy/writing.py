@@ -62,7 +62,16 @@ def update(self: Array, name: str, operate: Callable[[Array, Any], Any], other: 
         other: the operand.
     """
     own, lazy = _is_alone(self), type(other) is Array
-    if not own and name != "matmul" and not (lazy and other.node.value is None):
+    if own or name == "matmul":
+        pass
+    elif lazy and other.node.value is None:
+        there, form = self.node, self.node.form
+        one = KNOWN.get((name, form, other.node.form))
+        if one is not None and one.form is form:
+            node = Node(form, one, (there, other.node), other.node.depth + 1, None, None)
+            if store(there, node, unseen=True, passing=sys.getrefcount(other) <= _PASSING):
+                return self
+    else:
         plain = other.node.value if lazy else unwrapped(other)
         target, backend = before_writing(self), active()
         if plain is target or are_apart(plain, target, backend):
@@ -208,6 +217,31 @@ def _counted_alone() -> int:
 
 
 _ALONE = _counted_alone()
+
+
+def _counted_passing() -> int:
+    """What `update` counts for an operand that its statement alone has; 0: as for one of a name.
+
+    The calls are those that lead there.
+    """
+    found: list[int] = []
+
+    def counted(self: Any, name: str, operate: Any, other: Any) -> Any:
+        found.append(sys.getrefcount(other))
+        return self
+
+    def method(self: Any, other: Any) -> Any:
+        return counted(self, "", None, other)
+
+    probe: Any = type("Probe", (), {"__isub__": method})
+    target, named = probe(), probe()
+    target -= probe()
+    target -= named
+    passing, other = found
+    return passing if passing < other else 0
+
+
+_PASSING = _counted_passing()
 
 
 def write(self: Array, key: Any, new: Any) -> None:

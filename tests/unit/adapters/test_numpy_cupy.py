@@ -13,10 +13,10 @@ import pytest
 
 import polygen.adapters.numpy as np
 from polygen.adapters.numpy import forcing, structures
-from polygen.adapters.numpy.backends import NUMPY, CuPy, steps_of
+from polygen.adapters.numpy.backends import NUMPY, CuPy, active, steps_of
 from polygen.adapters.numpy.calling import read_as
 from polygen.adapters.numpy.namespace import Holder
-from polygen.adapters.numpy.operations import FOLDS, POINTWISE, apply, operation
+from polygen.adapters.numpy.operations import FOLDS, POINTWISE, apply, form_of, operation
 from polygen.adapters.numpy.planning import plan
 from polygen.adapters.numpy.steps import Member
 
@@ -223,9 +223,13 @@ def test_folds_that_leave_the_gpu_idle_are_not_fused(like_cupy):
 
 @pytest.mark.parametrize("name", ["sum", "mean", "std", "var"])
 @pytest.mark.parametrize("keepdims", [False, True])
-def test_sums_over_rows_of_few_columns_of_doubles_are_products(like_cupy, name, keepdims):
+@pytest.mark.parametrize("usual", [False, True])
+def test_sums_over_rows_of_few_columns_are_products(like_cupy, name, keepdims, usual):
+    """Those of float32 where cuBLAS multiplies them as they are."""
     like_cupy.multiprocessors, calls = 100, []
-    like_cupy.matmul = lambda *args: calls.append(args) or numpy.matmul(*args)
+    backend = active()
+    backend.product = lambda *args: calls.append(args) or CuPy.product(backend, *args)
+    backend._products.is_usual = lambda kind: usual
     plain = numpy.arange(40000.0).reshape(10000, 4) % 7
     for kind in (numpy.float64, numpy.float32, numpy.int64):
         one = plain.astype(kind)
@@ -233,14 +237,18 @@ def test_sums_over_rows_of_few_columns_of_doubles_are_products(like_cupy, name, 
         wanted = getattr(one, name)(axis=0, keepdims=keepdims)
         assert found.shape == wanted.shape and found.dtype == wanted.dtype
         numpy.testing.assert_allclose(found.get(), wanted, rtol=1e-6)
-    assert [one.dtype for one, _ in calls] == [numpy.float64] * (2 if name in ("std", "var") else 1)
+    kinds = [numpy.float64, numpy.float32] if usual else [numpy.float64]
+    times = 2 if name in ("std", "var") else 1
+    assert [one.dtype for one, *_ in calls] == [kind for kind in kinds for _ in range(times)]
+    assert all(form == form_of(one.shape, one.dtype) for one, _, form, _ in calls)
+    assert all(form == form_of(two.shape, two.dtype) for _, two, _, form in calls)
 
 
 @pytest.mark.parametrize(
     ("rows", "columns", "parts"), [(1 << 17, 32, 64), (270000, 16, 16), (270002, 16, 0), (99, 4, 0)]
 )
-def test_large_sums_over_rows_of_single_precision_are_sums_of_parts(rows, columns, parts):
-    """Products of float32 may be of fewer bits, and of values that are too small for them."""
+def test_large_sums_over_many_rows_of_single_precision_are_sums_of_parts(rows, columns, parts):
+    """Products of float32 may be of fewer bits, and their partial sums are long."""
     backend = CuPy(cupy)
     backend._multiprocessors = lambda: 100
     one = operation(("sum", ((rows, columns), numpy.dtype("float32")), 0, False))

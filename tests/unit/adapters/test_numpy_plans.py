@@ -160,6 +160,42 @@ def test_what_is_written_to_memory_is_computed_there(watched):
     ]  # fmt: skip
 
 
+def test_what_a_statement_alone_has_is_not_stored(watched, monkeypatch):
+    wanted, made = [], structures.plan
+
+    def plan(members, kept, *rest):
+        wanted.append(len(kept))
+        return made(members, kept, *rest)
+
+    monkeypatch.setattr(structures, "plan", plan)
+    (a, b), (x, y) = arrays((4, 5), (5,))
+    x[:, 1:] - x[:, 1:]  # the operation is known then
+    x, plain = x.copy(), a.copy()
+    for one, vector in ((x, y), (plain, b)):
+        one[:, 1:] -= one[:, :1] * vector[1:]
+        one[:, 1:] -= one[:, 1:] * vector[1:]  # a product of what is written is stored
+        product = one[:, :1] * vector[:2] + 0  # and what has a name
+        one[:, 2:4] -= product
+        one[:, 0] = 7
+        one[:, 3] += product[:, 1]
+    same(x, plain)
+    assert wanted[:3] == [1, 2, 2], "results that are kept, the store's among them"
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_what_has_a_name_can_still_be_read_after_a_write_that_was_called_by_name(watched, first):
+    (a, b), (x, y) = arrays((4, 5), (5,))
+    x, plain = x.copy(), a.copy()
+    results = []
+    for one, vector in ((x, y), (plain, b)):
+        part, product = one[:, 1:], one[:, first : first + 4] * vector[1:]
+        part.__isub__(product)  # counts like an operand without a name
+        one[...] += 1
+        results.append(product)
+    same(results[0], results[1])
+    same(x, plain)
+
+
 def test_a_fold_is_written_to_memory_behind_it(watched):
     (a, b), (x, y) = arrays((4, 5), (4, 1))
     y, plain = y.copy(), b.copy()
