@@ -140,7 +140,8 @@ def _run(
             else:
                 keep = name in names and not round_outputs
                 value = _pointwise(statement, values, extents, keep, real)
-                value = as_computed(value, real) if real else value
+                whole = statement.function == "cast" and statement.dtype.kind == "int"
+                value = as_computed(value, real) if real and not whole else value
                 values[name] = _placed(program, statement, value, values, extents)
     return values
 

@@ -19,6 +19,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -31,6 +32,7 @@ from polygen.frontend.program import (
     Statement,
     Tensor,
 )
+from polygen.rewrite.simplify import Fresh, sums_as_values
 from polygen.rewrite.values import Values
 
 _CHAIN = 2  # stages that one loop over keys runs
@@ -88,6 +90,8 @@ def layers_in_front(program: Program) -> tuple[tuple[Layer, ...], Program]:
     found = stages(program)
     if len(found) <= _CHAIN or program.ends:
         return (), program
+    program = _with_values(program, found)
+    found = stages(program)
     layers, rows, rest = list[Layer](), "", list(program.statements)
     returned = _returned(program, found)
     for stage, behind, results in zip(found, found[1:-1], returned, strict=False):
@@ -111,6 +115,20 @@ def layers_in_front(program: Program) -> tuple[tuple[Layer, ...], Program]:
             program, inputs=(*stored.values(), *inputs), outputs=outputs, statements=tuple(rest)
         ),
     )
+
+
+def _with_values(program: Program, found: Sequence[Stage]) -> Program:
+    """The program with a value for sums that are multiplied themselves, or are read again."""
+    statements = list(program.statements)
+    fresh = Fresh(statements, [*program.tensors, *program.sizes])
+    for stage, behind in itertools.pairwise(found):
+        product = stage.products[0]
+        name = product.write.name
+        readers = [one for one in program.statements if name in _read(one)]
+        rounded = [one for one in readers if one.write.name == behind.rows]
+        if name == behind.rows or (rounded and len(readers) > 1):
+            statements = sums_as_values(statements, product, name, fresh)
+    return replace(program, statements=tuple(statements))
 
 
 def _returned(program: Program, found: Sequence[Stage]) -> list[list[Tensor]]:

@@ -160,6 +160,42 @@ def test_what_layers_make_is_read_again(kind: str, function, given: tuple[int, .
     exact(function, (*ends[:2], *square, ends[2]), share=3 / inner, M=83)
 
 
+def plain(x, a, b, c):
+    return x @ a @ b @ c
+
+
+def sums_again(x, a, b, c):
+    """Sums that the next product multiplies themselves, and that are read again."""
+    h = x @ a
+    return pg.relu(h @ b + h) @ c
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("function", [plain, sums_again])
+@pytest.mark.parametrize("kind", ["bf16", "tf32", "f32"])
+def test_sums_are_multiplied_themselves(kind: str, function, arch: str) -> None:
+    exact(function, widths(kind, 16, 32, 32, 8), share=0.05, arch=arch, M=70)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_sums_that_are_read_again_are_not_rounded(arch: str) -> None:
+    """Whole numbers of more bits than bf16 has, less what they are rounded to."""
+
+    def function(x, a, b, c, r):
+        h = x @ a
+        return pg.relu(h @ b + (h - r)) @ c
+
+    signature = (*widths("bf16", 16, 32, 32, 32), "bf16[M,32]")
+    kernel = pg.fuse(function).compile(*signature, arch=arch, single=True)
+    rng, bf16 = np.random.default_rng(0), ml_dtypes.bfloat16
+    x, a = (rng.integers(0, 16, shape).astype(bf16) for shape in ((40, 16), (16, 32)))
+    sums = x.astype(np.float64) @ a.astype(np.float64)
+    rounded = sums.astype(bf16)
+    found = kernel.emulate(x, a, np.zeros((32, 32), bf16), np.eye(32).astype(bf16), rounded)
+    wanted = np.maximum(sums - rounded.astype(np.float64), 0)
+    assert np.array_equal(found.astype(np.float64), wanted) and wanted.max() >= 2
+
+
 def test_a_wide_residual() -> None:
     def function(x, a, b, c):
         h = pg.relu(x @ a)

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 
+from polygen.adapters.jax.rounding import multiplied, rounded
 from polygen.adapters.kernels import sizes_of
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.forms import Form
@@ -137,11 +138,13 @@ def _contraction(
     statement: Contraction, values: Mapping[str, Any], extents: Mapping[str, int]
 ) -> Any:
     number = {iterator: n for n, iterator in enumerate(extents)}
+    read = [_selected(access, values, extents) for access in statement.reads]
+    sums, kind = multiplied([jnp.asarray(one).dtype for one in read])
     operands: list[Any] = []
-    for access in statement.reads:
-        operands += [_selected(access, values, extents), [number[i] for i in access.axes]]
+    for access, one in zip(statement.reads, read, strict=True):
+        operands += [jnp.asarray(one).astype(kind), [number[i] for i in access.axes]]
     operands.append([number[i] for i in statement.write.iterators])
-    return jnp.einsum(*operands, preferred_element_type=jnp.float32)
+    return jnp.einsum(*operands, preferred_element_type=sums)
 
 
 def _selected(access: Access, values: Mapping[str, Any], extents: Mapping[str, int]) -> Any:
@@ -237,10 +240,12 @@ def _pointwise(
     extents: Mapping[str, int],
     sizes: Mapping[str, int],
 ) -> Any:
-    args = [_argument(arg, values, extents, sizes) for arg in statement.args]
     if statement.function == "cast":
-        found = jnp.asarray(args[0]).astype(statement.dtype.storage)
+        (arg,), whole_numbers = statement.args, statement.dtype.kind == "int"
+        value = _argument(arg, values, extents, sizes, as_it_is=whole_numbers)
+        found = rounded(jnp.asarray(value), statement.dtype)
     else:
+        args = [_argument(arg, values, extents, sizes) for arg in statement.args]
         found = jnp.asarray(applied(statement.function, args))
     along, whole = list(extents), jnp.broadcast_to(found, tuple(extents.values()))
     if any(isinstance(index, Form) for index in statement.write.index):
@@ -249,18 +254,21 @@ def _pointwise(
 
 
 def _argument(
-    arg: Argument, values: Mapping[str, Any], extents: Mapping[str, int], sizes: Mapping[str, int]
-) -> Any:
+    arg: Argument, values: Mapping[str, Any], extents: Mapping[str, int], sizes: Mapping[str, int],
+    *, as_it_is: bool = False,
+) -> Any:  # fmt: skip
+    """An argument's value, in float32 or `as_it_is`."""
     if isinstance(arg, Constant):
         return arg.value
     if isinstance(arg, Extent):
         return float(math.prod(sizes[dim] if isinstance(dim, str) else dim for dim in arg.dims))
-    return _aligned(arg, values, extents)
+    return _aligned(arg, values, extents, as_it_is=as_it_is)
 
 
 def _aligned(
-    access: Access | Coordinate, values: Mapping[str, Any], extents: Mapping[str, int]
-) -> Any:
+    access: Access | Coordinate, values: Mapping[str, Any], extents: Mapping[str, int],
+    *, as_it_is: bool = False,
+) -> Any:  # fmt: skip
     """An argument with an axis per iterator of the domain, of size 1 where it has none."""
     if isinstance(access, Coordinate):
         index = access.index
@@ -279,4 +287,4 @@ def _aligned(
     used = [iterator for iterator in extents if iterator in own]
     array = array.transpose([own.index(iterator) for iterator in used])
     array = array.reshape([extents[i] if i in own else 1 for i in extents])
-    return array if array.dtype == jnp.bool_ else array.astype(jnp.float32)
+    return array if as_it_is or array.dtype == jnp.bool_ else array.astype(jnp.float32)

@@ -15,6 +15,7 @@ from polygen.kernel import Kernel
 torch = pytest.importorskip("torch")
 pgt = pytest.importorskip("polygen.adapters.torch")
 meaning = pytest.importorskip("polygen.adapters.torch.meaning")
+vocabulary = pytest.importorskip("polygen.adapters.torch.vocabulary")
 launching = pytest.importorskip("polygen.adapters.torch.launching")
 
 
@@ -223,7 +224,7 @@ def test_functions_are_the_vocabulary_s(name):
         args[0] = args[0] > 1
     elif name.startswith("logical"):
         args = [a > 1 for a in args]
-    found = meaning.applied(name, [torch.from_numpy(a) for a in args])
+    found = vocabulary.applied(name, [torch.from_numpy(a) for a in args])
     wanted = np.asarray(function.reference(*args))
     np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-12, atol=1e-12)
     if len(args) == 2 and not name.startswith("logical"):
@@ -231,7 +232,7 @@ def test_functions_are_the_vocabulary_s(name):
             given = [torch.from_numpy(a) if n != number else 0.5 for n, a in enumerate(args)]
             mixed = [a if n != number else 0.5 for n, a in enumerate(args)]
             np.testing.assert_allclose(
-                meaning.applied(name, given).numpy(), function.reference(*mixed), rtol=1e-12
+                vocabulary.applied(name, given).numpy(), function.reference(*mixed), rtol=1e-12
             )
 
 

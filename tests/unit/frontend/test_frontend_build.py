@@ -255,6 +255,18 @@ def test_integers_are_exact_beyond_single_precision():
     assert got.dtype == np.int32 and got[0, 0] == 127 * 127 * 2000 - 127
 
 
+def test_whole_numbers_are_not_rounded_to_single_precision():
+    operands = {"x": "s8[M,K]", "w": "s8[N,K]"}
+    sums = build(lambda x, w: x @ w.T, **operands)
+    made = build(lambda x, w: (x @ w.T * 1e6).astype("s32"), **operands)
+    x, w = np.full((1, 2048), 127, np.int8), np.full((1, 2048), 127, np.int8)
+    x[0, 0] = 126
+    for program, wanted in ((sums, 127 * 127 * 2048 - 127), (made, 2**31 - 1)):
+        for single in (False, True):
+            (found,) = evaluate(program, {"x": x, "w": w}, single=single)
+            assert found.dtype == np.int32 and found.item() == wanted
+
+
 def test_last_cast_decides_the_output_dtype():
     program = build(lambda x, w: pg.relu(x @ w).astype("f16").T)
     assert program.outputs[0].dtype.name == "f16"
