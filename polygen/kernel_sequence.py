@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 from polygen.brief import table
 from polygen.described import needs_isl
 from polygen.emit.several import several_headers, several_texts
-from polygen.errors import AlignmentMismatch, ArgumentError, PolygenError
+from polygen.errors import AlignmentMismatch, ArgumentError
 from polygen.frontend.given import sizes_of
 from polygen.frontend.program import Program, Tensor
 from polygen.hardware.device import Device
 from polygen.kernel import Kernel
 from polygen.planned import Planned
 from polygen.runtime.artifact import Resources
+from polygen.runtime.files import write_text_atomic
 from polygen.runtime.sequence import SequenceLauncher, Step
 from polygen.saved_sequence import SavedSequence, read, write
 from polygen.schedule.model import Schedule
@@ -142,17 +143,14 @@ class KernelSequence:
         return head + "\n\n".join(each)
 
     def page(self, path: str | Path | None = None) -> str:
-        """Refused: a page shows one kernel.
-
-        Raises:
-            PolygenError: with the kernels.
-        """
-        raise PolygenError(
-            f"{self.program.name} is {len(self.kernels)} kernels",
-            where="page" if path is None else str(path),
-            why="a page shows one kernel",
-            nearest="Write a page for each: kernel.kernels[0].page(…)",
-        )
+        """All kernels as one HTML page, each with its stages and pictures; as `Kernel.page`."""
+        with needs_isl():
+            from polygen.page import sequence_page  # noqa: PLC0415
+        each = [(one.passes, one.sizes) for one in self.kernels]
+        text = sequence_page(self.program, each, self.between, self.sums)
+        if path is not None:
+            write_text_atomic(path, text)
+        return text
 
     def __repr__(self) -> str:
         entries = ", ".join(name for name, _ in self._named())

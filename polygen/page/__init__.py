@@ -1,9 +1,9 @@
-"""A kernel as one HTML page that stands alone: no network, no other file.
+"""A kernel, or several in order, as one HTML page that stands alone: no network, no other file.
 
-`page` gathers what the passes hold (`content`), works the pictures out (`timeline`, `pictures`) and
-fills the template. Nothing here decides anything about a kernel.
+`page` gathers what the passes hold (`content`; `sequence` of several), works the pictures out
+(`timeline`, `pictures`) and fills the template. Nothing here decides anything about a kernel.
 """
 
-from polygen.page.render import page
+from polygen.page.render import page, sequence_page
 
-__all__ = ["page"]
+__all__ = ["page", "sequence_page"]

@@ -79,7 +79,12 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """All that the template prints."""
+    """All that the template prints of a kernel.
+
+    Attributes:
+        anchor: what ids begin with: of pages with several kernels.
+        microseconds: predicted; None: the cost model does not know it.
+    """
 
     title: str
     facts: tuple[tuple[str, str], ...]
@@ -92,21 +97,24 @@ class Content:
     point: Roofline | None
     colours: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
+    anchor: str = ""
+    microseconds: float | None = None
 
 
-def content(passes: Passes, sizes: dict[str, int]) -> Content:
-    """Gather a page.
+def content(passes: Passes, sizes: dict[str, int], anchor: str = "") -> Content:
+    """Gather what a page says of a kernel.
 
     Args:
         passes: of the kernel.
         sizes: that it was optimised for; without all of them there is no roofline.
+        anchor: what ids begin with.
     """
     plan, tree = passes.plan, passes.tree
     barriers = tuple(_barrier(placed) for placed in plan.syncs)
     others = tuple(_plain(s) for s in tree.synchronised.syncs if not _known(s, barriers))
     named = barriers + others
     mark = _marker(named)
-    k_tiles, point, told = _predicted(passes, sizes)
+    k_tiles, point, told, takes = _predicted(passes, sizes)
     made = tree.synchronised
     run = timeline(plan.tile_program, made.leaves, made.syncs, tree.places, k_tiles)
     statements = [s.name for s in plan.tile_program.statements]
@@ -144,6 +152,8 @@ def content(passes: Passes, sizes: dict[str, int]) -> Content:
         point,
         tuple(colours.items()),
         tuple(_notes(passes)),
+        anchor,
+        takes,
     )
 
 
@@ -157,20 +167,22 @@ def _notes(passes: Passes) -> list[str]:
 
 
 # --- prediction -----------------------------------------------------------------------------------
-def _predicted(passes: Passes, sizes: dict[str, int]) -> tuple[int, Roofline | None, str]:
-    """The k tiles of a problem, its point under the roofs, and the model's explanation."""
+def _predicted(
+    passes: Passes, sizes: dict[str, int]
+) -> tuple[int, Roofline | None, str, float | None]:
+    """The k tiles of a problem, its point under the roofs, the model's explanation, its time."""
     plan = passes.plan
     if plan.scores is not None:  # the model knows no chains
         keys = plan.match.depths[0]
         count = keys if isinstance(keys, int) else sizes.get(keys, TYPICAL_SIZE)
         text = show_cost(passes.program, plan, sizes, passes.origin)
-        return -(-count // plan.tiles.cta[2]), None, text
+        return -(-count // plan.tiles.cta[2]), None, text, None
     problem = problem_for(plan, sizes)
     fitted = Fitted(plan.schedule, plan.resources.blocks_per_multiprocessor)
     found = cost(plan.device, fitted, problem)
     point = roofline(plan.device, problem, found, cost_parameters(plan.device))
     text = show_cost(passes.program, plan, sizes, passes.origin)
-    return found.counts.k_tiles, point, text
+    return found.counts.k_tiles, point, text, found.microseconds
 
 
 # --- barriers -------------------------------------------------------------------------------------

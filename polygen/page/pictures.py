@@ -110,6 +110,29 @@ def draw_timeline(found: Timeline, statements: Sequence[str]) -> Picture:
     return Picture(_round(width), _ROW * len(found.tracks), tuple(boxes), tuple(labels))
 
 
+# --- kernels one after another ------------------------------------------------------------------
+def draw_order(kernels: Sequence[tuple[str, float | None]]) -> Picture:
+    """A box for each kernel, as wide as the time that is predicted for it, or all alike.
+
+    Args:
+        kernels: names and microseconds; None: not predicted, then of none.
+    """
+    times = [taken for _, taken in kernels]
+    known = [taken for taken in times if taken is not None]
+    shares = known if len(known) == len(times) else [1.0] * len(times)
+    boxes, left = [], 0.0
+    for at, ((name, taken), share) in enumerate(zip(kernels, shares, strict=True)):
+        width = WIDTH * share / sum(shares)
+        text = name if width > len(name) * _LETTER else str(at + 1)
+        title = name if taken is None else f"{name}: {taken:.1f} us predicted"
+        boxes.append(
+            Box(_round(left), 3, _round(width - 1), _ROW - 6, f"step hue{at % _HUES}", text, title,
+                "", name)
+        )  # fmt: skip
+        left += width
+    return Picture(WIDTH, _ROW, tuple(boxes))
+
+
 # --- shared memory ------------------------------------------------------------------------------
 def draw_memory(buffers: Sequence[Buffer], limit: int, syncs: Iterable[tuple[str, str]]) -> Picture:
     """Shared memory from its first byte to the most that a block may have, slot by slot.

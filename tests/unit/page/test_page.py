@@ -105,18 +105,64 @@ class Read(HTMLParser):
 
 
 # --- standing alone
+@pytest.fixture(scope="module")
+def several():
+    """A program of two kernels, for sizes that make their times known."""
+    operands = ("bf16[M,512]", "bf16[512,4096]", "bf16[4096,512]")
+    return compiled("sm_90a", lambda x, u, d: pg.gelu(x @ u) @ d, *operands, sizes={"M": 2048})
+
+
 def test_everything_referred_to_is_there(kernel):
-    read = Read(kernel.page())
+    everything_is_there(kernel.page())
+
+
+def test_everything_referred_to_is_there_of_several_kernels(several):
+    assert len(several.kernels) == 2
+    everything_is_there(several.page())
+
+
+def everything_is_there(text):
+    read = Read(text)
     assert len(read.ids) == len(set(read.ids))
     ids = set(read.ids)
     hrefs = read.values("href")
     assert hrefs and all(href.startswith("#") for href in hrefs)
     assert {href[1:] for href in hrefs} <= ids
-    assert {f"enforces-{name}" for name in read.values("data-sync")} <= ids
+    for part in text.split('class="kernel"')[1:]:  # the script looks inside of one kernel
+        named = set(re.findall(r'data-sync="([^"]*)"', part))
+        assert named <= set(re.findall(r'data-enforces="([^"]*)"', part))
+        assert part.count('class="nothing"') == 1
     assert read.values("data-stage") <= ids
     script = read.texts["script"][0]
-    fixed = set(re.findall(r'getElementById\("([\w-]+)"\)', script))
-    assert fixed and fixed <= ids
+    looked_up = re.findall(r'(?:[sS]elector(?:All)?|all)\("([^"]+)"\)', script)
+    own = [".kernel", ".nothing", "[data-sync]", "g[data-name]", "[data-enforces]", "[data-stage]"]
+    assert sorted(looked_up) == sorted([*own, "li"])
+
+
+def test_several_kernels_are_a_page_with_each_of_them(several, tmp_path, capsys):
+    text, read = several.page(), Read(several.page())
+    for at, kernel in enumerate(several.kernels, 1):
+        own = kernel.page()
+        stages = (own.split('<article id="')[1:], text.split(f'<article id="kernel{at}-')[1:])
+        for one, other in zip(*stages, strict=True):
+            assert one.split("</article>")[0] == other.split("</article>")[0]
+        assert f'<a href="#kernel{at}-top">{kernel.program.name}</a>' in text
+    (between,) = several.between
+    assert f"{between.name}, between" in text and "bf16[M, 4096]" in text
+    times = [float(t) for t in re.findall(r"<td>([\d.]+) us</td>", text)]
+    assert len(times) == 2 and f"{sum(times):.1f} us together" in text
+    boxes = text.split('id="order-picture"')[1].split("</svg>")[0]
+    widths = [float(w) for w in re.findall(r'width="([\d.]+)" height="20', boxes)]
+    assert widths[0] / widths[1] == pytest.approx(times[0] / times[1], rel=0.05)
+    assert read.texts["title"][0] == several.program.name
+    file = tmp_path / "page.html"
+    assert several.page(file) == text == file.read_text()
+
+
+def test_times_that_are_not_predicted_are_not_drawn():
+    drawn = pictures.draw_order([("a", 3.0), ("b", None)])
+    assert [box.width for box in drawn.boxes] == [pictures.WIDTH / 2 - 1] * 2
+    assert [box.title for box in drawn.boxes] == ["a: 3.0 us predicted", "b"]
 
 
 def test_it_needs_no_network(kernel):
