@@ -135,6 +135,7 @@ def pointwise(
     bits = {name: elements[name] for name in whole}
     known = dict(elements) | numbers
     writer = PointwiseWriter(known, outputs, fast, bits=bits, real=real, short=short)
+    writer.read = {one for statement in statements for one in statement.args}
     for statement in statements:
         writer.fast = fast and statement.result not in exact
         writer.statement(statement)
@@ -189,6 +190,7 @@ class PointwiseWriter:
     Attributes:
         names: value or read -> C expression.
         outputs: what a cast writes, by name -> C lvalue.
+        read: values that statements read, results among them.
         lines: written so far.
         helpers: files of functions that they call.
     """
@@ -201,6 +203,7 @@ class PointwiseWriter:
         self.names, self.outputs, self.fast, self.prefix = names, outputs, fast, prefix
         self.real = real
         self.bits = bits or {}
+        self.read: set[str | float] = set()
         self.lines: list[str] = []
         self.helpers: list[str] = []
         self.temporaries = 0
@@ -216,10 +219,15 @@ class PointwiseWriter:
             value = self.operand(arguments[0])
             if statement.dtype == S32:
                 value = self.bits.get(str(statement.args[0]), f"round_s32({value})")
-            if statement.result in self.outputs:
-                self.lines.append(f"{self.outputs[statement.result]} = {value};")
+            output = self.outputs.get(statement.result)
+            if output and statement.result not in self.read:
+                self.lines.append(f"{output} = {value};")
                 return
-            self._define(statement.result, self.real, self._rounded(value, statement.dtype.name))
+            named = self._define(
+                statement.result, self.real, self._rounded(value, statement.dtype.name)
+            )
+            if output:
+                self.lines.append(f"{output} = {named};")
             return
         run_down = expand if self.real == "double" else expanded
         result = run_down(statement.function, arguments, self.primitive)

@@ -192,7 +192,9 @@ def without_prologues(program: Program, found: Prologues | None = None) -> Progr
     found = prologues(program) if found is None else found
     if not found:
         return program
-    writers = {s.write.name: s for s in program.statements}
+    writers: dict[str, list[Statement]] = {}
+    for statement in program.statements:  # several of an array that is put together
+        writers.setdefault(statement.write.name, []).append(statement)
     wanted = [s.write.name for s in program.contractions]
     wanted += [t.name for t in program.outputs]
     # Terms of folds are read by no statement of the kernel (`polygen.poly.folds`).
@@ -204,9 +206,9 @@ def without_prologues(program: Program, found: Prologues | None = None) -> Progr
         if name in needed or name not in writers:
             continue
         needed.add(name)
-        statement = writers[name]
-        kept = not isinstance(statement, Contraction)  # else operands are arrays from here on
-        wanted += [a.name for a in statement.reads if kept or a.name not in found]
+        for statement in writers[name]:
+            kept = not isinstance(statement, Contraction)  # else operands are arrays from here on
+            wanted += [a.name for a in statement.reads if kept or a.name not in found]
     statements = tuple(s for s in program.statements if s.write.name in needed)
     read = {access.name for s in statements for access in s.reads}
     inside = {access.name for own in found.values() for s in own for access in s.reads}

@@ -48,6 +48,7 @@ from polygen.rewrite.separation import Factor, correction, separated
 from polygen.rewrite.simplify import (
     Fresh,
     alike_in_rows,
+    arguments_as_values,
     each_once,
     log_sums_in_parts,
     sums_as_values,
@@ -234,6 +235,7 @@ class _Rewriting(TwoPrograms):
         self.steps += steps
         for product in self.firsts():
             statements = sums_as_values(statements, product, self.operand.name, self.fresh)
+        statements = arguments_as_values(statements, self.program.tensors, self.keys, self.fresh)
         self.second = next(
             s for s in statements if isinstance(s, Contraction) and s.name == self.second.name
         )

@@ -22,6 +22,7 @@ from polygen.frontend.program import (
     Constant,
     Contraction,
     Coordinate,
+    Dim,
     Fold,
     Pointwise,
     Statement,
@@ -180,6 +181,31 @@ def sums_as_values(
         found.append(_reading(one, renamed))
         if one.write.name == name:
             found.append(copy)
+    return found
+
+
+def arguments_as_values(
+    statements: Sequence[Statement], arguments: Collection[str], keys: Dim, fresh: Fresh
+) -> list[Statement]:
+    """The statements with a value for elements of arguments that are folded as they are, over keys.
+
+    Args:
+        statements: of a chain.
+        arguments: by name.
+        keys: how many there are.
+        fresh: names.
+    """
+    found: list[Statement] = []
+    for one in statements:
+        if (
+            isinstance(one, Fold)
+            and [dict(one.domain)[it] for it in one.folded] == [keys]
+            and all(isinstance(arg, Access) and arg.name in arguments for arg in one.args)
+        ):
+            copies = [fresh.pointwise(one, "cast", (arg,)) for arg in one.args]
+            one = replace(one, args=tuple(copy.write for copy in copies))
+            found += copies
+        found.append(one)
     return found
 
 

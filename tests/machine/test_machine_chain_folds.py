@@ -66,7 +66,14 @@ def matched(q, k, v):
     return y.sum(axis=-1), y.max(axis=(0, 1)), y - y.min(axis=-1, keepdims=True)
 
 
+def beside(x, y, u, d):
+    """Folds of an argument with as many columns as the first product."""
+    z = mlp(x, u, d)
+    return z - y.max(axis=1, keepdims=True), z + y.sum(axis=1, keepdims=True) * 2.0
+
+
 EXACT = {
+    "beside": (beside, (WIDE[0], "bf16[M,32]", *WIDE[1:])),
     "every": (every, WIDE),
     "alone": (alone, WIDE),
     "squares": (squares, (*WIDE, "bf16[M,24]")),

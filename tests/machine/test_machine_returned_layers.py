@@ -38,6 +38,12 @@ def residual(x, a, b):
     return h @ b + h
 
 
+def plain(x, a, b):
+    """Sums that are returned, and multiplied themselves."""
+    h = x @ a
+    return h @ b, h
+
+
 def scaled(x, a, b):
     h = pg.relu(x @ a).astype(a.dtype)
     return (h @ b) * h, h
@@ -81,6 +87,9 @@ CASES: dict[str, tuple[Callable, tuple[str, ...], str]] = {
     "hidden, odd rows": (hidden, widths("bf16", 27, 25, 5), "sm_80"),
     "hidden, with roles": (hidden, widths("bf16", 32, 200, 64), "sm_90a"),
     "hidden, f16 with roles": (hidden, widths("f16", 64, 64, 16), "sm_90a"),
+    "plain": (plain, widths("bf16", 32, 48, 16), "sm_80"),
+    "plain, tf32": (plain, widths("tf32", 24, 40, 8), "sm_80"),
+    "plain, tf32 on another": (plain, widths("tf32", 24, 40, 8), "sm_90a"),
     "biased": (biased, (*widths("bf16", 32, 48, 16), "f32[48]"), "sm_80"),
     "biased, with roles": (biased, (*widths("bf16", 32, 72, 16), "f32[72]"), "sm_90a"),
     "residual": (residual, square("bf16", 32, 2), "sm_80"),

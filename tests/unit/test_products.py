@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from polygen import einsum, fuse, relu, silu
@@ -10,6 +11,14 @@ from polygen.schedule.load import load_schedule, schedules_folder
 
 SIZES = {"B": 2, "C": 2, "M": 72, "N": 88, "K": 136, "L": 40, "S": 24, "T": 40, "H": 3}
 _XUV = ("bf16[M,K]", "bf16[N,K]", "bf16[N,K]")
+
+
+def turned(x, w, s):
+    """Halves that change places, one of them with the other sign."""
+    t = relu(x * s) @ w
+    return np.concatenate([-t[:, 32:], t[:, :32]], axis=1)
+
+
 PROGRAMS = {
     # --- several products
     "gated pair": (lambda x, u, v: silu(x @ u.T) * (x @ v.T), _XUV),
@@ -69,6 +78,8 @@ PROGRAMS = {
         ("bf16[B,M,K]:102", "bf16[B,K,N]:102"),
     ),
     "one row of each": (lambda x, w: x[:, None] @ w, ("bf16[B,K]", "bf16[B,K,N]")),
+    "turned halves of a computed operand": (turned, ("bf16[M,K]", "bf16[K,64]", "bf16[K]")),
+    "turned halves in f32": (turned, ("f32[M,K]", "f32[K,64]", "f32[K]")),
     # --- vectors
     "vector on the left": (lambda x, w, b: relu(x @ w + b), ("bf16[K]", "bf16[K,N]", "bf16[N]")),
     "vector on the right": (lambda x, w: x @ w, ("bf16[M,K]", "bf16[K]")),
