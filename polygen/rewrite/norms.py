@@ -268,8 +268,9 @@ class _Rewriting:
     # --- folds of folds --------------------------------------------------------------------------
     def _fold(self, fold: Fold) -> None:
         """A sum in which another fold's result is, as sums in which none is."""
-        (given,) = fold.args
-        if fold.function != "sum" or len(fold.folded) != 1 or not isinstance(given, Access):
+        given, *more = fold.args
+        plain = fold.function == "sum" and len(fold.folded) == 1 and not more
+        if not plain or not isinstance(given, Access):
             raise _refusal(self.given, fold, f"the {fold.function} of {given}")
         (summed,) = fold.folded
         writer = self.writers[given.name]

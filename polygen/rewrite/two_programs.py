@@ -217,7 +217,13 @@ class TwoPrograms:
             behind = self.values.behind(one.write.name)
             if self.second.write.name not in behind and self._only_pairs(one):
                 continue
-            assert isinstance(one, (Pointwise, Fold))
+            if isinstance(one, Contraction):
+                raise self.refusal(
+                    f"{one.name}: {one} multiplies what {self.second.name} has summed",
+                    "the loop of a chain runs two products, and nothing behind it multiplies again",
+                    f"Return what is made of {self.second.write.name} from one function, and "
+                    "multiply it in a second",
+                )
             statements.append(self._reading_rows(one, lifted))
         found = needed(statements, [one.name for one in outputs])
         missing = [t.name for t in outputs if t.name not in {s.write.name for s in found}]

@@ -53,6 +53,17 @@ def test_three_products() -> None:
     assert "3 products" in text and "two functions" in text
 
 
+def test_products_of_what_a_fold_behind_the_second_is_in() -> None:
+    def function(q, k, v, x):
+        y = q @ v.T @ k
+        return (x * y.max(-1, keepdims=True)) @ v.T
+
+    signature = ("bf16[M,32]", "bf16[32,32]", "bf16[32,32]", "bf16[M,32]")
+    text = _refused(function, *signature)
+    assert "multiplies what S" in text and "multiply it in a second" in text
+    assert len(pg.fuse(function).compile(*signature, arch="sm_90a").kernels) == 2
+
+
 def _paged(keys: int, values: int, count: int = 0):
     """Pages of so many keys, of so many values; as many keys as `count` says."""
     count = count or keys * values

@@ -69,6 +69,18 @@ def test_what_is_no_factor_and_no_term():
     assert "over another axis than the one that is summed" in str(error.value)
 
 
+def test_folds_of_several_numbers_of_what_is_multiplied():
+    """A log-sum-exp is one of two."""
+
+    def function(x, g, w, u):
+        y = pg.rms_norm(x, g)
+        return y @ w.T, x @ u.T + pg.logsumexp(y, axis=-1)[:, None]
+
+    signature = ("bf16[M,K]", "bf16[K]", "bf16[N,K]", "bf16[N,K]")
+    with pytest.raises(UnsupportedProgram, match=r"the logsumexp of v.* is not moved behind"):
+        pg.fuse(function).compile(*signature, arch="sm_90a", single=True)
+
+
 def test_two_products_in_one():
     def both(x, w):
         least = np.min(x, axis=1, keepdims=True)
