@@ -7,7 +7,7 @@ a bound. `polygen.small_problem` says on which sizes and data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,9 +18,9 @@ from polygen.chained import is_chain
 from polygen.emit.source import KernelSource
 from polygen.emulated import Emulation, emulate, launch_of
 from polygen.frontend.closure import needed
-from polygen.frontend.dtypes import BF16, F16, F32, F64, TF32
+from polygen.frontend.dtypes import BF16, F16, F32, F64, TF32, DType
 from polygen.frontend.evaluate import evaluate
-from polygen.frontend.program import Pointwise, Program, Tensor
+from polygen.frontend.program import Access, Pointwise, Program, Tensor
 from polygen.lower.plan import KernelPlan
 from polygen.machine import AccessProfile, Finding
 from polygen.pipeline import Passes, check_sizes
@@ -46,6 +46,7 @@ _EXACT_FOLDS = ("sum", "max", "min", "argmax", "argmin")
 
 # Of computed operands, in shares of themselves: f32 functions, and how tf32 rounds.
 _F64_OFF, _F32_OFF, _TF32_OFF = 2.0**-48, 2.0**-18, 2.0**-10
+_TERM_OFF = 2.0**-21  # of f32: two units in the last place, and what adding them up loses
 _PRODUCTS = 2  # of a chain without layers and gates
 _SHOWN = 6  # instructions of the access profile that are printed
 
@@ -113,6 +114,17 @@ def is_exact(program: Program) -> bool:
     return exact and not _lost_in_layers(program)
 
 
+def folds_off(program: Program) -> dict[str, float]:
+    """How far terms of sums that are folds may be off, in shares of themselves, as `operands_off`:
+    none that functions made which are exact.
+    """
+    if program.rest is not None:
+        return {}
+    sums = [one for one in program.folds if one.function == "sum"]
+    inexact = (one for one in sums if _functions(program, one.reads) - _EXACT)
+    return {one.write.name: _F64_OFF if one.dtype == F64 else _TERM_OFF for one in inexact}
+
+
 def operands_off(program: Program) -> dict[str, float]:
     """How far computed operands may be off, in shares of themselves, by the product's sum: none
     that are exact, or of 16 bits and not of a chain, so that the program says how they are rounded.
@@ -122,15 +134,15 @@ def operands_off(program: Program) -> dict[str, float]:
     if is_exact(program) or program.rest is not None:
         return {}
     layers, found = _lost_in_layers(program), dict[str, float]()
-    computed = _made_of_sums(program) if is_chain(program) else prologues(program).values()
+    computed = _made_of_sums(program) if is_chain(program) else prologues(program)
     off = {TF32: _TF32_OFF, F32: _F32_OFF, F64: _F64_OFF}
     if is_chain(program):  # rounded under another factor: before what is a row's own divides it
         off |= {kind: 2.0**-kind.mantissa for kind in (F16, BF16)}
-    for own in computed:
-        functions, value = {one.function for one in own}, own[-1].write.name
+    for value, own in computed.items():
+        functions = {one.function for one in own}
         if not (functions - _EXACT or layers):
             continue
-        share = off.get(F32 if _PART in functions else multiplied(program, own[-1]), 0.0)
+        share = off.get(F32 if _PART in functions else _multiplied(program, value), 0.0)
         for product in program.contractions:
             if share and value in {access.name for access in product.reads}:
                 found[product.write.name] = max(share, found.get(product.write.name, 0.0))
@@ -146,15 +158,30 @@ def _moved(off: Mapping[str, float]) -> list[dict[str, float]]:
     return [{name: sign * one[name] for name in one} for one in every for sign in (1, -1)]
 
 
-def _made_of_sums(program: Program) -> list[tuple[Pointwise, ...]]:
-    """The statements that make operands of products' sums, each with the last one of them."""
-    writers = {one.write.name: one for one in program.pointwise}
+def _made_of_sums(program: Program) -> dict[str, tuple[Pointwise, ...]]:
+    """The statements on the way to operands that are made of products' sums, or such sums."""
+    made = {one.write.name for one in program.statements}
     reads = {access.name for product in program.contractions for access in product.reads}
-    found = []
-    for name in sorted(reads & set(writers)):
+    found = {}
+    for name in sorted(reads & made):
         behind = needed(program.statements, [name])
-        found.append(tuple(one for one in behind if isinstance(one, Pointwise)))
+        found[name] = tuple(one for one in behind if isinstance(one, Pointwise))
     return found
+
+
+def _multiplied(program: Program, value: str) -> DType:
+    """The type in which products take a value that is computed."""
+    for one in program.pointwise:
+        if one.write.name == value:
+            return multiplied(program, one)
+    readers = [one for one in program.contractions if value in (one.lhs.name, one.rhs.name)]
+    return F32 if all(one.exact for one in readers) else TF32  # a product's sums
+
+
+def _functions(program: Program, reads: Iterable[Access]) -> set[str]:
+    """The functions by which values are made."""
+    behind = needed(program.statements, [access.name for access in reads])
+    return {one.function for one in behind if isinstance(one, Pointwise)}
 
 
 def _lost_in_layers(program: Program) -> bool:
@@ -163,7 +190,7 @@ def _lost_in_layers(program: Program) -> bool:
     """
     if len(program.contractions) <= _PRODUCTS or not is_chain(program):
         return False
-    return any(multiplied(program, own[-1]) == TF32 for own in _made_of_sums(program))
+    return any(_multiplied(program, value) == TF32 for value in _made_of_sums(program))
 
 
 class Checked(Protocol):
@@ -243,7 +270,7 @@ def check(
     arrays = {t.name: value for t, value in zip(program.operands, operands, strict=True)}
     wanted = evaluate(program, arrays, chosen)
     others = [evaluate(program, arrays, chosen, single=True)]
-    for moved in _moved(operands_off(program)):
+    for moved in _moved(operands_off(program) | folds_off(program)):
         others.append(evaluate(program, arrays, chosen, moved=moved))
     done = emulate(program, few_blocks(source), ptx, operands, profile=True, workers=workers)
     results = done.results if isinstance(done.results, tuple) else (done.results,)

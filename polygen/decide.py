@@ -46,6 +46,7 @@ from polygen.lower.legal_joined import check_joined
 from polygen.lower.legal_last_round import check_last_round
 from polygen.lower.pixels import check_pixels
 from polygen.lower.rest_legal import check_rest, check_rest_device, check_rest_layout
+from polygen.poly.folds import require_rows_alone
 from polygen.poly.match import Match
 from polygen.poly.realign import behind_copy
 from polygen.problems import problem_of, whole_problem
@@ -144,6 +145,8 @@ def decide(
             origin += "; f32 is multiplied in parts of tf32, three products for one"
     for one in prospect.each:
         check_first(one.matched, decided)
+    if not decided.covers_rows and not prospect.others:
+        require_rows_alone(program)
     prospect = in_tiles(program) if decided.covers_rows else behind
     as_run = prospect.under(decided)
     instruction = instruction_for(as_run.matched, device, decided)

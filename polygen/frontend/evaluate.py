@@ -84,8 +84,8 @@ def evaluate(
         single: round constants, and what each pointwise function gives, to f32 as kernels do; or
             nearly to f64, beside sums of it. How far that is from the float64 values says how much
             the program makes of a rounding.
-        moved: by which share of its terms' magnitudes a product's sum is moved, by its name: what
-            the program makes of operands that are as far off.
+        moved: by which share of its terms' magnitudes a sum is moved, a product's or a fold's, by
+            its name: what the program makes of terms that are as far off.
 
     Returns:
         The outputs in order, each of its dims' shape.
@@ -126,16 +126,17 @@ def _run(
             if isinstance(statement, Contraction):
                 values[name] = _contraction(statement, values, extents)
                 if name in moved:
-                    own = [access.name for access in statement.reads]
-                    sizes = values | {one: np.abs(values[one]) for one in own}
-                    off = moved[name] * _contraction(statement, sizes, extents)
-                    values[name] = values[name] + off
+                    off = _contraction(statement, _magnitudes(statement, values), extents)
+                    values[name] = values[name] + moved[name] * off
                 if program.rest is not None:  # of the only product
                     made = _run(program.rest.middle, values, extents, True, single)
                     more = _run(program.rest.last, {**values, **made}, extents, False, single)
                     values[name] = values[name] + more[program.rest.last.outputs[0].name]
             elif isinstance(statement, Fold):
                 value = _fold(statement, values, extents)
+                if name in moved:
+                    off = _fold(statement, _magnitudes(statement, values), extents)
+                    value = value + moved[name] * off
                 values[name] = as_computed(value, real) if real else value
             else:
                 keep = name in names and not round_outputs
@@ -144,6 +145,11 @@ def _run(
                 value = as_computed(value, real) if real and not whole else value
                 values[name] = _placed(program, statement, value, values, extents)
     return values
+
+
+def _magnitudes(statement: Contraction | Fold, values: Mapping[str, Array]) -> dict[str, Array]:
+    """Values, those that a sum reads without their signs."""
+    return {**values, **{a.name: np.abs(values[a.name]) for a in statement.reads}}
 
 
 def _placed(

@@ -272,6 +272,28 @@ class _Splitting:
         return tuple(found), tuple(k for k, _ in made), [stored for _, stored in made]
 
 
+def require_rows_alone(program: Program) -> None:
+    """Refuse rows in the launch behind a kernel that read folds of operands, which tiles have.
+
+    Args:
+        program: whose rows are not in tiles.
+
+    Raises:
+        UnsupportedProgram: some do; with the fold.
+    """
+    if not program.folds:
+        return
+    program = rewritten(program)
+    split = split_folds(program)
+    beside = {one.tensor.name: one.value for one in split.operands.results}
+    for one in (statement for rows in split.rows for statement in rows.statements):
+        for access in one.reads:
+            if access.name in beside:
+                fold = next(f for f in program.folds if f.write.name == beside[access.name])
+                what = "a fold of an operand beside results of whole rows"
+                raise _refusal(program, one, fold, what)
+
+
 def _require_invariant(program: Program) -> None:
     """Refuse promises of bits that folds do not keep.
 

@@ -81,6 +81,18 @@ def test_folds_of_several_numbers_of_what_is_multiplied():
         pg.fuse(function).compile(*signature, arch="sm_90a", single=True)
 
 
+def test_folds_of_operands_beside_rows_that_no_tile_covers():
+    def function(x, w, h):
+        return ((np.max(h, axis=1, keepdims=True) + x) @ w).T
+
+    fused, signature = pg.fuse(function), ("[M,32]", "[32,32]", "[M,32]")
+    f32, bf16 = ([kind + one for one in signature] for kind in ("f32", "bf16"))
+    with pytest.raises(UnsupportedProgram, match="beside results of whole rows") as error:
+        fused.compile(*f32, arch="sm_90a")
+    assert "Return w1 beside the matrix" in str(error.value)
+    assert not fused.compile(*bf16, arch="sm_90a").check().findings  # a launch before makes it
+
+
 def test_two_products_in_one():
     def both(x, w):
         least = np.min(x, axis=1, keepdims=True)

@@ -258,10 +258,13 @@ def test_softmax_in_f32(part: int) -> None:
 
 
 # --- what checks allow ----------------------------------------------------------------------------
+WIDTHS = ("tf32[M,64]", "tf32[64,64]", "tf32[64,64]")
 CHECKED = {
     "softmax in tf32": (softmax, HEADS, 2.0**-10, False),
     "softmax in f32": (softmax, in_f32(HEADS), 2.0**-18, False),
     "an MLP": (*LAYERS["an MLP"], 0.0, True),
+    "sums of tanh": (lambda x, a, b: np.tanh(x) @ a @ b, WIDTHS, 2.0**-10, False),
+    "sums of whole numbers": (lambda x, a, b: x @ a @ b, WIDTHS, 0.0, True),
     "three in tf32": (*LAYERS["three"], 2.0**-10, False),
     "three in f32": (LAYERS["three"][0], *in_f32(LAYERS["three"][1:]), 0.0, True),
     "in 16 bits": (softmax, tuple(one.replace("tf32", "bf16") for one in HEADS), 2.0**-7, False),
@@ -278,7 +281,7 @@ def test_checks_allow_what_is_rounded_again(name: str) -> None:
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("name", ["softmax in tf32", "three in tf32"])
+@pytest.mark.parametrize("name", ["softmax in tf32", "three in tf32", "sums of tanh"])
 def test_kernels_pass_them(name: str) -> None:
     function, *signature, _, _ = CHECKED[name]
     signature = signature[0] if isinstance(signature[0], tuple) else signature

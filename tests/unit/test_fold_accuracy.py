@@ -6,6 +6,7 @@ import numpy as np
 from matrix import roles, small
 
 import polygen as pg
+from polygen.check import folds_off
 from polygen.cli.accuracy import expected
 from polygen.schedule.model import Epilogue
 
@@ -94,3 +95,13 @@ def test_what_left_a_product_is_judged_as_it_is_multiplied():
     _, ratio, above = value.compare(found)
     assert not above and ratio < 1
     assert value.compare(found * np.float16(1.01))[2] > 100
+
+
+def test_checks_allow_what_terms_of_sums_are_off():
+    """A sum of terms that cancel is off by what its terms are, not by a share of itself."""
+    function = pg.fuse(lambda x, w, v: (pg.silu(x @ w.T) * v).sum(-1))
+    kernel = function.compile("bf16[M,64]", "bf16[64,64]", "bf16[64]", arch="sm_80")
+    assert kernel.check().ok
+    assert list(folds_off(kernel.program).values()) == [2.0**-21]
+    exact = pg.fuse(lambda x, w: (pg.relu(x @ w.T).sum(-1), pg.silu(x @ w.T).max(-1)))
+    assert folds_off(exact.program("bf16[M,64]", "bf16[64,64]")) == {}
