@@ -48,13 +48,13 @@ def _joined(product: Contraction, fold: Fold) -> Contraction | None:
     if fold.function != "sum" or others or not plain or product.dtype != F32:
         return None
     assert isinstance(given, Access)
-    own = dict(zip(given.index, axes, strict=True))
-    if len(own) < len(axes) or any(it not in own for it in fold.write.index):
-        return None
-    summed = [own[it] for it in fold.folded if it in own]
+    sizes, over = dict(product.domain), dict(fold.domain)
+    own = dict(zip(given.index, axes, strict=True))  # each axis by what the fold calls it
+    if set(own) != set(over) or any(sizes[own[it]] != over[it] for it in over):
+        return None  # digits of an axis that a reshape splits, or a part of one
+    summed = [own[it] for it in fold.folded]
     if not all(it in product.lhs.iterators and it in product.rhs.iterators for it in summed):
         return None
-    sizes = dict(product.domain)
     kept = tuple(own[it] for it in fold.write.index)
     inner = [it for it in sizes if it not in axes]
     order = (*kept, *summed, *inner)

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import polygen as pg
+from polygen.errors import UnsupportedProgram
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Program
+from polygen.rewrite.batch_sums import batches_in_sums
 from polygen.rewrite.programs import ASSUMED, rewritten
 
 SIZES = {"A": 2, "B": 3, "M": 5, "N": 4, "K": 6}
@@ -83,3 +85,18 @@ def test_a_rewrite_is_shown_with_what_it_assumes():
     shown = kernel.show("rewrite")
     assert ASSUMED in shown and "v1[i] = sum over j of v0[i,j]" in shown
     assert shown.count("in  x: bf16[M, K]") == 2
+
+
+def test_sums_of_an_axis_in_another_order_are_no_products():
+    """Digits of what a product writes, which a reshape has put in another order."""
+
+    def turned(x, w):
+        return (x @ w).reshape(2, 4, 12, 16).swapaxes(0, 1).reshape(8, 12, 16).sum(0)
+
+    signature = ("bf16[8,12,16]", "bf16[8,16,16]")
+    given = pg.fuse(turned).program(*signature)
+    assert batches_in_sums(given) == given
+    with pytest.raises(UnsupportedProgram, match="parts of computed values"):
+        pg.fuse(turned).compile(*signature, arch="sm_80")
+    whole = pg.fuse(lambda x, w: (x @ w).sum(0)).program(*signature)
+    assert [len(one.domain) for one in batches_in_sums(whole).contractions] == [4]
