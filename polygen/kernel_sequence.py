@@ -145,9 +145,9 @@ class KernelSequence:
     def page(self, path: str | Path | None = None) -> str:
         """All kernels as one HTML page, each with its stages and pictures; as `Kernel.page`."""
         with needs_isl():
-            from polygen.page import sequence_page  # noqa: PLC0415
+            from polygen.page import sequence_content, sequence_page  # noqa: PLC0415
         each = [(one.passes, one.sizes) for one in self.kernels]
-        text = sequence_page(self.program, each, self.between, self.sums)
+        text = sequence_page(sequence_content(self.program, each, self.between, self.sums))
         if path is not None:
             write_text_atomic(path, text)
         return text

@@ -5,5 +5,6 @@
 """
 
 from polygen.page.render import page, sequence_page
+from polygen.page.sequence import sequence_content
 
-__all__ = ["page", "sequence_page"]
+__all__ = ["page", "sequence_content", "sequence_page"]

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
 import jinja2
 
-from polygen.frontend.program import Program, Tensor
 from polygen.page.content import content
-from polygen.page.sequence import sequence_content
+from polygen.page.sequence import SequenceContent
 from polygen.pipeline import Passes
-from polygen.schedule.sums import Sums
 
 
 @functools.cache
@@ -39,19 +36,6 @@ def page(passes: Passes, sizes: dict[str, int]) -> str:
     return environment().get_template("page.html.j2").render(page=content(passes, sizes))
 
 
-def sequence_page(
-    program: Program,
-    each: Sequence[tuple[Passes, dict[str, int]]],
-    between: Sequence[Tensor],
-    sums: Sums,
-) -> str:
-    """Kernels that run one after another as one HTML page; as `page`.
-
-    Args:
-        program: of all kernels.
-        each: passes of a kernel, and the sizes that it was optimised for, in order.
-        between: the arrays that one makes and a later one reads.
-        sums: of all of them.
-    """
-    found = sequence_content(program, each, between, sums)
+def sequence_page(found: SequenceContent) -> str:
+    """Kernels that run one after another as one HTML page; as `page`."""
     return environment().get_template("sequence.html.j2").render(page=found)

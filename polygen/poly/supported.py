@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from polygen.errors import UnsupportedProgram
+from polygen.errors import UnsupportedProgram, VerifyError
 from polygen.frontend.forms import Form
 from polygen.frontend.indices import times_in
 from polygen.frontend.program import (
@@ -33,9 +33,12 @@ def require_supported(program: Program) -> None:
 
     Raises:
         UnsupportedProgram: with the statement, and the nearest program that can be generated.
+        VerifyError: a rewrite has lost an axis.
     """
     if not program.contractions:
         return  # there is nothing to fuse, which is the next pass's to say
+    for statement in program.statements:
+        _require_its_iterators(program, statement)
     for product in program.contractions:
         for access in product.reads:
             _require_argument(program, product, access)
@@ -55,6 +58,24 @@ def require_supported(program: Program) -> None:
                 nearest="Make one of the vectors a matrix: an inner product has no rows or columns",
             )
     _require_one_domain(program)
+
+
+def _require_its_iterators(program: Program, statement: Statement) -> None:
+    """What a statement reads and writes is told by the iterators of its domain.
+
+    Raises:
+        VerifyError: an axis was lost on the way here, by a rewrite.
+    """
+    own = {iterator for iterator, _ in statement.domain}
+    for access in (statement.write, *statement.reads):
+        lost = [iterator for iterator in access.iterators if iterator not in own]
+        if lost:
+            raise VerifyError(
+                f"{statement.name}: {statement} has {access}, and no {lost[0]}",
+                where=program.name,
+                why=f"its domain is over {', '.join(sorted(own))}",
+                nearest="Report it with the program: no array code says that",
+            )
 
 
 def _require_argument(program: Program, product: Contraction, access: Access) -> None:

@@ -1,13 +1,14 @@
 """Schedules that break a dependence and programs that cannot fuse: refused, with a witness."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from block_simulator import breaks, loops_with_every_barrier
 from matrix import case, pipeline, small, tiled
 
 from polygen.api import fuse
-from polygen.errors import IllegalSchedule, SignatureError, UnsupportedProgram
+from polygen.errors import IllegalSchedule, SignatureError, UnsupportedProgram, VerifyError
 from polygen.frontend.dtypes import F32
 from polygen.frontend.parse import parse_expression
 from polygen.frontend.program import Access, Contraction, Pointwise, Program, Tensor
@@ -237,3 +238,19 @@ def test_reserved_names_in_any_case(name):
     program = fuse(function, name="f").program(f"bf16[{name},K]", "bf16[K,N]")
     with pytest.raises(SignatureError, match=f"{name}.*is reserved"):
         scop(program)
+
+
+def test_a_product_that_has_lost_an_axis_is_no_program():
+    program = fuse(lambda x, w: x @ w.T).program("bf16[M,K]", "bf16[N,K]")
+    (product,) = program.contractions
+    lost = replace(
+        product,
+        domain=tuple(pair for pair in product.domain if pair[0] != "j"),
+        write=Access(product.write.name, ("i",)),
+    )
+    broken = replace(
+        program, statements=tuple(lost if one is product else one for one in program.statements)
+    )
+    with pytest.raises(VerifyError, match=r"has w\[j,k\], and no j") as error:
+        fuse_statements(broken, scop(program))
+    assert "its domain is over i, k" in str(error.value)

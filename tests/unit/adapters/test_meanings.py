@@ -21,11 +21,10 @@ def in_torch(program, arrays, sizes):
     tensors = []
     for array in arrays:
         kind = getattr(torch, array.dtype.name)
-        plain = array.view(np.uint8) if array.dtype.kind == "V" or array.itemsize == 1 else None
-        if plain is None:
-            tensors.append(torch.from_numpy(array.astype(np.float32)).to(kind))
+        if array.itemsize == 1:
+            tensors.append(torch.from_numpy(array.view(np.uint8)).view(kind))
         else:
-            tensors.append(torch.from_numpy(plain).view(kind))
+            tensors.append(torch.from_numpy(array.astype(np.float32)).to(kind))
     return [found.double().numpy() for found in meaning.run(program, tensors, sizes)]
 
 
