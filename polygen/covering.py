@@ -9,14 +9,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from polygen.analysis import Prospect, in_tiles
+from polygen.emit.functions import is_costly
 from polygen.errors import ScheduleError, UnsupportedProgram
 from polygen.fit import fitting
 from polygen.fit_sections import fitting_all
-from polygen.frontend.program import Program, Tensor
+from polygen.frontend.arguments import Access, Constant
+from polygen.frontend.program import Dim, Pointwise, Program, Tensor
 from polygen.hardware.device import Device, common_facts
 from polygen.lower.follow_work import kept_of, row_width
 from polygen.lower.make_rows import held_reads, width
@@ -24,7 +26,7 @@ from polygen.poly.folds import Split, split_folds
 from polygen.poly.match import Match
 from polygen.poly.row_operands import row_operands
 from polygen.poly.sections import sections
-from polygen.poly.whole_rows import Rows
+from polygen.poly.whole_rows import Rows, iterator
 from polygen.problems import TYPICAL_SIZE, whole_problem
 from polygen.rewrite.programs import rewritten
 from polygen.schedule.load import shipped
@@ -230,7 +232,38 @@ def _finishing(program: Program, split: Split, device: Device, sizes: dict[str, 
     """Predicted microseconds of the launch that finishes rows."""
     written = {name for rows in split.rows for name in rows.outputs}
     outputs = sum(_bytes(one, sizes) for one in program.outputs if one.name in written)
-    return following(device, sum(_bytes(one.tensor, sizes) for one in split.kept), outputs)
+    kept = sum(_bytes(one.tensor, sizes) for one in split.kept)
+    functions = sum(_functions(rows, sizes) for rows in split.rows)
+    return following(device, kept, outputs, functions)
+
+
+def _functions(rows: Rows, sizes: dict[str, int]) -> int:
+    """Functions beyond arithmetic of a row's elements, in every walk that evaluates them.
+
+    What is the same for all elements of a row is evaluated once.
+    """
+    made = {one.write.name: one for one in rows.statements if isinstance(one, Pointwise)}
+    inner = {iterator(axis) for axis in rows.inner}
+
+    def behind(names: Iterable[str]) -> set[str]:
+        """What a walk computes that ends with these values."""
+        found = {name for name in names if name in made}
+        return found.union(*(behind(a.name for a in made[name].reads) for name in found))
+
+    def varies(name: str) -> bool:
+        """Whether a value depends on where in a row it is."""
+        own = (one for one in made[name].args if not isinstance(one, Constant))
+        return any(
+            varies(one.name)
+            if isinstance(one, Access) and one.name in made
+            else not inner.isdisjoint(one.iterators)
+            for one in own
+        )
+
+    walks = [behind(a.name for a in fold.reads) for fold in rows.folds]
+    every = (name for names in (*walks, behind(rows.outputs)) for name in names if varies(name))
+    costly = (made[name] for name in every if is_costly(made[name].function, made[name].args))
+    return sum(math.prod(_extent(size, sizes) for _, size in one.domain) for one in costly)
 
 
 def _row(matched: Match, sizes: dict[str, int]) -> int:
@@ -245,5 +278,8 @@ def _widest(device: Device) -> int:
 
 def _bytes(tensor: Tensor, sizes: dict[str, int]) -> int:
     """Of an array, at the sizes to optimise for."""
-    extents = (d if isinstance(d, int) else sizes.get(d, TYPICAL_SIZE) for d in tensor.dims)
-    return math.prod(extents) * tensor.dtype.bytes
+    return math.prod(_extent(d, sizes) for d in tensor.dims) * tensor.dtype.bytes
+
+
+def _extent(dim: Dim, sizes: dict[str, int]) -> int:
+    return dim if isinstance(dim, int) else sizes.get(dim, TYPICAL_SIZE)

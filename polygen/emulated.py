@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from polygen.brief import Brief
-from polygen.emit.source import Argument, KernelSource
+from polygen.emit.source import Argument, Following, KernelSource
 from polygen.errors import ArgumentError, VerifyError
 from polygen.frontend.dtypes import TF32
+from polygen.frontend.indices import size_value
 from polygen.frontend.program import Program, Tensor
 from polygen.machine import Behind, Launch, Link, Report, TensorMap, chain
 from polygen.machine.memory import place_in_owner
@@ -109,6 +110,7 @@ def launches_of(
     before: tuple[Launch, ...] = ()
     made = () if source.realign is None else source.realign.made
     dtypes = {tensor.name: tensor.dtype for tensor in (*program.tensors.values(), *made)}
+    kept: dict[str, Array] = {}  # matrices of the workspace
     for argument, constant in zip(source.arguments, binding.constants, strict=True):
         if argument.kind == "pointer":
             arguments.append(arrays[argument.tensor])
@@ -116,13 +118,16 @@ def launches_of(
             assert source.following is not None
             real = source.following.real
             room = source.following.workspace(dict(binding.sizes))
-            arguments.append(np.full(room // real.bytes, np.nan, real.numpy))
+            workspace = np.full(room // real.bytes, np.nan, real.numpy)
+            arguments.append(workspace)
+            kept = _kept(source.following, workspace, dict(binding.sizes))
         elif argument.kind == "scalar":
             arguments.append(np.float32(given[argument.tensor]))
         elif argument.kind == "map":
-            whole = arrays[argument.tensor]
-            part = _part(argument, whole, dict(binding.sizes))
-            kind = "tf32" if dtypes[argument.tensor] == TF32 else ""
+            shown = arrays[argument.tensor] if argument.tensor in arrays else kept[argument.tensor]
+            whole = workspace if argument.tensor in kept else shown
+            part = _part(argument, shown, dict(binding.sizes))
+            kind = "tf32" if dtypes.get(argument.tensor) == TF32 else ""
             arguments.append(
                 TensorMap(
                     part,
@@ -195,6 +200,17 @@ def _room(tensor: Tensor, sizes: dict[str, int]) -> tuple[Array, Array]:
     kind = tensor.dtype.numpy
     made = np.ndarray(shape, kind, room, strides=bytes_apart)
     return made, np.ndarray(_in_chunks(tensor, made), kind, room, strides=bytes_apart)
+
+
+def _kept(following: Following, workspace: Array, sizes: dict[str, int]) -> dict[str, Array]:
+    """The matrices that a kernel keeps in its workspace, by name, without what lengthens rows."""
+    found, room = {}, workspace.view(np.uint8)
+    for one in following.kept:
+        start, (*_, row) = following.start(one, sizes), one.tensor.dims or (1,)
+        whole = room[start : start + one.bytes(sizes)].view(one.tensor.dtype.numpy)
+        length = size_value(row, sizes)
+        found[one.name] = whole.reshape(one.shape(sizes))[..., :length]
+    return found
 
 
 def _part(argument: Argument, array: Array, sizes: dict[str, int]) -> Array:

@@ -33,7 +33,7 @@ from polygen.emit.leaves import extent_names, matrix_coordinates, parameter, siz
 from polygen.emit.places import places
 from polygen.emit.realign import copying
 from polygen.emit.row_groups import count, declared, find, of_group
-from polygen.emit.row_places import kept_declared
+from polygen.emit.row_places import kept_declared, mapped
 from polygen.emit.source import KernelSource
 from polygen.hardware.device import Device
 from polygen.lower.buffers import Buffer
@@ -60,11 +60,10 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         VerifyError: a leaf is none that the table knows.
     """
     functions, called = combining(plan)
-    kept = kept_declared(plan)
     parameters = ", ".join(parameter(plan, argument) for argument in plan.arguments)
     follows = following(plan)
     if follows is not None:
-        follows |= {"parameters": parameters, "lines": [*kept, *follows["lines"]]}
+        follows |= {"parameters": parameters, "lines": [*kept_declared(plan), *follows["lines"]]}
     context = {
         **launcher(plan),
         **instructions(plan),
@@ -73,7 +72,7 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         **types(plan, (*scan_accesses(plan), *elements(tally_tensors(plan)))),
         "helpers": _for_device(plan.device, (*_helpers(plan), *called)),
         "combining": [*functions, *scan_combining(plan, monoids(plan))],
-        "kept": kept,
+        "kept": kept_declared(plan, mapped(plan)),
         "parameters": parameters,
         "beside": [launch for launch in (follows, copying(plan)) if launch is not None],
         "places": places(plan),

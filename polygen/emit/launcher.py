@@ -22,6 +22,7 @@ from polygen.emit.following import following
 from polygen.emit.leaves import parameter
 from polygen.emit.names import c_name, c_size
 from polygen.emit.realign import copy
+from polygen.emit.row_places import kept_of_maps
 from polygen.errors import VerifyError
 from polygen.frontend.indices import named_in
 from polygen.frontend.program import Tensor
@@ -73,6 +74,7 @@ def launcher(plan: KernelPlan) -> dict[str, Any]:
         "host_parameters": ", ".join(parameter(plan, argument) for argument in host),
         "host_arguments": ", ".join(_passed(plan, argument) for argument in plan.arguments),
         "host_refusals": refusals(plan_conditions(plan), launch, plan.program.tensors),
+        "host_kept": kept_of_maps(plan),
         "host_maps": maps,
         "maps_leave_out": any(axis["every"] > 1 for one in maps for axis in one["axes"]),
         "following": following(plan),
@@ -132,7 +134,7 @@ def _grid_parameters(launch: Launch) -> str:
 
 def _comment(plan: KernelPlan, argument: Argument) -> str:
     """One parameter of the kernel, for those who launch the cubin."""
-    tensor = plan.program.tensors.get(argument.tensor)
+    tensor = _described(plan).get(argument.tensor)
     what = {
         "size": "int",
         "scalar": "float",
@@ -155,6 +157,12 @@ def _passed(plan: KernelPlan, argument: Argument) -> str:
     return f"*reinterpret_cast<const TensorMap*>(&{name})" if argument.kind == "map" else name
 
 
+def _described(plan: KernelPlan) -> dict[str, Tensor]:
+    """What arguments may be of: the program's tensors, and matrices kept in the workspace."""
+    kept = plan.following.kept if plan.following else ()
+    return plan.program.tensors | {one.name: one.tensor for one in kept}
+
+
 def _axes(argument: Argument, tensor: Tensor | None) -> str:
     """The axes of a map in words."""
     if tensor is None or argument.axes == tuple(
@@ -167,7 +175,7 @@ def _axes(argument: Argument, tensor: Tensor | None) -> str:
 
 def _tensor_map(plan: KernelPlan, argument: Argument) -> dict[str, Any]:
     """What the launcher says of a tensor to the driver: its axes, innermost first."""
-    tensor, most = plan.program.tensors[argument.tensor], common_facts()["tensor_map_axes_most"]
+    tensor, most = _described(plan)[argument.tensor], common_facts()["tensor_map_axes_most"]
     if not 1 <= len(argument.axes) <= most or argument.axes[-1].step != 1:
         raise VerifyError(
             f"{argument.name}: no tensor map has the axes ({'; '.join(map(str, argument.axes))})",

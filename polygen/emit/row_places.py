@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from polygen.emit.folds import extent_text, workspace_name
 from polygen.emit.leaves import plus, scaled, size_name
@@ -10,7 +10,6 @@ from polygen.emit.names import c_name
 from polygen.frontend.forms import Form
 from polygen.frontend.program import Affine, Gathered, Index, Tensor, Within
 from polygen.lower.accesses import Step
-from polygen.lower.folds import split_of
 from polygen.lower.launch import KEPT_ALIGNMENT, KeptRows, stride_argument
 from polygen.lower.plan import KernelPlan
 from polygen.poly.digits import peeled
@@ -19,18 +18,38 @@ from polygen.poly.whole_rows import iterator
 _C_TYPES = {2: "unsigned short", 4: "float", 8: "double"}
 
 
-def kept_declared(plan: KernelPlan) -> list[str]:
+def mapped(plan: KernelPlan) -> frozenset[str]:
+    """The kept matrices that the kernel's copy engine stores, by a tensor map."""
+    after = plan.following
+    maps = {one.tensor for one in plan.arguments if one.kind == "map"}
+    return frozenset(one.name for one in after.kept if one.name in maps) if after else frozenset()
+
+
+def kept_of_maps(plan: KernelPlan) -> list[str]:
+    """Where the host finds such matrices: pointers and steps of those that a map is made of."""
+    after, maps = plan.following, mapped(plan)
+    if after is None or not maps:
+        return []
+    *found, _ = kept_declared(plan, {one.name for one in after.kept} - maps)
+    return found
+
+
+def kept_declared(plan: KernelPlan, without: Collection[str] = ()) -> list[str]:
     """Where matrices lie in the workspace that the kernel keeps: pointers, steps, and the end.
 
     Both launches have them, so that they are arrays like others to what reads and writes them.
+
+    Args:
+        plan: the kernel.
+        without: matrices that nobody there names the pointers of.
     """
     after = plan.following
     if after is None or not after.kept:
         return []
     workspace, before, lines = workspace_name(plan), ["0LL"], []
-    tensors = {one.tensor.name: one.tensor for of in plan.each for one in split_of(of).kept}
     for one in after.kept:
-        tensor, kind = tensors[one.name], _C_TYPES[one.item]
+        tensor, item = one.tensor, one.tensor.dtype.bytes
+        kind = _C_TYPES[item]
         sizes = [size_name(extent) for extent in tensor.dims] or ["1"]
         steps = [stride_argument(tensor, axis) for axis in range(len(sizes) - 1)]
         row = f"({sizes[-1]} + {one.multiple - 1}LL) / {one.multiple} * {one.multiple}"
@@ -39,14 +58,15 @@ def kept_declared(plan: KernelPlan) -> list[str]:
         for name, value in reversed(list(_both(steps, values))):
             lines.append(f"const long long {name} = {value};")
         room = f"reinterpret_cast<unsigned char*>({workspace}) + {' + '.join(before)}"
-        lines.append(f"{kind}* const {one.name} = reinterpret_cast<{kind}*>({room});")
-        before.append(f"{sizes[0]} * {steps[0]} * {one.item}" if steps else f"{row} * {one.item}")
+        if one.name not in without:
+            lines.append(f"{kind}* const {one.name} = reinterpret_cast<{kind}*>({room});")
+        before.append(f"{sizes[0]} * {steps[0]} * {item}" if steps else f"{row} * {item}")
     return [*lines, f"const long long kept_end = ({' + '.join(before)}) / {after.real.bytes};"]
 
 
 def kept_bytes(one: KeptRows) -> str:
     """The room of such a matrix, in C of the host."""
-    *rows, row = one.extents or (1,)
+    *rows, row = one.tensor.dims or (1,)
     chunks = f"({size_name(row)} + {one.multiple - 1}LL) / {one.multiple}"
     return f"{extent_text(rows)} * ({chunks}) * {KEPT_ALIGNMENT}"
 

@@ -170,7 +170,7 @@ def following(
         warp,
         tuple(groups.values()),
         tuple(one.parts for one in parts),
-        tuple(KeptRows(k.tensor.name, k.tensor.dims, k.tensor.dtype.bytes) for k in split.kept),
+        tuple(KeptRows(one.tensor) for one in split.kept),
         split.main.real,
     )
 

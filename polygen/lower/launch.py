@@ -234,24 +234,29 @@ class KeptRows:
     """A matrix of the workspace that the kernel writes and the launch that follows reads.
 
     Attributes:
-        name: the tensor's.
-        extents: of its axes, the last one contiguous.
-        item: bytes of an element.
+        tensor: with its last axis contiguous.
     """
 
-    name: str
-    extents: tuple[Dim, ...]
-    item: int
+    tensor: Tensor
+
+    @property
+    def name(self) -> str:
+        """The tensor's."""
+        return self.tensor.name
 
     @property
     def multiple(self) -> int:
         """The elements to a multiple of which rows are lengthened."""
-        return KEPT_ALIGNMENT // self.item
+        return KEPT_ALIGNMENT // self.tensor.dtype.bytes
+
+    def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """Of the room that it takes: its extents, the last one lengthened."""
+        *rows, row = (_extent(one, sizes) for one in self.tensor.dims or (1,))
+        return (*rows, -(-row // self.multiple) * self.multiple)
 
     def bytes(self, sizes: Mapping[str, int]) -> int:
         """Its room."""
-        *rows, row = (_extent(one, sizes) for one in self.extents) if self.extents else (1,)
-        return math.prod(rows) * -(-row // self.multiple) * KEPT_ALIGNMENT
+        return math.prod(self.shape(sizes)) * self.tensor.dtype.bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +303,10 @@ class Following:
     parts: tuple[Parts, ...]
     kept: tuple[KeptRows, ...] = ()
     real: DType = F32
+
+    def start(self, of: KeptRows, sizes: Mapping[str, int]) -> int:
+        """The byte of the workspace where a kept matrix begins."""
+        return sum(one.bytes(sizes) for one in self.kept[: self.kept.index(of)])
 
     def grid(self, sizes: Mapping[str, int]) -> int:
         """Blocks along x."""

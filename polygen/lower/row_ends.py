@@ -181,9 +181,12 @@ def _make(plan: KernelPlan, leaf: Leaf, of: Make) -> Iterator[RowEnd]:
 
 def _store(plan: KernelPlan, leaf: Leaf, of: Store) -> Iterator[RowEnd]:
     """The copy engine writes whole chunks; where nothing lies behind a row is not its to know."""
+    kept = {one.tensor for one in plan.following.kept} if plan.following else set()
     for _, boxes in of.panels:
         piece = common_facts()["tensor_map_row_bytes"] // boxes.tensor.dtype.bytes
-        yield RowEnd(leaf.statement, boxes.tensor, boxes.axes[-1].extent, (piece,) * piece)
+        end = RowEnd(leaf.statement, boxes.tensor, boxes.axes[-1].extent, (piece,) * piece)
+        if end.tensor not in kept or not _is_row(end):  # rows of the workspace are whole chunks
+            yield end
 
 
 _ENDS: dict[type, Callable[[KernelPlan, Leaf, Any], Iterator[RowEnd]]] = {

@@ -118,7 +118,7 @@ def _check_results(plan: KernelPlan, after: Following) -> None:
     made += [one.tensor.name for scan in scans for one in scan.returned]
     if sorted(made) != sorted(one.name for one in plan.program.outputs):
         raise VerifyError(f"{', '.join(made)} are stored", where=where)
-    wanted = tuple(KeptRows(o.tensor.name, o.tensor.dims, o.tensor.dtype.bytes) for o in split.kept)
+    wanted = tuple(KeptRows(one.tensor) for one in split.kept)
     if after.kept != wanted:
         raise VerifyError(f"rows are kept as {after.kept}, and are {wanted}", where=where)
 

@@ -160,14 +160,6 @@ def panels(schedule: Schedule, work: Pointwork, otherwise: str = "lines") -> Pan
                 why="a box has rows that follow each other",
                 nearest=instead,
             )
-        if one.name in work.kept:
-            raise ScheduleError(
-                f"{one.tensor.name}: the copy engine cannot move what is kept for the launch that "
-                "follows",
-                where=where,
-                why="it lies in the workspace, of which there is no tensor map",
-                nearest=instead,
-            )
         if one.kind != "vector" or one.alignment < _ROW_BYTES:
             raise ScheduleError(
                 f"{one.tensor.name}: the copy engine cannot move {one.tensor}",
@@ -183,7 +175,8 @@ def panels(schedule: Schedule, work: Pointwork, otherwise: str = "lines") -> Pan
                 f"tensor map has at most {_AXES} axes",
                 nearest=instead,
             )
-        if one in work.writes and one.tensor.ends_anywhere:
+        ragged = one.tensor.ends_anywhere and one.name not in work.kept  # lengthened where kept
+        if one in work.writes and ragged:
             raise ScheduleError(
                 f"{one.tensor.name}: the copy engine cannot store rows of {one.tensor} that end "
                 f"inside of {_ROW_BYTES} bytes",

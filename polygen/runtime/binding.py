@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from polygen.emit.conditions import Arrays
 from polygen.emit.source import KernelSource
@@ -143,16 +143,38 @@ def bind(
             for one in source.conditions
             if one.kind == "apart" and declared[one.other] not in made  # in memory of its own
         ),
-        maps=tuple(
-            (at, map_layout(argument, every[at], sizes, inner[at]))
-            for argument in source.arguments
-            if argument.kind == "map"
-            for at in (names.index(argument.tensor),)
-        ),
+        maps=_maps(source, every, inner, sizes),
         copied=copied,
         steps=tuple(strides[at] for at in copied),
         given=_constants(source, sizes, own_steps),
     )
+
+
+def _maps(
+    source: KernelSource,
+    arrays: Sequence[Tensor],
+    steps: Sequence[Sequence[int]],
+    sizes: Mapping[str, int],
+) -> tuple[tuple[int, MapLayout], ...]:
+    """Per "map" argument, the position of its array and its layout.
+
+    The workspace is behind the arrays of a call, and matrices that are kept there are parts of it.
+    """
+    names, after = [one.name for one in arrays], source.following
+    kept = {one.name: one for one in after.kept} if after is not None else {}
+    found = []
+    for argument in source.arguments:
+        if argument.kind != "map":
+            continue
+        if after is not None and argument.tensor in kept:
+            rows = kept[argument.tensor]
+            layout = map_layout(argument, rows.tensor, sizes, compact(rows.shape(sizes)))
+            start = layout.start + after.start(rows, sizes)
+            found.append((len(arrays), replace(layout, start=start)))
+            continue
+        at = names.index(argument.tensor)
+        found.append((at, map_layout(argument, arrays[at], sizes, steps[at])))
+    return tuple(found)
 
 
 def _size(dim: str | int, sizes: Mapping[str, int]) -> int:

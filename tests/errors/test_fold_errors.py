@@ -107,13 +107,6 @@ def test_results_of_other_rows():
     assert "dependence F1 -> P2" in str(error.value)
 
 
-def test_what_is_kept_is_not_moved_by_the_copy_engine():
-    kernel = pg.fuse(lambda x, w: pg.softmax(x @ w.T))
-    with pytest.raises(ScheduleError, match="kept_v0: the copy engine cannot move") as error:
-        kernel.compile("bf16[M,K]", "bf16[N,K]", arch="sm_90a", schedule=roles("one"))
-    assert 'Use epilogue.through = "lines"' in str(error.value)
-
-
 TILE = Epilogue(through="registers", rows="tile")
 COVERING = tiled((32, 96, 32), (16, 96), epilogue=TILE)
 BESIDE = replace(roles("one", cluster=(1, 2), through="registers"), epilogue=TILE)

@@ -6,6 +6,7 @@ or in it, where tiles cover rows.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -98,6 +99,10 @@ INTEGERS = {
 }
 
 
+KEPT = {name: INTEGERS[name] for name in ("rounded", "whole")}
+KEPT["batches"] = (batches, ("bf16[B,M,K]", "bf16[B,K,N]"))
+
+
 @cache
 def made(function, signature: tuple[str, ...], arch: str, schedule: Schedule) -> Kernel:
     return function.compile(*signature, arch=arch, schedule=schedule)
@@ -116,9 +121,36 @@ def test_by_warps(name):
     right(kernel)
 
 
-@pytest.mark.parametrize("way", ["registers", "lines"])
+@pytest.mark.parametrize("way", ["registers", "lines", "tma"])
 def test_by_roles(way):
     right(made(two_levels, X_W, "sm_90a", roles("one", through=way)))
+
+
+@pytest.mark.parametrize("name", ["rounded", "whole", "batches"])
+@pytest.mark.parametrize("form", ["two", "pingpong"])
+def test_kept_by_the_copy_engine(name, form):
+    """Rows of the workspace are whole chunks, whatever the matrix's are: 61 and 44 elements."""
+    function, signature = KEPT[name]
+    kernel = made(function, signature, "sm_90a", roles(form))
+    assert "box_store(&map_out_kept_" in kernel.source
+    for n in (61, 44) if name != "batches" else (64, 200):  # n of `x @ w` is an operand's row
+        right(kernel, {"B": 3, "M": 70, "N": n, "K": 72} if name == "batches" else
+              {"M": 200, "N": n, "K": 72})  # fmt: skip
+
+
+def test_two_matrices_kept_by_the_copy_engine():
+    """In 16 bits and in 32, one behind the other, beside a matrix that leaves."""
+
+    @pg.fuse
+    def both(x, w, u):
+        v, t = x @ w.T, (x @ u.T).astype("bf16")
+        one = v - np.max(v, axis=1, keepdims=True)
+        return one, t - np.min(t, axis=1, keepdims=True), v + t
+
+    signature = ("bf16[M,K]", "bf16[80,K]", "bf16[80,K]")
+    kernel = both.compile(*signature, arch="sm_90a", schedule=roles("one"))
+    assert len(set(re.findall(r"box_store\(&(map_out_kept_\w+)", kernel.source))) == 2
+    right(kernel, {"M": 130, "K": 64})
 
 
 @pytest.mark.slow

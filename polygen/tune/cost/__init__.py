@@ -76,17 +76,19 @@ def predict(device: Device, fitted: Fitted, problem: Problem) -> float:
     return predict_all(device, [fitted], problem)[0]
 
 
-def following(device: Device, read: int, written: int) -> float:
+def following(device: Device, read: int, written: int, functions: int = 0) -> float:
     """Predicted microseconds of the launch that finishes a kernel's rows.
 
     Args:
         device: the target.
         read: bytes that it reads.
         written: bytes that it writes.
+        functions: beyond arithmetic, of all elements.
     """
     p = cost_parameters(device)
-    moved = (read + p.written_share * written) / (p.rows_share * p.memory) * 1e-3
-    return p.launch_start + moved
+    moved = (read + p.written_share * written) / (p.rows_share * p.memory)
+    computed = functions / (p.warp_function_rate * device.multiprocessors * p.clock)
+    return p.launch_start + (moved + computed) * 1e-3
 
 
 def predict_all(device: Device, fitted: Sequence[Fitted], problem: Problem) -> list[float]:

@@ -111,6 +111,9 @@ def test_a_launch_behind_a_kernel_takes_its_bytes_at_the_bandwidth_that_it_reach
         P.launch_start + (read + P.written_share * written) / bytes_a_microsecond
     )
     assert following(H200, 0, 0) == P.launch_start < found
+    each = 1e3 * P.warp_function_rate * H200.multiprocessors * P.clock  # a microsecond
+    computed = following(H200, read, written, int(each))
+    assert computed == pytest.approx(found + 1)
     assert P.rows_share < P.memory_share
 
 
