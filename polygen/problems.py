@@ -15,6 +15,7 @@ from polygen.frontend.program import Dim, Program, Tensor
 from polygen.hardware.atom import products_of
 from polygen.hardware.device import common_facts
 from polygen.hardware.swizzle import chunk_bytes
+from polygen.lower.pairs import in_pairs
 from polygen.poly.fills import by_threads, held
 from polygen.poly.joined import joinable
 from polygen.poly.match import Match
@@ -23,7 +24,7 @@ from polygen.poly.pixel_axes import first_axis, row_axes
 from polygen.poly.pointwise import Pointwork
 from polygen.poly.prologue import Prologue
 from polygen.poly.realign import copied
-from polygen.poly.register_operands import stored_bits
+from polygen.poly.register_operands import stored, stored_bits
 from polygen.poly.ring_folds import RingFolds
 from polygen.poly.turned import turned_operands
 from polygen.rewrite.programs import rewritten
@@ -88,7 +89,8 @@ def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[st
         uncopied=(_uncopied(matched, lefts), _uncopied(matched, rights)),
         computed=(len(_made(lefts)), len(_made(rights))),
         source_bytes=(_source_bytes(lefts, size), _source_bytes(rights, size)),
-        vectors=(_vectors(lefts), _vectors(rights)),
+        vectors=(_vectors(lefts, paired=False), _vectors(rights, paired=False)),
+        paired_vectors=(_vectors(lefts, paired=True), _vectors(rights, paired=True)),
         operand_functions=(_functions(lefts), _functions(rights)),
         stored_bits=(_stored_bits(lefts), _stored_bits(rights)),
         held=(threads.words, threads.beside) if _made((*lefts, *rights)) else (0, 0),
@@ -213,14 +215,31 @@ def _row_passes(operands: tuple[Operand, ...], size: Callable[[Dim], int]) -> in
     )
 
 
-def _vectors(operands: tuple[Operand, ...]) -> int:
-    """Arrays with a number for every k and none for rows that all operands are computed from."""
+def _vectors(operands: tuple[Operand, ...], *, paired: bool) -> int:
+    """Arrays with a number for every k and none for rows that operands are computed from.
+
+    Args:
+        operands: all of them.
+        paired: whether of those that consumers compute in pairs, or of the others.
+    """
     return sum(
         one.axis(operand.role) is None and any(at.dim == "k" and at.per == 1 for at in one.index)
         for operand in operands
-        if operand.computed is not None
+        if operand.computed is not None and _is_paired(operand) == paired
         for one in operand.computed.reads
     )
+
+
+def _is_paired(operand: Operand) -> bool:
+    """Whether consumers compute two elements of 16 bits at once."""
+    found = stored(operand)
+    if found is None or found.fragment is None or found.fragment.packed > 1:
+        return False
+    of = found.fragment
+    beside = {one.name: one.tensor.dtype for one in of.prologue.reads if one.tensor.dims}
+    del beside[of.name]
+    ring = {of.name: found.tensor.dtype.name}
+    return in_pairs(of.prologue.statements, ring, beside, of.prologue.dtype) is not None
 
 
 def _functions(operands: tuple[Operand, ...]) -> int:

@@ -56,6 +56,7 @@ class CostParameters:
         fragment_latency: cycles from shared memory to the product of a fragment that one computes.
         fragment_start: more for each group of them that is multiplied together.
         vector_latency: cycles more for each vector along k of which one reads numbers for it.
+        paired_latency: likewise, where pairs of elements are computed at once.
         promote_rate: sums of blocks per cycle that consumers add to whole ones.
         few_rows_library: times as long as a schedule for few rows that a library's product takes.
         shared_round: times as long as predicted where blocks share the sums of the last round.
@@ -145,6 +146,7 @@ class CostParameters:
     fragment_latency: float
     fragment_start: float
     vector_latency: float
+    paired_latency: float
     compute_function_rate: float
     promote_rate: float
     promote_beside: float

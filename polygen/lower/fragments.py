@@ -181,13 +181,28 @@ class Make:
         """Whether what lies behind the end of k is computed to some number, or nothing lies there.
 
         The copy engine brings zeros there, on both sides, and any number times zero is zero. What
-        is read beside may be no number.
+        is read beside may be no number, unless zeros are taken in its place.
         """
-        if self.ends_whole:
-            return True
-        zeros = (self.name, *self.halves)  # halves are of a byte of zeros
-        known = numbers_made(self.statements, zeros)
-        return all(one.result in known for one in self.statements)
+        return self.ends_whole or self._known(()) or bool(self.ended)
+
+    @property
+    def ended(self) -> tuple[str, ...]:
+        """What is read ahead for every k and ends where the operand does: zeros lie behind that.
+
+        None where what is computed is a number without, or none in spite of it.
+        """
+        found = tuple(
+            one.name
+            for one in self.beside
+            if one.along == "s" and one.per[1] == 1 and self.block % one.run == 0
+        )
+        taken = not self.ends_whole and not self._known(()) and self._known(found)
+        return found if taken else ()
+
+    def _known(self, zeros: tuple[str, ...]) -> bool:
+        """Whether numbers are computed of zeros in the ring, and of others."""
+        known = numbers_made(self.statements, (self.name, *self.halves, *zeros))
+        return all(one.result in known for one in self.statements)  # halves: of a byte of zeros
 
     @property
     def result(self) -> str:

@@ -129,7 +129,7 @@ def pairs_of(of: Make) -> Pairs | None:
     None: they are computed one by one.
     """
     together = of.elements // of.registers
-    if of.load is not None or together != of.run or (of.packed > 1 and of.access != of.run):
+    if together != of.run or (of.packed > 1 and of.access != of.run):
         return None
     if any(one.run == 1 and one.k_step != "0" and one.per[1] % together for one in of.beside):
         return None

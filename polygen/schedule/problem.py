@@ -36,7 +36,9 @@ class Problem:
         own: whether each of these has operands of its own that carry m, and that carry n.
         computed: how many operands that carry m, and that carry n, are computed.
         source_bytes: of the arguments that these are computed from, of one matrix of results.
-        vectors: of these arguments, those that have a number for every k, and none for rows.
+        vectors: of these arguments, those that have a number for every k, and none for rows, of
+            operands that consumers compute element by element.
+        paired_vectors: those of operands that they compute in pairs.
         operand_functions: functions beyond arithmetic in an element of all of these together.
         held: words that threads which fill rings hold of a chunk, and registers beside them; zeros:
             of rows that they shift into place, or there are none.
@@ -93,6 +95,7 @@ class Problem:
     computed: tuple[int, int] = (0, 0)
     source_bytes: tuple[int, int] = (0, 0)
     vectors: tuple[int, int] = (0, 0)
+    paired_vectors: tuple[int, int] = (0, 0)
     operand_functions: tuple[int, int] = (0, 0)
     held: tuple[int, int] = (0, 0)
     stored_bits: tuple[int, int] = (0, 0)
@@ -150,6 +153,7 @@ class Problem:
             computed=(0, 0),
             source_bytes=(0, 0),
             vectors=(0, 0),
+            paired_vectors=(0, 0),
             operand_functions=(0, 0),
             stored_bits=(0, 0),
             held=(0, 0),
@@ -178,6 +182,7 @@ class Problem:
             computed=self.computed[::-1],
             source_bytes=self.source_bytes[::-1],
             vectors=self.vectors[::-1],
+            paired_vectors=self.paired_vectors[::-1],
             operand_functions=self.operand_functions[::-1],
             stored_bits=self.stored_bits[::-1],
             stored=self.stored[::-1],

@@ -11,6 +11,7 @@ import pytest
 import polygen as pg
 from polygen.cli.accuracy import expected
 from polygen.hardware.conversion import meaning
+from polygen.schedule.load import load_schedule, schedules_folder
 from polygen.schedule.model import Launches
 
 pytestmark = pytest.mark.gpu
@@ -122,3 +123,32 @@ def test_every_stored_number_is_multiplied_as_what_it_is(name: str) -> None:
     found = cupy.zeros((1, 256), np.float32)
     kernel(cupy.ones((1, 1), np.float16), cupy.asarray(weights), out=found)
     np.testing.assert_array_equal(found.get()[0], meaning(name))
+
+
+@pytest.mark.parametrize("name", ["bf16", "f16"])
+def test_pairs_have_the_bits_of_elements_one_by_one(name: str) -> None:
+    """Random normal numbers, by consumers and by a launch before the kernel."""
+    torch = pytest.importorskip("torch")
+    kind = {"bf16": torch.bfloat16, "f16": torch.float16}[name]
+    file = schedules_folder() / "sm_90a" / "cooperative_128x256x64_f4_made.toml"
+    pairs = load_schedule(file)
+    pairs = replace(pairs, pipeline=replace(pairs.pipeline, stages=3))
+    before = replace(
+        pairs,
+        roles=replace(pairs.roles, computes="before"),
+        pipeline=replace(pairs.pipeline, fragments=2),
+        launch=Launches(realign=True, dependent=True),
+    )
+    torch.manual_seed(0)
+    x, g, w = (
+        torch.randn(*shape, device="cuda", dtype=kind)
+        for shape in ((1000, 1032), (1032,), (512, 1032))
+    )
+    found = []
+    for schedule in (pairs, before):
+        kernel = pg.fuse(lambda x, g, w: (x * g) @ w.T, name="scaled").compile(
+            f"{name}[M,K]", f"{name}[K]", f"{name}[N,K]", out_dtype="f32", schedule=schedule
+        )
+        assert ("= multiply_pairs(" in kernel.source) == (schedule is pairs)
+        found.append(kernel(x, g, w))
+    assert bool((found[0] == found[1]).all())

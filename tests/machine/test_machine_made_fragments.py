@@ -93,6 +93,56 @@ def test_scaled_columns_under_every_form(name):
     np.testing.assert_array_equal(run(kernel, x, g, w), product(x * g, w.T))
 
 
+PAIRED = {
+    "scaled": (lambda x, g, w: (x * g) @ w.T, ("K",)),
+    "shifted": (lambda x, g, w: (x + g) @ w.T, ("K",)),
+    "both": (lambda x, g, b, w: ((x * g).astype("bf16") - b) @ w.T, ("K", "K")),
+    "by rows": (lambda x, s, w: (x * s[:, None]) @ w.T, ("M",)),
+    "both ways": (lambda x, s, b, w: ((x * s[:, None]).astype("bf16") + b) @ w.T, ("M", "K")),
+    "by numbers": (lambda x, w: (0.5 * x) @ w.T, ()),
+}
+
+
+@pytest.mark.parametrize("name", PAIRED)
+def test_two_elements_at_once(name):
+    """Vectors are parts of longer ones: what lies behind the end of k is no number of theirs."""
+    function, along = PAIRED[name]
+    types = ("bf16[M,K]", *(f"bf16[{dim}]" for dim in along), "bf16[N,K]")
+    kernel = compiled(function, *types, out_dtype="f32")
+    assert "_pairs(" in kernel.source.partition("auto make_a")[2].partition("};")[0]
+    beside = []
+    for seed, dim in enumerate(along):
+        size = {"M": 70, "K": 136}[dim]
+        longer = np.full(200, np.nan, BF16)
+        longer[:size] = ints(size, seed=seed + 1)
+        beside.append(longer[:size])
+    arrays = (ints(70, 136), *beside, ints(36, 136, seed=9))
+    wanted = function(*(one.astype(np.float64).view(Rounded) for one in arrays))
+    np.testing.assert_array_equal(run(kernel, *arrays), np.asarray(wanted))
+
+
+class Rounded(np.ndarray):
+    """Small whole numbers and halves, which no type here rounds."""
+
+    def astype(self, *_):
+        return self
+
+
+def test_no_number_in_a_vector_stays_in_its_column():
+    """Infinity and none among the last numbers: what is behind the end of k is still zero."""
+    kernel = compiled(
+        lambda x, g, w: (x * g) @ w.T, "bf16[M,K]", "bf16[K]", "bf16[N,K]", out_dtype="f32"
+    )
+    x, g, w = ints(64, 72), ints(72, seed=1), np.eye(72).astype(BF16)
+    x[:, 64:], g[70], g[71] = 1, np.inf, np.nan
+    found = run(kernel, x, g, np.concatenate([w[:70], w[:2]]))
+    wanted = np.concatenate([x[:, :70] * g[:70], x[:, :2] * g[:2]], axis=1).astype(np.float64)
+    assert np.isnan(found).all()  # infinity times zero, in every sum
+    g[70:] = 3
+    found = run(kernel, x, g, np.concatenate([w[:70], w[:2]]))
+    np.testing.assert_array_equal(found, wanted)
+
+
 @pytest.mark.parametrize("name", ["bf16", "f16"])
 def test_products_of_operands_are_those_of_their_type(name):
     """Products that round, of numbers of all sizes, one of each in a sum: the bits of the type's

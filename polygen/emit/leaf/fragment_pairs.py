@@ -60,6 +60,7 @@ def pair_records(made: Sequence[Make]) -> dict[str, object]:
         "conversions": [
             {"name": kind, "value": _converted(pair_conversions()[kind, to])}
             for kind, to in sorted(kinds.items())
+            if kind != to
         ],
     }
 

@@ -24,7 +24,7 @@ def grouped(text: str) -> str:
 
 
 def spread(work: Make) -> str:
-    """A word with the stored numbers of elements e and e + 1 in the low bits of its halves."""
+    """A word with the stored numbers of elements e and e + 1 in its halves, in their low bits."""
     if work.chunk is not None:
         first = f"{work.chunk.number} * {work.chunk.words} + {work.chunk.word}"
         if work.packed > 1:
@@ -32,6 +32,8 @@ def spread(work: Make) -> str:
         return f"__byte_perm(held[{first}], held[{first} + 1], pick)"
     if work.access == 1:
         return "held[e] | held[e + 1] << 16"
+    if work.tensor.dtype.bytes == 2:
+        return word(work)
     if work.packed > 1:
         return f"{word(work)} * {_BOTH_HALVES}"
     return f"__byte_perm({word(work)}, 0, 0x4140)"

@@ -8,6 +8,8 @@ without a branch, as the compiler lets no fragments be made in branches while pr
 
 from __future__ import annotations
 
+import re
+
 from polygen.emit.leaf.computed_chunk import PACKED, ROUND_TF32, element_lines
 from polygen.emit.leaf.fragment_pairs import pair_lines, pair_reads
 from polygen.emit.leaf.fragment_words import (
@@ -28,6 +30,8 @@ from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.fragments import Beside, Chunk, Make
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.poly.elements import Along
+
+_PLACES = re.compile(r"\b(?:row|column|own_row|own_k)\b")
 
 
 @leaf(
@@ -97,21 +101,23 @@ def _one_by_one(work: Make, fragment: str) -> list[str]:
 def _in_pairs(work: Make, fragment: str) -> list[str]:
     """Two elements go through instructions on pairs, which round as the program does."""
     assert work.pairs is not None
+    lines = [f"  {line}" for line in (*pair_reads(work), *pair_lines(work))]
     return [
         "#pragma unroll",
         f"for (int i = 0; i < {work.registers}; ++i) {{",
         f"  const int e = i * {PAIR};",
-        *_where(work),
-        *(f"  {line}" for line in pair_reads(work)),
-        *(f"  {line}" for line in pair_lines(work)),
+        *_where(work, lines),
+        *lines,
         f"  {fragment}[i] = {work.pairs.result};",
         *_ends(work, fragment, size_name(work.extents[1])),
         "}",
     ]
 
 
-def _where(work: Make) -> list[str]:
-    """Which element is the e-th, and where what is read beside it ends."""
+def _where(work: Make, lines: list[str] | None = None) -> list[str]:
+    """Which element is the e-th, and where what is read beside it ends, if lines ask for it."""
+    if lines is not None and not any(map(_PLACES.search, lines)):
+        return []
     m_extent, k_extent = (size_name(extent) for extent in work.extents)
     return [
         f"  const int own_row = b_m * {work.tile[0]} + first_row + {grouped(work.row_of)};",
@@ -245,11 +251,19 @@ def _ahead(one: Beside, work: Make, to: str) -> list[str]:
         read = f"{to}[{word}] = read_one<{size}>({address(one, 0, work)});"
         if one.run > 1:
             read = f"read_run<{size}, {size}>({to} + {word}, {address(one, 0, work)});"
+        column, read_all = f"min({own_k}, {k_extent} - {one.run})", [read]
+        if one.name in work.ended:
+            nothing = [f"{to}[{word} + {at}] = 0u;" for at in range(words)]
+            column = own_k
+            read_all = [f"if (column < {k_extent}) {read}", f"else {{ {' '.join(nothing)} }}"]
+        elif work.ends_whole and one.along == "s" and one.per[1] == 1:
+            column = own_k
+        where = {"row": f"min({own_row}, {m_extent} - 1)", "column": column}
+        asked = {name for line in read_all for name in _PLACES.findall(line)}
         lines += [
             "  {",
-            f"    const int row = min({own_row}, {m_extent} - 1);",
-            f"    const int column = min({own_k}, {k_extent} - {one.run});",
-            f"    {read}",
+            *(f"    const int {name} = {at};" for name, at in where.items() if name in asked),
+            *(f"    {line}" for line in read_all),
             "  }",
         ]
     return [*lines, "}"]

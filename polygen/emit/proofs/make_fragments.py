@@ -147,7 +147,7 @@ class _Fragments:
         bits = stored[ring, row, inside // work.packed]
         beyond = k >= k_extent
         per = work.elements // work.registers
-        of_each = list(zip(bits, last["m"], last["k"], k, strict=True))
+        of_each = list(zip(bits, last["m"], last["k"], k, beyond, strict=True))
         if work.pairs is not None:
             wanted = [self._pair(*of_each[at : at + per]) for at in range(0, len(bits), per)]
         else:
@@ -161,7 +161,8 @@ class _Fragments:
             # zeros.
             behind = beyond[of].all(axis=0)
             free = (whole_row[of] >= m_extent).all(axis=0)
-            free |= behind if work.whole else behind & (one == 0)
+            if not work.ended:
+                free |= behind if work.whole else behind & (one == 0)
             wrong = (one != wanted[register]) & ~free
             if wrong.any():
                 at = int(np.flatnonzero(wrong)[0])
@@ -171,14 +172,14 @@ class _Fragments:
                     f"instruction takes it for: m {m}, step {s}, k tile {tile}"
                 )
 
-    def _pair(self, *elements: tuple[Any, Any, Any, Any]) -> Any:
+    def _pair(self, *elements: tuple[Any, Any, Any, Any, Any]) -> Any:
         """What instructions on pairs make of two elements, by their bits and where they are."""
         work, pairs = self.work, self.work.pairs
         assert pairs is not None
         (name, kind), *_ = work.whole_numbers.items()
         values = []
-        for stored, row, column, k in elements:
-            known = self._beside(row, column)
+        for stored, row, column, k, beyond in elements:
+            known = self._beside(row, column, beyond)
             half = stored >> k % work.packed * NAMED[kind].bits
             known[name] = number_from(kind, half)
             values.append(known)
@@ -187,14 +188,22 @@ class _Fragments:
         found = run(read(text), known, len(elements[0][0])).names
         return found[pairs.result]
 
-    def _beside(self, row: Any, column: Any) -> dict[str, Any]:
-        """Numbers that elements are computed of beside those of the ring, by name."""
+    def _beside(self, row: Any, column: Any, beyond: Any) -> dict[str, Any]:
+        """Numbers that elements are computed of beside those of the ring, by name: zeros, or those
+        of the last k, beyond the end.
+        """
         fragment, at = self.plan.match.operand(self.work.operand).fragment, {"m": row, "k": column}
         assert fragment is not None
         reads = (one for one in fragment.prologue.reads if one.name != self.work.name)
-        return {one.name: self.arrays.number(self.names, one, at) for one in reads}
+        found = {}
+        for one in reads:
+            number = self.arrays.number(self.names, one, at)
+            zero = number_of(name_of(one.tensor.dtype), 0)
+            ended = one.name in self.work.ended
+            found[one.name] = np.where(beyond, zero, number) if ended else number
+        return found
 
-    def _made(self, stored: Any, row: Any, column: Any, k: Any) -> Any:
+    def _made(self, stored: Any, row: Any, column: Any, k: Any, beyond: Any) -> Any:
         """What the program makes of elements, by their bits and where they are."""
         work, names, at = self.work, self.names, {"m": row, "k": column}
         tensors = {work.name: work.tensor} | {one.name: one.tensor for one in work.beside}
@@ -204,7 +213,7 @@ class _Fragments:
         lines, _ = element_lines(work.statements, values, kinds, halves, work.dtype)
         known: dict[str, Any] = {"e": 0, "bits": stored, "half": k % work.packed}
         known[work.name] = number_of(name_of(work.tensor.dtype), stored)
-        known |= self._beside(row, column)
+        known |= self._beside(row, column, beyond)
         known |= {name: coordinate(names, along, at) for name, along in work.coordinates}
         made = Register(np.zeros((1, len(stored)), np.int64), 0, (1,))
         run(read("\n".join(lines)), known | {"made": made}, len(stored))

@@ -85,7 +85,9 @@ class Counts(NamedTuple):
         promoted: sums of blocks that are added to whole ones, per k tile.
         beside: whether they are while the next block is multiplied.
         terms: products of tensor cores for one of the program's, of operands that warps split.
-        making_vectors: vectors along k that it reads numbers of for them, over all of them.
+        making_vectors: vectors along k that it reads numbers of for them, over all of them, where
+            it computes them element by element.
+        paired_vectors: likewise, where it computes pairs.
         tallied: terms of folds of operands, per k tile.
         seldom: whether a block folds few of its tiles, of which the results leave.
     """
@@ -159,6 +161,7 @@ class Counts(NamedTuple):
     beside: bool = False
     terms: int = 1
     making_vectors: int = 0
+    paired_vectors: int = 0
     tallied: int = 0
     seldom: bool = False
 

@@ -251,6 +251,7 @@ def _counts(device: Device, fitted: Fitted, terms: _Terms) -> Counts:
         making_steps=making,
         making_groups=making // schedule.pipeline.together,
         making_vectors=problem.vectors[0] * making // max(problem.computed[0], 1),
+        paired_vectors=problem.paired_vectors[0] * making // max(problem.computed[0], 1),
         loaded=workers * (lefts * warp.m + rights * warp.n) * cta.k if by_lanes else 0,
         folded=cta.m * cta.n * problem.folds[0],
         indexed=cta.m * cta.n * problem.folds[1],

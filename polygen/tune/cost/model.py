@@ -164,7 +164,7 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     )
     finish, zeros = _finish(p, c, c.split, c.panels), c.outside / p.outside_rate
     making = c.making_steps * p.fragment_latency + c.making_groups * p.fragment_start
-    making += c.making_vectors * p.vector_latency
+    making += c.making_vectors * p.vector_latency + c.paired_vectors * p.paired_latency
     sharing = np.where(c.blocks > c.split, c.blocks * p.block_step, 0.0)
     least = np.maximum.reduce([np.full_like(making, p.step), making, sharing]) + zeros
     # A thread shifts one chunk after the other, whatever other blocks do.

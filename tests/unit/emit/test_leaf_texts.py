@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from chain_samples import few_rows
-from fragment_samples import computed, loaded, paired
+from fragment_samples import computed, loaded, paired, scaled
 from matrix import small
 from plan_samples import sample
 from text_mutants import tried
@@ -267,7 +267,7 @@ KERNELS = {
     "folded in double": (at_once, ("f64[M,K]", "f64[N,K]", "f64[M]"), "sm_80"),
     "narrow": (narrow, ("e4m3[M,K]", "e4m3[N,K]", "e4m3[M,N]"), "sm_90a"),
 }
-MADE_OF = {"computed": computed, "loaded": loaded, "paired": paired}
+MADE_OF = {"computed": computed, "loaded": loaded, "paired": paired, "scaled": scaled}
 MADE_OF |= {name: partial(sample, name) for name in ("held rows", "left layers")}
 # Kernel, and which of its leaves.
 CASES = [
@@ -275,7 +275,7 @@ CASES = [
     ("beside", "share"), ("distances in double", "share"), ("computed", "make"),
     ("columns that leave", "share"), ("columns that leave", "leave"),
     ("loaded", "make"), ("gated", "edge"),
-    ("paired", "make"),
+    ("paired", "make"), ("scaled", "make"),
     ("gated", "store_pairs"), ("folded", "edge"), ("folded", "store_pairs"),
     ("at once", "store_pairs"), ("folded in double", "store_pairs"),
     ("gated panels", "finish"), ("largest", "finish"), ("narrow", "finish"),
@@ -388,6 +388,10 @@ MISTAKES = [
     ("gated panels", "finish", "min(first_row + 8, M - 1)", "first_row + 8", "outside of r:"),
     ("loaded", "make", "step_k + e / 4 % 2 * 8 < K", "all", "nothing is called all here"),
     ("loaded", "make", "* 8 < K ?", "* 8 < 2 * K ?", "is not of the elements that"),
+    ("scaled", "make", "column < K", "column <= K", "which is outside of g"),
+    ("scaled", "make", "column < K", "column + 8 < K", REGISTER),
+    ("scaled", "make", "if (column < K) ", "if (column < 2 * K) ", "which is outside of g"),
+    ("scaled", "make", "] = 0u;", "] = 1u;", "is not of the elements that"),
     # A tile's last keys, a mask, a reference, a part of the keys.
     ("attended", "advance", ">= keys", "> keys", "w5 of row"),
     ("causal", "advance", "if (whole && ", "if (whole || ", "is not made of its own numbers"),

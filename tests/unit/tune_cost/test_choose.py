@@ -324,6 +324,21 @@ def test_operands_are_made_first_where_the_product_is_large():
     assert found == {16: False, 8192: True}
 
 
+@pytest.mark.parametrize(
+    ("sizes", "first"),
+    [((4096, 4096, 4096), False), ((1000, 4096, 4096), False), ((8192, 6144, 2048), True),
+     ((8192, 8192, 8192), True), ((4096, 14336, 4096), True)],
+)  # fmt: skip
+def test_scaled_rows_are_computed_in_pairs_where_that_is_faster(sizes, first):
+    """As it was measured on an H200."""
+    function = fuse(parse_expression("(x * g) @ w.T", ("x", "g", "w")), name="scaled")
+    known = dict(zip("MNK", sizes, strict=True))
+    program = function.program("x:bf16[M,K]", "g:bf16[K]", "w:bf16[N,K]", sizes=known)
+    problem, fit = candidates(program, H200, known)
+    assert problem.paired_vectors == (1, 0) and problem.vectors == (0, 0)
+    assert choose(H200, problem, fit)[0].makes_first == first
+
+
 @pytest.mark.parametrize("layout", ["nn", "tn", "tt"])
 def test_tf32_is_multiplied_with_k_innermost_only(layout):
     schedule, origin = decided(layout, "tf32", "bias")
