@@ -236,5 +236,14 @@ def _require_whole(
             f"{statement.name} reads {access}: parts of computed values are not generated yet",
             where=program.name,
             why="a value lives at one point of the output, in a register",
-            nearest="Slice the operands instead, as in x @ w[:, ::2] for (x @ w)[:, ::2]",
+            nearest=_instead(access),
         )
+
+
+def _instead(access: Access) -> str:
+    """What to write in the place of a value's element that is read elsewhere."""
+    if any(isinstance(index, Form) and index.padded for index in access.index):
+        return "Pad what the function returns, as in np.pad(f(x, w), 1)"
+    if any(isinstance(index, Affine) and index.per > 1 for index in access.index):
+        return "Repeat what the function returns, as in np.repeat(f(x, w), 2, axis=1)"
+    return "Slice the operands instead, as in x @ w[:, ::2] for (x @ w)[:, ::2]"

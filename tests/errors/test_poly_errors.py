@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from block_simulator import breaks, loops_with_every_barrier
 from matrix import case, pipeline, small, tiled
@@ -144,7 +145,7 @@ NOT_YET = {
     ),
     "repeated elements of the product": (
         "repeat(x @ w, 2, axis=1)", {"x": "f16[M,K]", "w": "f16[K,64]"},
-        ("P1 reads v0[i,floor(j/2)]: parts of computed values", "Slice the operands instead"),
+        ("P1 reads v0[i,floor(j/2)]: parts of computed values", "np.repeat(f(x, w), 2, axis=1)"),
     ),
     "output with three axes": (
         "(x @ w)[..., None] + c", {"x": "f16[M,K]", "w": "f16[K,N]", "c": "f32[2]"},
@@ -254,3 +255,10 @@ def test_a_product_that_has_lost_an_axis_is_no_program():
     with pytest.raises(VerifyError, match=r"has w\[j,k\], and no j") as error:
         fuse_statements(broken, scop(program))
     assert "its domain is over i, k" in str(error.value)
+
+
+def test_zeros_around_a_product_are_put_there_outside():
+    padded = fuse(lambda x, w: np.pad(x @ w, 1))
+    with pytest.raises(UnsupportedProgram, match=r"reads v0\[i-1,j-1\]: parts of") as error:
+        padded.compile("f16[16,K]", "f16[K,64]", arch="sm_80")
+    assert "np.pad(f(x, w), 1)" in str(error.value)
