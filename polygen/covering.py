@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import cache
 
 from polygen.analysis import Prospect, in_tiles
 from polygen.emit.functions import is_costly
@@ -247,9 +248,16 @@ def _functions(rows: Rows, sizes: dict[str, int]) -> int:
 
     def behind(names: Iterable[str]) -> set[str]:
         """What a walk computes that ends with these values."""
-        found = {name for name in names if name in made}
-        return found.union(*(behind(a.name for a in made[name].reads) for name in found))
+        found: set[str] = set()
+        left = [name for name in names if name in made]
+        while left:
+            name = left.pop()
+            if name not in found:
+                found.add(name)
+                left += [a.name for a in made[name].reads if a.name in made]
+        return found
 
+    @cache
     def varies(name: str) -> bool:
         """Whether a value depends on where in a row it is."""
         own = (one for one in made[name].args if not isinstance(one, Constant))

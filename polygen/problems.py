@@ -236,8 +236,13 @@ def _is_paired(operand: Operand) -> bool:
     if found is None or found.fragment is None or found.fragment.packed > 1:
         return False
     of = found.fragment
-    beside = {one.name: one.tensor.dtype for one in of.prologue.reads if one.tensor.dims}
-    del beside[of.name]
+    reads = [one for one in of.prologue.reads if one.name != of.name and one.tensor.dims]
+    if any(
+        one.alignment < 2 * one.tensor.dtype.bytes and any(at.dim == "k" for at in one.index)
+        for one in reads
+    ):  # they are read one by one
+        return False
+    beside = {one.name: one.tensor.dtype for one in reads}
     ring = {of.name: found.tensor.dtype.name}
     return in_pairs(of.prologue.statements, ring, beside, of.prologue.dtype) is not None
 

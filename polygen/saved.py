@@ -29,7 +29,7 @@ from polygen.runtime.artifact import Artifact, Resources
 from polygen.runtime.files import unwritable, write_bytes_atomic
 from polygen.schedule.model import Schedule
 
-FORMAT = 7  # 7: operands that are copied with their axes in another order
+FORMAT = 8  # 8: what is kept for the launch behind a kernel, with its type
 _SUFFIXES = (".cu", ".h", ".cubin", ".ptx", ".tree.yaml")  # all but the manifest
 _MANIFEST = ".json"
 KERNELS = "kernels"  # what a manifest of several kernels has, and one of a kernel has not

@@ -28,7 +28,7 @@ from polygen.frontend.indices import named_in
 from polygen.frontend.program import Tensor
 from polygen.hardware.device import common_facts
 from polygen.lower.build import arguments
-from polygen.lower.launch import stride_argument
+from polygen.lower.launch import KEPT_ALIGNMENT, stride_argument
 from polygen.lower.plan import Argument, KernelPlan, Launch, MapAxis
 from polygen.lower.row_ends import check_row_ends, whole_rows
 
@@ -145,7 +145,7 @@ def _comment(plan: KernelPlan, argument: Argument) -> str:
         "by both launches",
         "map": f"128 bytes by value, the tensor map of {tensor}: boxes of "
         f"{' x '.join(map(str, argument.box))} elements along {_axes(argument, tensor)}, swizzle "
-        f"{argument.swizzle} bytes",
+        f"{argument.swizzle} bytes{_kept_at(plan, argument)}",
     }
     return f"{c_name(argument.name)}: {what[argument.kind]}"
 
@@ -155,6 +155,16 @@ def _passed(plan: KernelPlan, argument: Argument) -> str:
     if argument.kind == "stride":
         return given_step(plan.program.tensors[argument.tensor], argument.axis)
     return f"*reinterpret_cast<const TensorMap*>(&{name})" if argument.kind == "map" else name
+
+
+def _kept_at(plan: KernelPlan, argument: Argument) -> str:
+    """Where a matrix lies that is a part of the workspace, as more words on its map."""
+    names = [one.name for one in plan.following.kept] if plan.following else []
+    if argument.tensor not in names:
+        return ""
+    before = names[: names.index(argument.tensor)]
+    place = f"behind {' and '.join(before)}" if before else "at the beginning of the workspace"
+    return f"; it lies {place}, with rows of whole {KEPT_ALIGNMENT} bytes"
 
 
 def _described(plan: KernelPlan) -> dict[str, Tensor]:

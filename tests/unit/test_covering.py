@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 from matrix import roles
 
 import polygen as pg
+from polygen.covering import _functions
 from polygen.decision import decision
 from polygen.hardware.device import device
 from polygen.lower.cover import covering
+from polygen.poly.folds import split_folds
 
 SIGNATURE = ("bf16[M,K]", "bf16[N,K]", "bf16[N]")
 
@@ -68,3 +71,19 @@ def test_clusters_that_are_chosen_compile():
 def test_a_launch_finishes_rows_otherwise(problem, arch):
     schedule, origin = decision(norm.program(*SIGNATURE), device(arch), problem)
     assert schedule.epilogue.rows == "after" and "cover" not in origin
+
+
+def test_what_is_used_twice_is_counted_once_a_walk():
+    """In a time that does not double with each step."""
+
+    def chain(x, w):
+        v = x @ w.T
+        t = np.exp(v - np.max(v, axis=1, keepdims=True))
+        for _ in range(40):
+            t = t * t + t
+        return t / np.sum(t, axis=1, keepdims=True)
+
+    made = pg.fuse(chain).program("bf16[M,K]", "bf16[N,K]")
+    (rows,) = split_folds(made).rows
+    # The exponential in both walks, the quotient in the last one.
+    assert _functions(rows, {"M": 10, "N": 100}) == 3 * 1000

@@ -1,9 +1,10 @@
 """Fragments that consumers compute: a ring's elements -> registers, from which they are multiplied.
 
 Elements come from the ring, a run at a time, and from global memory, whose places end where the
-arrays end: rows and k behind the last read the last. Rows behind the end make sums that nobody
-stores. What is computed behind the end of k counts as zero, whatever the function makes of zeros;
-without a branch, as the compiler lets no fragments be made in branches while products run.
+arrays end: rows and k behind the last read the last, or zeros where these alone make zeros of what
+is computed (`Make.ended`). Rows behind the end make sums that nobody stores. What is computed
+behind the end of k counts as zero, whatever the function makes of zeros; without a branch, as the
+compiler lets no fragments be made in branches while products run.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from polygen.lower.fragments import Beside, Chunk, Make
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.poly.elements import Along
 
+# Where a fragment begins, and where an element is.
+_FIRST = re.compile(r"\b(?:first_row|first_k|step_k)\b")
 _PLACES = re.compile(r"\b(?:row|column|own_row|own_k)\b")
 
 
@@ -40,24 +43,23 @@ _PLACES = re.compile(r"\b(?:row|column|own_row|own_k)\b")
 def _(plan: KernelPlan, one: Leaf, work: Make) -> Text:
     buffer, (rows, depth) = plan.buffer(work.buffer), work.atom
     fragment = f"fragment_{work.operand}[s % {work.slots}][m]"
+    first = {
+        "first_row": f"quarter + {work.lane_row} + m * {rows}{work.part}",
+        "first_k": f"{work.lane_k}{_own_step(work)}",
+        "step_k": f"{work.k_tile} * {work.tile[1]} + s * {depth}",
+    }
+    aside = [one for one in work.beside if one.run > 1 and not one.kept]
+    lines = [
+        *_loads(work),
+        *(line for one in aside for line in _runs(one, work)),
+        *(_in_pairs(work, fragment) if work.pairs else _one_by_one(work, fragment)),
+    ]
+    asked = {name for line in lines for name in _FIRST.findall(line)}
     return Text(
         block(
             f"const unsigned tile = {slot_address(buffer, f'{work.counter}.slot')};",
-            f"const int first_row = quarter + {work.lane_row} + m * {rows}{work.part};",
-            *(
-                []
-                if work.load or work.chunk
-                else [f"const int first_k = {work.lane_k}{_own_step(work)};"]
-            ),
-            f"const int step_k = {work.k_tile} * {work.tile[1]} + s * {depth};  // of the fragment",
-            *_loads(work),
-            *(
-                line
-                for one in work.beside
-                if one.run > 1 and not one.kept
-                for line in _runs(one, work)
-            ),
-            *(_in_pairs(work, fragment) if work.pairs else _one_by_one(work, fragment)),
+            *(f"const int {name} = {at};" for name, at in first.items() if name in asked),
+            *lines,
         ),
         f"{one.statement}[i,k,s,m]: {work.buffer} -> {fragment}, computed where the instruction "
         "takes it; proved to read what the copies wrote",

@@ -53,7 +53,8 @@ _TILES = 3  # of k, of each block that shares sums
 @proof("make", "threads", Make, "read_beside", "take_beside")
 def _(plan: KernelPlan, leaf: Leaf, work: Make, texts: tuple[str, ...]) -> None:
     (rows, depth), split = work.tile, plan.tiles.split
-    inside = min(2 * work.block, depth)  # of the last tile, which ends with a block
+    # The last tile ends with a block, inside of a step where there are several in one.
+    inside = 3 * work.block if 3 * work.block <= depth else work.block
     ends = (2 * rows - 3, (_TILES * split - 1) * depth + inside)
     names = of_kernel(plan, dict(zip(map(str, work.extents), ends, strict=True)))
     tiles = -(-size(names, work.extents[1]) // depth)

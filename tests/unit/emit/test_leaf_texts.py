@@ -388,8 +388,11 @@ MISTAKES = [
     ("gated panels", "finish", "min(first_row + 8, M - 1)", "first_row + 8", "outside of r:"),
     ("loaded", "make", "step_k + e / 4 % 2 * 8 < K", "all", "nothing is called all here"),
     ("loaded", "make", "* 8 < K ?", "* 8 < 2 * K ?", "is not of the elements that"),
+    ("loaded", "make", "step_k + e / 4 % 2 * 8 < K", "step_k < K", "is not of the elements that"),
     ("scaled", "make", "column < K", "column <= K", "which is outside of g"),
-    ("scaled", "make", "column < K", "column + 8 < K", REGISTER),
+    ("scaled", "make", "column < K", "column < (K + 15) / 16 * 16", "which is outside of g"),
+    ("scaled", "make", "read_run<4, 4>", "read_run<8, 4>", "which is outside of g"),
+    ("scaled", "make", "column < K", "column + 8 < K", "is not of the elements that"),
     ("scaled", "make", "if (column < K) ", "if (column < 2 * K) ", "which is outside of g"),
     ("scaled", "make", "] = 0u;", "] = 1u;", "is not of the elements that"),
     # A tile's last keys, a mask, a reference, a part of the keys.

@@ -339,6 +339,12 @@ def test_scaled_rows_are_computed_in_pairs_where_that_is_faster(sizes, first):
     assert choose(H200, problem, fit)[0].makes_first == first
 
 
+def test_vectors_that_are_read_one_by_one_are_no_pairs():
+    function = fuse(parse_expression("(x * g) @ w.T", ("x", "g", "w")), name="scaled")
+    problem, _ = candidates(function.program("bf16[M,K]", "bf16[K]@2", "bf16[N,K]"), H200, {})
+    assert problem.paired_vectors == (0, 0) and problem.vectors == (1, 0)
+
+
 @pytest.mark.parametrize("layout", ["nn", "tn", "tt"])
 def test_tf32_is_multiplied_with_k_innermost_only(layout):
     schedule, origin = decided(layout, "tf32", "bias")
