@@ -106,7 +106,8 @@ def test_warm_calls_enter_few_functions(gpu):
     for kernel in gpu.kernels.values():
         for ready in kernel._launcher._prepared.values():
             ready._launches = (lambda *_: None,)
-    fewest = min((entered(lambda: site([x, w])) for _ in range(64)), key=len)
+    # A result that lies where none lay before is looked at, and has parameters of its own.
+    fewest = min((entered(lambda: site([x, w])) for _ in range(1000)), key=len)
     assert len(fewest) <= 9, " ".join(fewest)
 
 
