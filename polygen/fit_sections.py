@@ -173,6 +173,13 @@ def check_sections(
     first, work = sections[0]
     for matched, other in sections[1:]:
         names = f"{first.contraction.name} and {matched.contraction.name}"
+        if _lies(first) != _lies(matched):
+            raise ScheduleError(
+                f"{names}: operands are stored in other orders, as these tiles multiply them",
+                where=where,
+                why="one instruction is told how they lie, and rows in tiles may exchange them",
+                nearest='Use epilogue.rows = "after"',
+            )
         loops = [
             main_loop(one, ring_pieces(schedule, one, tiles), tiles.cta[2])
             for one in (first, matched)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from matrix import roles
 
 import polygen as pg
 from polygen.adapters.gradients import derive
 from polygen.errors import GradientError, ScheduleError, UnsupportedProgram
 from polygen.hardware.device import device
 from polygen.schedule.load import shipped
+from polygen.schedule.model import Epilogue
 
 X, WIDE, NARROW = "bf16[M,K]", "bf16[N,K]", "bf16[P,K]"
 
@@ -118,3 +122,15 @@ def test_derivatives_of_sections_and_parts_are_refused(function, signature):
     with pytest.raises(GradientError, match="different output domains, or in parts") as caught:
         derive(program, frozenset({"x"}))
     assert "an operator of each part" in caught.value.nearest
+
+
+def test_rows_in_tiles_that_exchange_operands_of_one_section():
+    def function(q, k, x, w):
+        v = np.swapaxes(np.matmul(q, k), 2, 1)
+        return v - np.min(v, axis=-1, keepdims=True), x[:, 32:] @ w
+
+    types = ("bf16[2,16,32]", "bf16[2,32,16]", "bf16[16,64]", "bf16[32,16]")
+    tile = replace(roles("one"), epilogue=Epilogue(through="registers", rows="tile"))
+    with pytest.raises(ScheduleError, match="S0 and S1: operands are stored in other") as error:
+        pg.fuse(function).compile(*types, arch="sm_90a", schedule=tile)
+    assert 'Use epilogue.rows = "after"' in str(error.value)

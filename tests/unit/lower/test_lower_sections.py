@@ -207,3 +207,16 @@ def test_panels_that_do_not_fit_are_none():
     assert isinstance(found, Fitted) and shipped.epilogue.through == "tma"
     assert found.schedule.epilogue.through == "registers"
     assert (found.schedule.tile, found.schedule.pipeline.stages) == (shipped.tile, 6)
+
+
+def test_rows_in_tiles_that_exchange_operands_of_one_section_are_left_to_a_launch():
+    """Columns of a batch in its transpose are rows, whose tiles multiply the other way round."""
+
+    def function(q, k, x, w):
+        v = np.swapaxes(np.matmul(q, k), 2, 1)
+        return v - np.min(v, axis=-1, keepdims=True), x[:, 32:] @ w
+
+    types = ("bf16[2,16,32]", "bf16[2,32,16]", "bf16[16,64]", "bf16[32,16]")
+    kernel = pg.fuse(function).compile(*types, arch="sm_90a")
+    assert kernel.schedule.epilogue.rows == "after"
+    assert kernel.check({}).ok
