@@ -19,7 +19,7 @@ from polygen.errors import ScheduleError, UnsupportedProgram
 from polygen.fit import fitting
 from polygen.fit_sections import fitting_all
 from polygen.frontend.arguments import Access, Constant
-from polygen.frontend.program import Dim, Pointwise, Program, Tensor
+from polygen.frontend.program import Pointwise, Program, Tensor
 from polygen.hardware.device import Device, common_facts
 from polygen.lower.follow_work import kept_of, row_width
 from polygen.lower.make_rows import held_reads, width
@@ -28,7 +28,7 @@ from polygen.poly.match import Match
 from polygen.poly.row_operands import row_operands
 from polygen.poly.sections import sections
 from polygen.poly.whole_rows import Rows, iterator
-from polygen.problems import TYPICAL_SIZE, whole_problem
+from polygen.problems import size_of, whole_problem
 from polygen.rewrite.programs import rewritten
 from polygen.schedule.load import shipped
 from polygen.schedule.model import HELD_ROWS, ROW_WARPS, ROW_WORDS, Schedule
@@ -271,7 +271,7 @@ def _functions(rows: Rows, sizes: dict[str, int]) -> int:
     walks = [behind(a.name for a in fold.reads) for fold in rows.folds]
     every = (name for names in (*walks, behind(rows.outputs)) for name in names if varies(name))
     costly = (made[name] for name in every if is_costly(made[name].function, made[name].args))
-    return sum(math.prod(_extent(size, sizes) for _, size in one.domain) for one in costly)
+    return sum(math.prod(size_of(size, sizes) for _, size in one.domain) for one in costly)
 
 
 def _row(matched: Match, sizes: dict[str, int]) -> int:
@@ -286,8 +286,4 @@ def _widest(device: Device) -> int:
 
 def _bytes(tensor: Tensor, sizes: dict[str, int]) -> int:
     """Of an array, at the sizes to optimise for."""
-    return math.prod(_extent(d, sizes) for d in tensor.dims) * tensor.dtype.bytes
-
-
-def _extent(dim: Dim, sizes: dict[str, int]) -> int:
-    return dim if isinstance(dim, int) else sizes.get(dim, TYPICAL_SIZE)
+    return math.prod(size_of(d, sizes) for d in tensor.dims) * tensor.dtype.bytes

@@ -37,6 +37,11 @@ _TYPICAL_BATCHES = 16  # along a batch dim
 _AXES_OF_MATRICES = 2
 
 
+def size_of(dim: Dim, sizes: dict[str, int]) -> int:
+    """A size to optimise for: the number that it is, that is given, or that is taken for it."""
+    return dim if isinstance(dim, int) else sizes.get(dim, TYPICAL_SIZE)
+
+
 def whole_problem(program: Program, found: Prospect, sizes: dict[str, int]) -> Problem:
     """The problem of a program; of several sections, one product of all their results."""
     problems = [problem_of(program, one.matched, one.work, sizes) for one in found.each]
@@ -47,7 +52,7 @@ def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[st
     """The sizes to optimise for, and the weight of the epilogue."""
 
     def size(dim: Dim) -> int:
-        return dim if isinstance(dim, int) else sizes.get(dim, TYPICAL_SIZE)
+        return size_of(dim, sizes)
 
     batches = {dim for dim, _ in matched.batches}
     many = {extent for _, extent in matched.batches}

@@ -21,7 +21,7 @@ from polygen.page.pictures import (
 from polygen.page.timeline import Timeline, timeline
 from polygen.pipeline import Passes
 from polygen.poly.tile_program import Sync
-from polygen.problems import TYPICAL_SIZE
+from polygen.problems import size_of
 from polygen.schedule.problem import Fitted
 from polygen.schedule.sums import reproducible
 from polygen.show import problem_for, show_cost, show_plan
@@ -174,9 +174,8 @@ def _predicted(
     plan = passes.plan
     if plan.scores is not None:  # the model knows no chains
         keys = plan.match.depths[0]
-        count = keys if isinstance(keys, int) else sizes.get(keys, TYPICAL_SIZE)
         text = show_cost(passes.program, plan, sizes, passes.origin)
-        return -(-count // plan.tiles.cta[2]), None, text, None
+        return -(-size_of(keys, sizes) // plan.tiles.cta[2]), None, text, None
     problem = problem_for(plan, sizes)
     fitted = Fitted(plan.schedule, plan.resources.blocks_per_multiprocessor)
     found = cost(plan.device, fitted, problem)
