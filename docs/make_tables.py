@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from polygen.bench import figures, plots, report
-from polygen.bench.record import KIND, load, newest
+from polygen.bench.record import KIND, latest, load, newest
 from polygen.hardware.cost_parameters import cost_parameters
 from polygen.hardware.device import device
 from polygen.tune.fit import judge
@@ -39,12 +39,16 @@ that."""
 
 
 def records(folder: Path) -> dict[str, dict[str, Any]]:
-    """The records of `polygen bench` by file name: those of most suites first, then the newest."""
-    found = {
+    """The records of `polygen bench` by file name, each with the suites that it measured last:
+    those of most suites first, then the newest.
+    """
+    every = {
         path.stem: load(path)
         for path in sorted(folder.glob("*.json"))
         if json.loads(path.read_text()).get("kind") == KIND
     }
+    own = zip(every, latest(list(every.values())), strict=True)
+    found = {name: record for name, record in own if record["rows"]}
 
     def rank(name: str) -> tuple[int, str]:
         return len(found[name]["suites"]), found[name]["runs"][-1]["date"]

@@ -128,24 +128,41 @@ def merge(record: Record, line: Line, order: Sequence[Row]) -> None:
     record["rows"] = kept
 
 
+def latest(records: Sequence[Record]) -> list[Record]:
+    """The same records, each with the rows of those suites alone that it has measured last.
+
+    Args:
+        records: of any suites; a row is as old as the run that measured it.
+    """
+    owners: dict[str, tuple[str, int]] = {}
+    for number, record in enumerate(records):
+        for line in record["rows"]:
+            when = record["runs"][line["run"]]["date"]
+            owners |= {n: max((when, number), owners.get(n, ("", 0))) for n in line["suites"]}
+    found = []
+    for number, record in enumerate(records):
+        own = {name for name, (_, owner) in owners.items() if owner == number}
+        lines = (
+            {**line, "suites": [name for name in line["suites"] if name in own]}
+            for line in record["rows"]
+        )
+        suites = {name: of for name, of in record["suites"].items() if name in own}
+        rows = [line for line in lines if line["suites"]]
+        found.append({**record, "suites": suites, "rows": rows})
+    return found
+
+
 def newest(records: Sequence[Record]) -> Record:
     """One record of several: of each suite the rows that were measured last.
 
     Args:
         records: at least one.
     """
-    suites: dict[str, Record] = {}
-    for record in sorted(records, key=_when):
-        suites |= {name: record for line in record["rows"] for name in line["suites"]}
     rows: list[Line] = []
     runs: list[dict[str, Any]] = []
-    for record in records:
-        own = {name for name, found in suites.items() if found is record}
-        for line in record["rows"]:
-            kept = [name for name in line["suites"] if name in own]
-            if kept:
-                rows.append({**line, "run": len(runs) + line["run"], "suites": kept})
-        runs += record["runs"] if own else []
+    for record in latest(records):
+        rows += [{**line, "run": len(runs) + line["run"]} for line in record["rows"]]
+        runs += record["runs"] if record["rows"] else []
     return {**sorted(records, key=_when)[-1], "rows": rows, "runs": runs}
 
 

@@ -80,7 +80,11 @@ def _made(record: Record) -> str:
         )
     runs = {line["run"] for line in record["rows"]}
     if len(runs) > 1:
-        parts.append(f"The rows come from {len(runs)} runs; these figures are those of the last.")
+        first = min(record["runs"][number]["date"] for number in runs)[:10]
+        parts.append(
+            f"The rows come from {len(runs)} runs, the first of {first}; these figures are those "
+            "of the last."
+        )
     present = [name for name in NAMES if any(name in r.get("times", {}) for r in record["rows"])]
     lines = [" ".join(parts), "", LEGEND, ""]
     for name in present:

@@ -93,6 +93,7 @@ class CostParameters:
         fold_rate: of these instructions, lanes' per cycle.
         tally: such instructions for a term of an operand that is folded beside the product.
         tally_alone: share of them that one consumer alone does not hide.
+        tally_made: share of them that keeps consumers from computing operands.
         lane_rate: multiply-adds per cycle where lanes multiply.
         lane_load_rate: elements per cycle that they read and convert for them.
         warp_memory: share of what kernels with roles reach of device memory, without them.
@@ -181,6 +182,7 @@ class CostParameters:
     fold_rate: float
     tally: float
     tally_alone: float
+    tally_made: float
     lane_rate: float
     lane_load_rate: float
     warp_memory: float

@@ -68,16 +68,24 @@ def test_rows_that_were_not_reached_are_named(tmp_path):
     assert f"2 rows were not reached in the time given: {', '.join(dropped)}" in made
 
 
-def test_a_later_record_of_one_suite_does_not_replace_the_widest(tmp_path):
+def test_records_come_with_the_suites_that_they_measured_last(tmp_path):
+    """Those of most suites first, then the newest; not what is measured again."""
+
     def written(name, date, *suites):
-        record = {"kind": "bench", "format": 1, "rows": [], "runs": [{"date": date}]}
+        rows = [{"key": suite, "suites": [suite], "run": 0} for suite in suites]
+        record = {"kind": "bench", "format": 1, "rows": rows, "runs": [{"date": date}]}
         record |= {"suites": dict.fromkeys(suites, ""), "unfinished": []}
         (tmp_path / f"{name}.json").write_text(json.dumps(record))
 
     written("wide", "2026-01-02", "hopper", "llm")
-    written("older", "2026-01-01", "hopper", "llm")
+    written("older", "2026-01-01", "hopper", "paper", "llm")
+    written("oldest", "2025-01-01", "hopper", "types")
     written("narrow", "2026-01-03", "types")
-    assert list(MADE["records"](tmp_path)) == ["wide", "older", "narrow"]
+    found = MADE["records"](tmp_path)
+    assert {name: list(one["suites"]) for name, one in found.items()} == {
+        "wide": ["hopper", "llm"], "narrow": ["types"], "older": ["paper"]
+    }  # fmt: skip
+    assert list(found) == ["wide", "narrow", "older"]
 
 
 def test_the_readme_s_table_comes_from_the_record_of_most_suites():

@@ -165,6 +165,8 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     finish, zeros = _finish(p, c, c.split, c.panels), c.outside / p.outside_rate
     making = c.making_steps * p.fragment_latency + c.making_groups * p.fragment_start
     making += c.making_vectors * p.vector_latency + c.paired_vectors * p.paired_latency
+    # Who computes an operand folds its terms between two fragments.
+    making += np.where(c.making_steps > 0, p.tally_made * tally, 0.0)
     sharing = np.where(c.blocks > c.split, c.blocks * p.block_step, 0.0)
     least = np.maximum.reduce([np.full_like(making, p.step), making, sharing]) + zeros
     # A thread shifts one chunk after the other, whatever other blocks do.

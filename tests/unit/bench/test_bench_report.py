@@ -93,6 +93,25 @@ def test_of_each_suite_what_was_measured_last():
         assert runs == {"hopper": new["runs"][0], "small-k": old["runs"][0]}
 
 
+def test_a_suite_that_was_measured_again_leaves_the_older_record():
+    """By the runs that measured its rows: a record that goes on is not newer in all suites."""
+    old, new = sample(), sample()
+    for row in old["rows"][1:]:
+        row["suites"] = ["small-k"]
+    old["suites"] = {"hopper": "a", "small-k": "b"}
+    old["runs"].append({**old["runs"][0], "date": "2999-01-01T00:00:00+00:00"})
+    new["runs"][-1]["date"] = "2998-01-01T00:00:00+00:00"
+    first, second = record.latest((old, new))
+    assert [row["suites"] for row in first["rows"]] == [["small-k"]] * (len(old["rows"]) - 1)
+    assert list(first["suites"]) == ["small-k"]
+    assert {name for row in second["rows"] for name in row["suites"]} == {"hopper"}
+    assert len(second["rows"]) == len(new["rows"])
+    for row in old["rows"][:1]:
+        row["run"] = len(old["runs"]) - 1  # measured by the run that went on
+    first, second = record.latest((old, new))
+    assert len(first["rows"]) == len(old["rows"]) and not second["rows"]
+
+
 def test_a_terminal_shows_rows_and_means():
     made = sample()
     text = report.terminal(made, made["rows"])
@@ -251,6 +270,6 @@ def test_wrong_usage_is_one_message_and_writes_nothing(capsys, tmp_path, old, wo
 def test_the_committed_record_becomes_a_page():
     made = record.load(COMMITTED)
     text = report.page(made)
-    assert "A library is faster in 58 of 172 rows:" in text
+    assert "A library is faster in 51 of 172 rows:" in text
     assert "the fastest of its algorithms by measurement" in text
     assert figures.losses(made["rows"])[0]["key"] == "mm bf16 4099x4093x1031"

@@ -40,7 +40,7 @@ PROBLEMS = (
     ),
     Problem(
         4096, 4096, 4096, threaded=(1, 0), computed=(1, 0), source_bytes=(1 << 25, 0),
-        held=(8, 64), stored_bits=(16, 0), vectors=(1, 0), paired_vectors=(1, 0),
+        held=(8, 64), stored_bits=(16, 0), vectors=(1, 0), paired_vectors=(1, 0), tallied=(1, 0),
     ),
     Problem(4096, 4096, 4096, element_bytes=4, terms=3),
     Problem(4096, 4096, 12288, element_bytes=4, result_bytes=4, block=32),
@@ -76,7 +76,7 @@ WORSE = (
     "warp_latency", "warp_crowding", "full_rate_warps", "barrier", "round", "exchange",
     "copy_start", "launch_start", "thread_crowding", "warp_narrow_turn",
     "fragment_latency", "fragment_start", "vector_latency", "paired_latency", "promote_turn",
-    "row_pass", "tally", "tally_alone",
+    "row_pass", "tally", "tally_alone", "tally_made",
     "unstored", "fold", "fold_index", "fold_exponential",
 )  # fmt: skip
 
