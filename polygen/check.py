@@ -268,10 +268,7 @@ def check(
     chosen = {**trial_sizes(plan), **(sizes or {})}
     operands = trial_operands(program, chosen, seed, plan)
     arrays = {t.name: value for t, value in zip(program.operands, operands, strict=True)}
-    wanted = evaluate(program, arrays, chosen)
-    others = [evaluate(program, arrays, chosen, single=True)]
-    for moved in _moved(operands_off(program) | folds_off(program)):
-        others.append(evaluate(program, arrays, chosen, moved=moved))
+    wanted, *others = meanings(program, arrays, chosen)
     done = emulate(program, few_blocks(source), ptx, operands, profile=True, workers=workers)
     results = done.results if isinstance(done.results, tuple) else (done.results,)
     findings = list(done.report.findings)
@@ -293,6 +290,23 @@ def check(
         notes,
         done.report.profile,
     )
+
+
+def meanings(
+    program: Program, arrays: Mapping[str, Any], sizes: dict[str, int]
+) -> list[tuple[Array, ...]]:
+    """The outputs of a program; then the same in fewer digits, and with sums that are moved by what
+    their terms may be off: what `compare` takes.
+
+    Args:
+        program: whose meaning that is.
+        arrays: NumPy arrays and numbers, by name.
+        sizes: of the symbolic dims.
+    """
+    found = [evaluate(program, arrays, sizes), evaluate(program, arrays, sizes, single=True)]
+    for moved in _moved(operands_off(program) | folds_off(program)):
+        found.append(evaluate(program, arrays, sizes, moved=moved))
+    return found
 
 
 def compare(

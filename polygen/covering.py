@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 
-from polygen.analysis import Prospect, in_tiles
+from polygen.analysis import Prospect, all_analysed, in_tiles
 from polygen.emit.functions import is_costly
 from polygen.errors import ScheduleError, UnsupportedProgram
 from polygen.fit import fitting
@@ -189,17 +189,50 @@ def _chosen(
 ) -> tuple[Schedule, str, float] | None:
     """The fastest schedule whose tiles cover rows, its origin, and its predicted microseconds."""
     try:
-        found = in_tiles(program)
-        problem = whole_problem(program, found, sizes)
-        fit = fitting(found.matched, device, found.work, careful=True, row=row, clusters=clusters)
-        if found.others:
-            every = [(one.matched, one.work) for one in found.each]
-            fit = fitting_all(every, device, careful=True, row=row)
+        problem, fit = _fitting(program, device, sizes, row, clusters=clusters)
         decided, origin = choose(device, problem, _with_fewer_panels(fit, problem, device), skip)
     except (ScheduleError, UnsupportedProgram):
         return None
     time = _predicted(device, decided, fit, problem)
     return None if time is None else (decided, origin, time)
+
+
+def candidates(
+    program: Program, device: Device, sizes: dict[str, int]
+) -> tuple[Problem, Fit] | None:
+    """What there is to measure of schedules whose tiles, or clusters, cover rows.
+
+    Args:
+        program: what to compute.
+        device: the target.
+        sizes: of the symbolic dims.
+
+    Returns:
+        The problem, and how a schedule fits it; None where no rows can be covered.
+    """
+    found = all_analysed(program)
+    rows, widest = _rows(program, found, sizes), _widest(device)
+    clusters = device.has("cluster") and not found.others
+    most = widest * common_facts()["cluster_blocks_most"] if clusters else widest
+    if program.invariant or not rows or not 0 < min(rows) <= max(rows) <= most:
+        return None
+    try:
+        return _fitting(program, device, sizes, max(rows), clusters=clusters)
+    except (ScheduleError, UnsupportedProgram):
+        return None
+
+
+def _fitting(
+    program: Program, device: Device, sizes: dict[str, int], row: int, *, clusters: bool
+) -> tuple[Problem, Fit]:
+    """The problem of rows in tiles, and how schedules fit it that cover them."""
+    found = in_tiles(program)
+    problem = whole_problem(program, found, sizes)
+    if found.others:
+        every = [(one.matched, one.work) for one in found.each]
+        return problem, fitting_all(every, device, careful=True, row=row)
+    fit = fitting(found.matched, device, found.work, careful=True, row=row, clusters=clusters)
+    return problem, fit
 
 
 def _with_fewer_panels(fit: Fit, problem: Problem, device: Device) -> Fit:

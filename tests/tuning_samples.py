@@ -17,7 +17,7 @@ from polygen.tune.identity import candidate_key, canonical
 from polygen.tune.records import Records, Target, Version
 from polygen.tune.replay import ReplaySource
 from polygen.tune.search import Progress, Tuning, search
-from polygen.tune.tuner import Task, describe
+from polygen.tune.task import Task, describe
 
 EXPRESSION = "gelu(x @ w.T + b)"
 SIGNATURE = ("x:bf16[M,K]", "w:bf16[N,K]", "b:bf16[N]")

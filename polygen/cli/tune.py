@@ -22,7 +22,8 @@ from polygen.tune.cost import predict_all
 from polygen.tune.exported import export
 from polygen.tune.records import Records
 from polygen.tune.search import DEFAULT_BUDGET, Progress, Tuning
-from polygen.tune.tuner import describe, tune, write_schedule
+from polygen.tune.task import describe
+from polygen.tune.tuner import tune, write_schedule
 
 INTERRUPTED = 130
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}

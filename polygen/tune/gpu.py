@@ -4,13 +4,14 @@
 2. The timer makes two sets of operands: small integers, on which every schedule must give what the
    anchor gives (sums are exact, so that their order does not matter), and normal random numbers,
    with which it is timed, because the data decides how fast the tensor cores may run.
-3. The anchor's own results are compared with rows computed in float64 (`polygen.tune.reference`).
+3. The anchor's own results are compared with rows computed in float64 (`polygen.tune.reference`);
+   where results depend on more than their row, all of them on a small problem, as `Kernel.check`
+   compares them.
 4. Outputs are poisoned before each check: an element that is never written shows.
 """
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,18 +21,13 @@ from typing import Any
 import numpy as np
 
 from polygen import knobs
-from polygen.check import compare, is_exact
+from polygen.check import compare, is_exact, meanings
 from polygen.emit.source import KernelSource
 from polygen.errors import PolygenError
-from polygen.frontend.dtypes import F16, TF32, DType
-from polygen.frontend.grouping import rows_in_groups
-from polygen.frontend.groups import routed_ends
-from polygen.frontend.pitches import pitch_of
 from polygen.frontend.program import Program, Tensor
 from polygen.frontend.rounding import round_to
 from polygen.hardware.device import Device
 from polygen.pipeline import generate
-from polygen.runtime.arrays import numpy_dtype
 from polygen.runtime.artifact import Artifact
 from polygen.runtime.cache import compile_cached
 from polygen.runtime.child import Handler, Stage
@@ -39,12 +35,11 @@ from polygen.runtime.driver import cupy_driver
 from polygen.runtime.launch import Launcher
 from polygen.runtime.measure import captured, interleaved, milliseconds
 from polygen.schedule.model import Schedule
+from polygen.tune.data import empty, meant, operands, poison
 from polygen.tune.records import REFUSED, TIMED, WRONG
 from polygen.tune.reference import as_f32, bits, host, row_axes, sampled
 from polygen.tune.trials import Batch, Built, Contender, Trial, be_a_child
 
-# A prime: rows of a repeated pool of numbers then differ.
-_POOL = 1_000_003
 _ROWS_CHECKED = 6
 _ANCHOR_SECONDS = 120.0  # its check has CuPy compile the comparison
 _TIME_SECONDS = 120.0
@@ -60,6 +55,7 @@ class GpuSource:
     program: Program  # with the alignments that the sizes leave
     device: Device
     sizes: tuple[tuple[str, int], ...]
+    small: tuple[tuple[str, int], ...] | None = None  # of a problem whose results are all compared
     seed: int = 0
     settings: knobs.Knobs = field(default_factory=knobs.current)  # of the process that tunes
 
@@ -79,7 +75,8 @@ class GpuSource:
     def timer(self) -> Handler:
         """Give what checks and times contenders."""
         be_a_child(nice=False, settings=self.settings)
-        return Timer(gpu_tools(), self.program, dict(self.sizes), self.seed)
+        small = None if self.small is None else dict(self.small)
+        return Timer(gpu_tools(), self.program, dict(self.sizes), self.seed, small)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +110,16 @@ def gpu_tools() -> Tools:
 class Timer:
     """Operands on the GPU, and the kernels that have been checked on them."""
 
-    def __init__(self, tools: Tools, program: Program, sizes: Mapping[str, int], seed: int) -> None:
-        self._tools, self._program = tools, program
+    def __init__(
+        self,
+        tools: Tools,
+        program: Program,
+        sizes: Mapping[str, int],
+        seed: int,
+        small: dict[str, int] | None = None,
+    ) -> None:
+        self._tools, self._program, self._small = tools, program, small
+        self._exact = is_exact(program)
         self._xp = xp = tools.arrays
         self._integers = operands(xp, program, sizes, seed, integers=True)
         self._normal = operands(xp, program, sizes, seed + 1, integers=False)
@@ -153,10 +158,12 @@ class Timer:
         low, _, high = statistics.quantiles(times, n=4) if len(times) > 1 else (median,) * 3
         return Trial(TIMED, "", median, (low, high), len(times), self._graphs)
 
-    def _launch(self, one: Contender, data: Mapping[str, Any], stream: Any = None) -> None:
+    def _launch(
+        self, one: Contender, data: Mapping[str, Any], stream: Any = None, outputs: Any = None
+    ) -> None:
         arrays = [data[t.name] for t in self._program.inputs if t.dims]
         scalars = [data[t.name] for t in self._program.inputs if not t.dims]
-        self._launchers[one.key](arrays, scalars, self._outputs, stream)
+        self._launchers[one.key](arrays, scalars, outputs or self._outputs, stream)
 
     def _run_on_integers(self, one: Contender) -> None:
         source, artifact = one.built
@@ -167,13 +174,42 @@ class Timer:
         self._tools.synchronise()
 
     def _begin(self, anchor: Contender) -> None:
-        """Run the anchor, compare rows of its results with float64, and keep them all.
+        """Run the anchor, compare its results with float64, and keep them all.
 
         Raises:
             PolygenError: they are wrong.
         """
         self._run_on_integers(anchor)
         self._expected = tuple(bits(output).copy() for output in self._outputs)
+        if self._small is None:
+            self._compare_rows(anchor)
+        else:
+            self._compare_all(anchor, self._small)
+        for tensor, output, kept in zip(
+            self._program.outputs, self._outputs, self._expected, strict=True
+        ):  # CuPy compiles comparisons here, not in the seconds of the first that needs them
+            differing(self._xp, tensor, output, kept, exact=self._exact)
+            apart(self._xp, tensor, output, kept, exact=self._exact)
+        self._anchor_time = self._brief_time(anchor)
+        self._calls[anchor.key] = self._timed(anchor)
+
+    def _compare_all(self, anchor: Contender, sizes: dict[str, int]) -> None:
+        """Compare all results of a small problem with the program's meaning."""
+        given = operands(self._xp, self._program, sizes, 0, integers=True)
+        outputs = tuple(empty(self._xp, tensor, sizes) for tensor in self._program.outputs)
+        for output in outputs:
+            poison(output)
+        self._launch(anchor, given, outputs=outputs)
+        self._tools.synchronise()
+        arrays = {t.name: meant(given[t.name], t) for t in self._program.inputs}
+        every = meanings(self._program, arrays, sizes)
+        for tensor, output, *wanted in zip(self._program.outputs, outputs, *every, strict=True):
+            finding, _ = compare(tensor, meant(output, tensor), wanted[0], self._exact, *wanted[1:])
+            if finding is not None:
+                raise _is_wrong(anchor, finding.sentence)
+
+    def _compare_rows(self, anchor: Contender) -> None:
+        """Compare some rows of what is kept with float64."""
         axes = row_axes(self._program)
         counts = {
             output.shape[axes[t.name]]
@@ -184,22 +220,13 @@ class Timer:
         for tensor, output in zip(self._program.outputs, self._expected, strict=True):
             own = self._xp.take(output, self._xp.asarray(rows), axis=axes[tensor.name])
             values = host(as_f32(self._xp, own, tensor.dtype))
-            exact = is_exact(self._program)
+            exact = self._exact
             # Sums are exact in f32; a result of many products need not be in the output's type.
             rows_wanted = wanted[tensor.name]
             rows_wanted = round_to(rows_wanted, tensor.dtype) if exact else rows_wanted
             finding, _ = compare(tensor, values, rows_wanted, exact)
             if finding is not None:
-                raise PolygenError(
-                    f"{anchor.name} gives wrong results", where="tune", why=finding.sentence
-                )
-        for tensor, output, kept in zip(
-            self._program.outputs, self._outputs, self._expected, strict=True
-        ):  # CuPy compiles comparisons here, not in the seconds of the first that needs them
-            differing(self._xp, tensor, output, kept)
-            apart(self._xp, tensor, output, kept)
-        self._anchor_time = self._brief_time(anchor)
-        self._calls[anchor.key] = self._timed(anchor)
+                raise _is_wrong(anchor, finding.sentence)
 
     def _check(self, one: Contender, *, brief: bool) -> Trial | None:
         """Compare with the anchor's results; None: it is right, and worth being timed."""
@@ -210,7 +237,7 @@ class Timer:
         for tensor, found, expected in zip(
             self._program.outputs, self._outputs, self._expected, strict=True
         ):
-            wrong = differing(self._xp, tensor, found, expected)
+            wrong = differing(self._xp, tensor, found, expected, exact=self._exact)
             if wrong:
                 return Trial(WRONG, f"{wrong} elements of {tensor.name} differ from the anchor's")
         if brief:
@@ -229,99 +256,8 @@ class Timer:
         return self._tools.captured(lambda stream: launch(stream)) if self._graphs else launch
 
 
-# --- data --------------------------------------------------------------------------------------
-def operands(
-    xp: Any, program: Program, sizes: Mapping[str, int], seed: int, *, integers: bool
-) -> dict[str, Any]:
-    """Operands in their declared layouts, by name; numbers for run-time scalars.
-
-    Args:
-        xp: the module whose arrays to make, CuPy or NumPy.
-        program: whose inputs to make.
-        sizes: of the symbolic dims.
-        seed: of the numbers.
-        integers: small integers, of which every sum is exact; else normal random numbers, scaled
-            so that sums are about 1.
-    """
-    contraction = program.contractions[0]
-    multiplied = {access.name for product in program.contractions for access in product.reads}
-    kept = contraction.write.index
-    depth = [d for it, d in contraction.domain if it not in kept]
-    scale = math.prod(d if isinstance(d, int) else sizes[d] for d in depth) ** -0.25
-    # Sums in f16, and of 8-bit products, are exact for fewer bits.
-    narrow = contraction.dtype == F16 or any(
-        t.dtype.bits == 8 for t in program.inputs if t.name in multiplied
-    )
-    most = 1 if narrow else 2
-    found: dict[str, Any] = {}
-    for at, tensor in enumerate(program.inputs):
-        generator = np.random.default_rng((seed, at))
-        if integers:
-            pool = generator.integers(-most, most + 1, _POOL).astype(np.float32)
-        else:
-            pool = generator.standard_normal(_POOL, dtype=np.float32)
-            pool *= scale if tensor.name in multiplied else 1.0
-        if not tensor.dims:
-            found[tensor.name] = float(pool[0])
-            continue
-        shape = tuple(d if isinstance(d, int) else sizes[d] for d in tensor.dims)
-        if tensor.name == program.ends:
-            rows = rows_in_groups(program)
-            count = sizes[rows] if isinstance(rows, str) else rows
-            found[tensor.name] = xp.asarray(routed_ends(shape[0], count, seed))
-            continue
-        if tensor.name in program.gathered:
-            extent = program.gathered[tensor.name]
-            count = sizes[extent] if isinstance(extent, str) else extent
-            found[tensor.name] = xp.asarray(generator.integers(0, count, shape, dtype=np.int32))
-            continue
-        pitch = sizes.get(pitch_of(tensor.name))
-        found[tensor.name] = _repeated(xp, stored(tensor.dtype, pool), shape, tensor, pitch)
-    return found
-
-
-def stored(dtype: DType, values: Any) -> Any:
-    """Values as a program stores them: NumPy, in the type in which CuPy keeps `dtype`."""
-    if dtype == TF32:  # values that tf32 holds: drop the mantissa's last 13 bits
-        values = (values.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
-    return values.astype(dtype.numpy).view(numpy_dtype(dtype))
-
-
-def _repeated(xp: Any, pool: Any, shape: tuple[int, ...], tensor: Tensor, pitch: int | None) -> Any:
-    """An array of `shape` in the tensor's storage order, filled with the pool again and again."""
-    size = _elements(shape, tensor, pitch)
-    data = xp.tile(xp.asarray(bits(pool)), -(-size // len(pool)))[:size].view(pool.dtype)
-    return _in_order(data, shape, tensor, pitch)
-
-
-def _order(shape: tuple[int, ...], tensor: Tensor) -> tuple[int, ...]:
-    return tensor.order or tuple(range(len(shape)))
-
-
-def _elements(shape: tuple[int, ...], tensor: Tensor, pitch: int | None) -> int:
-    """Elements of an array, and those between its rows."""
-    row = shape[_order(shape, tensor)[-1]]
-    return math.prod(shape) // row * max(row, pitch or 0)
-
-
-def _in_order(data: Any, shape: tuple[int, ...], tensor: Tensor, pitch: int | None) -> Any:
-    order = _order(shape, tensor)
-    *rows, row = (shape[axis] for axis in order)
-    array = data.reshape((*rows, max(row, pitch or 0)))[..., :row]
-    return array.transpose(tuple(order.index(axis) for axis in range(len(shape))))
-
-
-def empty(xp: Any, tensor: Tensor, sizes: Mapping[str, int]) -> Any:
-    """An array for an output, in its storage order."""
-    shape = tuple(d if isinstance(d, int) else sizes[d] for d in tensor.dims)
-    pitch = sizes.get(pitch_of(tensor.name))
-    data = xp.empty(_elements(shape, tensor, pitch), numpy_dtype(tensor.dtype))
-    return _in_order(data, shape, tensor, pitch)
-
-
-def poison(array: Any) -> None:
-    """Fill an output with ones in all bits: not-a-number in every float type."""
-    bits(array).fill((1 << 8 * array.dtype.itemsize) - 1)
+def _is_wrong(anchor: Contender, why: str) -> PolygenError:
+    return PolygenError(f"{anchor.name} gives wrong results", where="tune", why=why)
 
 
 def sample_rows(extent: int) -> list[int]:
@@ -330,20 +266,23 @@ def sample_rows(extent: int) -> list[int]:
     return sorted({0, extent - 1, *map(int, between)})
 
 
-def differing(xp: Any, tensor: Tensor, found: Any, expected: Any) -> int:
+def differing(xp: Any, tensor: Tensor, found: Any, expected: Any, *, exact: bool = False) -> int:
     """How many elements differ by more than two units in the last place of the output.
 
     The sums are equal, bit for bit; what the compiler fuses in the f32 arithmetic after them need
-    not be, which may show as 2^-16 where results are nearly zero.
+    not be, which may show as 2^-16 where results are nearly zero. Of whole numbers the same may
+    round one to its neighbour, where the program is not exact on the operands.
     """
     if bool((bits(found) == bits(expected)).all()):
         return 0
-    return apart(xp, tensor, found, expected)
+    return apart(xp, tensor, found, expected, exact=exact)
 
 
-def apart(xp: Any, tensor: Tensor, found: Any, expected: Any) -> int:
+def apart(xp: Any, tensor: Tensor, found: Any, expected: Any, *, exact: bool = False) -> int:
     """The same where some bits differ."""
     a, b = as_f32(xp, found, tensor.dtype), as_f32(xp, expected, tensor.dtype)
-    allowed = max(2.0 ** (1 - tensor.dtype.mantissa), 2.0**-18)
-    close = xp.abs(a - b) <= allowed * xp.abs(b) + 2.0**-16
+    relative, least = max(2.0 ** (1 - tensor.dtype.mantissa), 2.0**-18), 2.0**-16
+    if tensor.dtype.kind != "float":
+        relative, least = 0.0, float(tensor.dtype.kind == "int" and not exact)
+    close = xp.abs(a - b) <= relative * xp.abs(b) + least
     return int((~(close | (a == b) | (xp.isnan(a) & xp.isnan(b)))).sum())

@@ -66,6 +66,11 @@ def host(array: Any) -> Array:
     return np.asarray(array.get() if hasattr(array, "get") else array)
 
 
+def by_rows(program: Program) -> bool:
+    """Whether rows of the outputs can be computed alone, as `sampled` does."""
+    return not (program.folds or program.by_digits)
+
+
 def row_axes(program: Program) -> dict[str, int]:
     """Of every output, the axis along which rows lie."""
     if program.ends:

@@ -47,6 +47,8 @@ def schedule_name(schedule: Schedule) -> str:
             parts.append(f"columns{schedule.epilogue.columns}")
     if schedule.specialised and schedule.epilogue.through in OTHER_WAYS:
         parts.append(schedule.epilogue.through)
+    if schedule.covers_rows:
+        parts.append("rows")
     if schedule.by_lanes or pipeline.fragments != usual.pipeline.fragments:
         parts.append(f"f{pipeline.fragments}")
     if pipeline.together != usual.pipeline.together:

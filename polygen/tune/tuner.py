@@ -12,30 +12,27 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from polygen import __version__, knobs
+from polygen import __version__
 from polygen.api import Fused, target
 from polygen.decide import candidates
 from polygen.errors import (
     PolygenError,
     ScheduleError,
     ToolchainMissing,
-    UnsupportedProgram,
 )
-from polygen.frontend.program import Program
 from polygen.hardware.device import Device
-from polygen.pipeline import check_sizes, generate, with_sizes
 from polygen.runtime.driver import cupy_driver
 from polygen.runtime.environment import current_arch
 from polygen.runtime.files import write_text_atomic
 from polygen.runtime.measure import device_name
 from polygen.runtime.nvrtc import compiler_identity
-from polygen.schedule.load import dumps, shipped
+from polygen.schedule.load import dumps
 from polygen.schedule.model import Schedule
-from polygen.schedule.problem import Fitted, Problem
+from polygen.schedule.problem import Fitted
 from polygen.tune.cost import predict_all
 from polygen.tune.crew import Crew
 from polygen.tune.gpu import GpuSource
@@ -51,29 +48,10 @@ from polygen.tune.search import (
     Tuning,
     search,
 )
-from polygen.tune.space import space
+from polygen.tune.task import Task, automatic, describe
 from polygen.tune.trials import Source
 
 _MOST_ANCHORS = 8  # automatic choices that may fail to compile before the tuner gives up
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """What to tune, traced, with the schedules that fit it.
-
-    Attributes:
-        program: with the alignments that the sizes leave.
-        device: the target.
-        sizes: of the symbolic dims.
-        problem: what the model knows of it.
-        candidates: the anchor first, then shipped schedules and the space.
-    """
-
-    program: Program
-    device: Device
-    sizes: dict[str, int]
-    problem: Problem
-    candidates: tuple[Fitted, ...]
 
 
 def tune(
@@ -144,7 +122,8 @@ def tune(
     else:
         named = replace(named, gpu=device_name())
         compiler = compiler_identity()
-        source = GpuSource(made.program, made.device, tuple(made.sizes.items()))
+        small = None if made.small is None else tuple(made.small.items())
+        source = GpuSource(made.program, made.device, tuple(made.sizes.items()), small)
     version = Version(generator_digest(), compiler, __version__)
     started = now()
     with Records(records) as kept, nullcontext(crew) if crew else Crew() as staff:
@@ -186,85 +165,8 @@ def _search(
         except AnchorFailed as failed:
             skip |= {failed.schedule.name}
             refusal = failed
-            anchor = _anchor(made.program, made.device, made.sizes, skip)
+            anchor, _ = automatic(made.program, made.device, made.sizes, skip)
     raise ScheduleError("no automatic choice can be compiled", where="tune", why=str(refusal))
-
-
-def describe(
-    fused: Fused,
-    signature: Sequence[str],
-    *,
-    sizes: Mapping[str, int],
-    arch: str | None = None,
-    static: Sequence[str] = (),
-    out_dtype: Any = None,
-    acc_dtype: str = "f32",
-    invariant: Sequence[str] = (),
-) -> Task:
-    """Trace a program and enumerate its schedules; needs no GPU if `arch` is given.
-
-    Raises:
-        PolygenError: the program or a size is refused, or a dim has none.
-    """
-    given = dict(sizes)
-    program = fused.program(
-        *signature, out_dtype=out_dtype, acc_dtype=acc_dtype, static=static, sizes=given,
-        invariant=invariant,
-    )  # fmt: skip
-    known = fused.sizes_left(program, signature, given)
-    check_sizes(program, known)
-    missing = [name for name in program.sizes if name not in known]
-    if missing:
-        raise PolygenError(
-            f"no size for {', '.join(missing)}",
-            where="sizes",
-            why="a schedule is tuned for given sizes",
-            nearest=f"Add {', '.join(f'{name}=1024' for name in missing)}",
-        )
-    if program.folds:
-        raise UnsupportedProgram(
-            f"{program.folds[0].write.name}, a fold: {program.folds[0]}",
-            where=program.name,
-            why="what is measured is checked on rows of matrices",
-            nearest="Tune the function without its folds, and pass the schedule",
-        )
-    if program.in_place:
-        raise UnsupportedProgram(
-            f"{program.in_place[0][0]} is stored into, at rows that a vector names",
-            where=program.name,
-            why="what is measured is checked on rows of new arrays",
-            nearest="Tune the function that returns these rows, and pass the schedule",
-        )
-    if program.by_digits:
-        raise UnsupportedProgram(
-            f"{program.by_digits[0]}, which a reshape or a window makes of several axes",
-            where=program.name,
-            why="what is measured is checked on rows of matrices",
-            nearest="Tune the function without it, and pass the schedule",
-        )
-    device = target(arch)
-    program = with_sizes(program, known)
-    problem, fit = candidates(program, device, known)
-    anchor = _anchor(program, device, known, frozenset())
-    fitted = [one for one in map(fit, shipped(device)) if isinstance(one, Fitted)]
-    usable = [one for one in fitted if _makes_sense(device, one)]
-    found = (anchor, *usable, *space(device, problem, fit))
-    return Task(program, device, known, problem, found)
-
-
-def _makes_sense(device: Device, fitted: Fitted) -> bool:
-    return not fitted.schedule.specialised or (device.has("wgmma") and device.has("tma"))
-
-
-def _anchor(
-    program: Program, device: Device, sizes: dict[str, int], skip: frozenset[str]
-) -> Fitted:
-    """The automatic choice, made without looking anything up."""
-    with knobs.scope(cache=False, schedule=None):
-        chosen = generate(program, device, sizes, "auto", skip=skip).plan.schedule
-    _, fit = candidates(program, device, sizes)
-    fitted = fit(chosen)
-    return fitted if isinstance(fitted, Fitted) else Fitted(chosen, 1)
 
 
 def _present(arch: str | None) -> str:

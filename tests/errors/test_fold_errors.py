@@ -26,7 +26,7 @@ from polygen.hardware.device import device
 from polygen.poly.folds import split_folds
 from polygen.schedule.load import shipped
 from polygen.schedule.model import Cluster, CtaTile, Epilogue, Launches, Tile, WarpTile
-from polygen.tune.tuner import describe
+from polygen.tune.task import describe
 
 X, W = Tensor("x", BF16, ("M", "K")), Tensor("w", BF16, ("N", "K"))
 
@@ -339,8 +339,22 @@ def test_no_derivative():
     assert "Fold outside" in str(error.value)
 
 
-def test_no_tuning():
-    function, sizes = pg.fuse(lambda x, w: np.sum(x @ w.T, axis=1)), {"M": 64, "N": 64, "K": 64}
-    with pytest.raises(UnsupportedProgram, match="v1, a fold") as error:
+def test_no_tuning_of_what_is_folded_in_front_of_a_product():
+    function, sizes = pg.fuse(lambda x, w: pg.rms_norm(x) @ w.T), {"M": 64, "N": 64, "K": 64}
+    with pytest.raises(UnsupportedProgram, match="v1, a fold in front of a product") as error:
         describe(function, ("bf16[M,K]", "bf16[N,K]"), sizes=sizes, arch="sm_80")
-    assert "Tune the function without its folds" in str(error.value)
+    assert "Tune the product alone" in str(error.value)
+
+
+def test_no_tuning_where_no_dim_that_is_named_leaves_a_small_problem():
+    function = pg.fuse(lambda x, w: np.sum(x @ w.T, axis=1))
+    with pytest.raises(UnsupportedProgram, match=r"6.9e\+10 multiplications of v0") as error:
+        describe(function, ("bf16[4096,4096]", "bf16[4096,4096]"), sizes={}, arch="sm_80")
+    assert "Name dims that are numbers" in str(error.value)
+    made = describe(
+        function, ("bf16[M,K]", "bf16[N,K]"), sizes=dict.fromkeys("MNK", 4096), arch="sm_80"
+    )
+    assert made.small is not None and max(made.small.values()) < 1024
+    plain = pg.fuse(lambda x, w: x @ w.T)
+    made = describe(plain, ("bf16[4096,4096]", "bf16[4096,4096]"), sizes={}, arch="sm_80")
+    assert made.small is None  # rows of it are computed

@@ -19,8 +19,9 @@ from polygen.tune.identity import candidate_key, canonical
 from polygen.tune.lookup import best
 from polygen.tune.records import Records, Target, Version
 from polygen.tune.search import search
+from polygen.tune.task import describe
 from polygen.tune.trials import Built
-from polygen.tune.tuner import describe, tune
+from polygen.tune.tuner import tune
 
 pytestmark = pytest.mark.gpu
 BIAS = ("gelu(x @ w.T + b)", ("x:bf16[M,K]", "w:bf16[N,K]", "b:bf16[N]"))
@@ -31,6 +32,12 @@ PROGRAMS = [
      {"M": 512, "N": 768, "K": 512}),
     (("s * (x @ w.T)", ("x:tf32[M,K]", "w:tf32[N,K]", "s:f32")), {"M": 512, "N": 768, "K": 512}),
     (("x @ w.T", ("x:e4m3[M,K]", "w:e4m3[N,K]")), {"M": 512, "N": 768, "K": 512}),
+    (("logsumexp(x @ w.T + b, axis=1)", ("x:bf16[M,K]", "w:bf16[N,K]", "b:bf16[N]")),
+     {"M": 1024, "N": 1536, "K": 256}),
+    (("softmax(x @ w.T)", ("x:bf16[M,K]", "w:bf16[N,K]")), {"M": 1024, "N": 512, "K": 256}),
+    (("x.T @ d, d.sum(axis=0)", ("x:bf16[K,M]", "d:bf16[K,N]")), {"M": 512, "N": 768, "K": 1024}),
+    (("(x @ w.T).reshape(-1, 8, 32).max(axis=-1)", ("x:bf16[M,K]", "w:bf16[256,K]")),
+     {"M": 1024, "K": 512}),
 ]  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from polygen.schedule.load import shipped
 from polygen.schedule.problem import Fitted, Problem
 from polygen.small_problem import trial_ends
 from polygen.tune.cost.counts import counts
-from polygen.tune.gpu import operands
+from polygen.tune.data import operands
 from polygen.tune.reference import row_axes, sampled
 
 SIGNATURE = ("f16[T,K]", "f16[E,K,N]", "s32[E]", "f32[E,N]")

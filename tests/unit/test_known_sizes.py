@@ -7,7 +7,7 @@ import pytest
 
 import polygen as pg
 from polygen.errors import PolygenError, ShapeError, UnsupportedProgram
-from polygen.tune.tuner import describe
+from polygen.tune.task import describe
 
 GROUPS = ("bf16[M,K]", "i4[N,K]", "bf16[N,G]")
 SIZES = {"M": 64, "N": 256, "K": 512, "G": 4}

@@ -19,7 +19,7 @@ from polygen.frontend.dtypes import BF16, S32
 from polygen.frontend.evaluate import evaluate, reference
 from polygen.poly.prologue_proofs import prove_prologues
 from polygen.poly.scop import scop
-from polygen.tune.tuner import describe
+from polygen.tune.task import describe
 
 X, W, R, OUT = "f16[T,K]", "f16[N,K]", "s32[T]", "f32[S,N]"
 

@@ -11,11 +11,12 @@ import pytest
 from tuning_samples import SIGNATURE, fused
 
 from polygen.errors import PolygenError
-from polygen.frontend.dtypes import BF16, E4M3, F16, F32
+from polygen.frontend.dtypes import BF16, E4M3, F16, F32, dtype
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Tensor
 from polygen.tune import gpu
-from polygen.tune.gpu import Timer, Tools, differing, empty, operands, poison, stored
+from polygen.tune.data import empty, operands, poison, stored
+from polygen.tune.gpu import Timer, Tools, differing
 from polygen.tune.reference import as_f32, row_axes, sampled
 from polygen.tune.trials import Batch, Contender
 
@@ -200,9 +201,9 @@ def test_comparisons_are_compiled_in_the_time_of_the_anchor(fake, monkeypatch):
     stages, used = ["none"], []
     whole = gpu.apart
 
-    def noted(*arguments):
+    def noted(*arguments, **options):
         used.append(stages[-1])
-        return whole(*arguments)
+        return whole(*arguments, **options)
 
     monkeypatch.setattr(gpu, "apart", noted)
     timer = Timer(fake.tools(), fake.program, SIZES, 0)
@@ -287,3 +288,78 @@ def test_long_kernels_are_not_timed_as_graphs(fake):
     fake.times = {"anchor": 500.0, "good": 400.0}
     found, _ = run(fake, contender("good", right))
     assert not found["good"].graph
+
+
+# --- results that depend on more than their row: a small problem is compared whole
+SMALL = {"M": 16, "N": 24, "K": 32}
+FOLDED = [
+    ("logsumexp(x @ w.T + b, axis=1)", SIGNATURE),
+    ("argmin(b - 2 * (x @ w.T), axis=1)", SIGNATURE),
+    ("softmax(x @ w.T) * b", SIGNATURE),
+    ("x.T @ d, d.sum(axis=0)", ("x:bf16[K,M]", "d:bf16[K,N]")),
+    ("round(x @ w.T + b).astype('s8')", SIGNATURE),
+    ("(x @ w.T > b).any(axis=1)", SIGNATURE),
+]
+
+
+class Sized(Fake):
+    """Kernels of any sizes: those of their arrays."""
+
+    def load(self, name, mistake, _):
+        def launch(arrays, scalars, outs, stream):
+            self.last = name
+            given = dict(zip([t.name for t in self.program.inputs], arrays, strict=True))
+            sizes = {
+                dim: count
+                for tensor in self.program.inputs
+                for dim, count in zip(tensor.dims, np.shape(given[tensor.name]), strict=True)
+            }
+            results = evaluate(self.program, plain(self.program, given), sizes)
+            for out, result in zip(outs, results, strict=True):
+                out[...] = mistake(result)
+
+        return launch
+
+
+def last_wrong(result):
+    result = result.copy()
+    if result.dtype == np.bool_:
+        result[..., -1] = ~result[..., -1]
+    else:
+        result[..., -1] += np.array(3, result.dtype)
+    return result
+
+
+def small(sample, anchor, *contenders):
+    """What a timer finds that compares a small problem."""
+    fake = Sized(program_of(sample))
+    timer = Timer(fake.tools(), fake.program, SIZES, 0, SMALL)
+    batch = Batch(contender("anchor", anchor), contenders, 5, 3.0, True)
+    return timer(batch, lambda stage, limit: None)
+
+
+def test_whole_numbers_and_truths_are_compared_as_such():
+    for name, off, exact, wanted in (
+        ("s32", 1, True, 1), ("s32", 1, False, 0), ("s32", 2, False, 1), ("u8", 2, False, 1),
+        ("bool", 1, True, 1), ("bool", 1, False, 1),
+    ):  # fmt: skip
+        tensor = Tensor("y", dtype(name), ("M", "N"), (0, 1))
+        good = np.zeros((3, 4), tensor.dtype.storage)
+        found = good.copy()
+        found[1, 2] += np.array(off, found.dtype)
+        assert differing(np, tensor, found, good, exact=exact) == wanted, (name, off, exact)
+
+
+@pytest.mark.parametrize("sample", FOLDED, ids=lambda sample: sample[0])
+def test_folds_are_compared_whole_on_a_small_problem(sample):
+    found = small(sample, right, contender("good", right), contender("bad", last_wrong))
+    assert {name: trial.state for name, trial in found.items()} == {
+        "key anchor": "timed", "key good": "timed", "key bad": "wrong",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("sample", FOLDED, ids=lambda sample: sample[0])
+def test_an_anchor_that_folds_wrongly_stops_everything(sample):
+    with pytest.raises(PolygenError, match="anchor gives wrong results") as error:
+        small(sample, last_wrong)
+    assert "NumPy says" in str(error.value)
