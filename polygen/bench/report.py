@@ -308,8 +308,8 @@ def overview(record: Record, peers: Sequence[str] | None = None) -> str:
         if has_limit:
             cells.append(_number(found["the limit"].geomean, 2) if "the limit" in found else NONE)
         if several:
-            days = {record["runs"][line["run"]]["date"][:10] for line in lines}
-            cells.append(days.pop() if len(days) == 1 else "")
+            days = sorted({record["runs"][line["run"]]["date"][:10] for line in lines})
+            cells.append(" to ".join(dict.fromkeys((days[0], days[-1]))) if name else "")
         text.append(_cells(cells))
     return "\n".join(text)
 

@@ -93,6 +93,18 @@ def test_of_each_suite_what_was_measured_last():
         assert runs == {"hopper": new["runs"][0], "small-k": old["runs"][0]}
 
 
+def test_rows_of_several_days_have_the_first_and_the_last():
+    old = sample()
+    days = ("2999-01-01", "2999-01-02", "2999-01-03")
+    old["runs"] = [{**old["runs"][0], "date": f"{day}T00:00:00+00:00"} for day in days]
+    for number, row in enumerate(old["rows"]):
+        row["run"] = number % 3
+    old["rows"][1]["suites"].append("small-k")
+    lines = report.overview(old, ("cublaslt",)).splitlines()
+    ends = [line.split(" | ")[-1].strip("| ") for line in lines[2:]]
+    assert ends == ["2999-01-01 to 2999-01-03", "2999-01-02", ""]
+
+
 def test_a_suite_that_was_measured_again_leaves_the_older_record():
     """By the runs that measured its rows: a record that goes on is not newer in all suites."""
     old, new = sample(), sample()
