@@ -18,7 +18,7 @@ from polygen.chained import is_chain
 from polygen.emit.source import KernelSource
 from polygen.emulated import Emulation, emulate, launch_of
 from polygen.frontend.closure import needed
-from polygen.frontend.dtypes import BF16, F16, F32, F64, TF32, DType
+from polygen.frontend.dtypes import BF16, F16, F32, F64, S32, TF32, DType
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Access, Pointwise, Program, Tensor
 from polygen.lower.plan import KernelPlan
@@ -47,6 +47,7 @@ _EXACT_FOLDS = ("sum", "max", "min", "argmax", "argmin")
 # Of computed operands, in shares of themselves: f32 functions, and how tf32 rounds.
 _F64_OFF, _F32_OFF, _TF32_OFF = 2.0**-48, 2.0**-18, 2.0**-10
 _TERM_OFF = 2.0**-21  # of f32: two units in the last place, and what adding them up loses
+_CHANGED, _LEAST = 1 / 8, 1e-3  # of a rewritten program: more than rounding elsewhere is
 _PRODUCTS = 2  # of a chain without layers and gates
 _SHOWN = 6  # instructions of the access profile that are printed
 
@@ -238,7 +239,7 @@ def check_kernel(kernel: Checked, sizes: dict[str, int], workers: int = 1) -> Ch
     written = passes.program if is_chain(passes.program) else None
     return check(
         passes.plan, passes.source, ptx, chosen, notes=tuple(notes), workers=workers,
-        written=written,
+        written=written, asked=passes.program,
     )  # fmt: skip
 
 
@@ -251,6 +252,7 @@ def check(
     notes: tuple[str, ...] = (),
     workers: int = 1,
     written: Program | None = None,
+    asked: Program | None = None,
 ) -> CheckReport:
     """Run the PTX on integer data and compare it with the program's meaning.
 
@@ -263,6 +265,7 @@ def check(
         notes: for the report.
         workers: processes at most that run the blocks.
         written: the program whose meaning that is; None: what the plan is of.
+        asked: what that was made of by rewriting, which must mean the same.
     """
     program = written or plan.whole
     chosen = {**trial_sizes(plan), **(sizes or {})}
@@ -272,6 +275,8 @@ def check(
     done = emulate(program, few_blocks(source), ptx, operands, profile=True, workers=workers)
     results = done.results if isinstance(done.results, tuple) else (done.results,)
     findings = list(done.report.findings)
+    if asked is not None and asked != program:
+        findings += changed(asked, program, arrays, chosen)
     exact = is_exact(program)
     worst = 0.0
     for tensor, found, *expected in zip(program.outputs, results, wanted, *others, strict=True):
@@ -290,6 +295,33 @@ def check(
         notes,
         done.report.profile,
     )
+
+
+def changed(
+    asked: Program, made: Program, arrays: Mapping[str, Any], sizes: dict[str, int]
+) -> list[Finding]:
+    """Where a rewritten program means another thing.
+
+    It may add in another order and round an operand elsewhere, or not: that is little of all
+    elements together. Indices, of which neighbours may be as large, are not compared.
+
+    Args:
+        asked: before it was rewritten.
+        made: of it.
+        arrays: NumPy arrays and numbers, by name.
+        sizes: of the symbolic dims.
+    """
+    found = []
+    both = (evaluate(one, arrays, sizes, round_outputs=False) for one in (asked, made))
+    for tensor, wanted, given in zip(asked.outputs, *both, strict=True):
+        a, b = wanted.astype(np.float64), given.astype(np.float64)
+        numbers = np.isfinite(a) & np.isfinite(b)
+        size = max(float(np.linalg.norm(a[numbers])), _LEAST)
+        off = float(np.linalg.norm((a - b)[numbers])) / size
+        if tensor.dtype != S32 and off > _CHANGED:
+            sentence = f"{tensor.name} is rewritten to what is {off:.2g} of it off"
+            found.append(Finding("wrong-value", sentence, tensor.name, int((a != b).sum())))
+    return found
 
 
 def meanings(

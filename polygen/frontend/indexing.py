@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from polygen.errors import UnsupportedProgram
-from polygen.frontend.forms import Digit, Form
-from polygen.frontend.program import Affine, Gathered, Index, Within
+from polygen.frontend.forms import Digit, Extents, Form, composed
+from polygen.frontend.indices import Place
+from polygen.frontend.program import Access, Affine, Gathered, Index, Within
 
 
 def affine(index: Index, scale: int, offset: int, per: int = 1) -> Index:
@@ -67,3 +69,43 @@ def moved(index: Index, first: int) -> Index:
     assert not isinstance(index, Within | Gathered)  # results are stored in places of their own
     form = form_of(index)
     return index_of(replace(form, offset=form.offset + first)) if first else index
+
+
+def iterators_in(index: Index) -> set[str]:
+    """What an index depends on."""
+    return set(Access("", (index,)).iterators)
+
+
+def at_places(index: Index, at: Mapping[str, Index], extents: Extents) -> Index | None:
+    """An index whose iterators are at other places; None: it is none that there is.
+
+    Args:
+        index: over iterators.
+        at: what some of these are there; the others stay what they are.
+        extents: of the iterators that `at` is over.
+    """
+    if isinstance(index, str):
+        return at.get(index, index)
+    if isinstance(index, int):
+        return index
+    if isinstance(index, Gathered):
+        places = list[Place]()
+        for place in index.places:
+            there = at_places(place, at, extents)
+            if there is None or isinstance(there, Gathered):
+                return None
+            places.append(there)
+        return replace(index, places=tuple(places))
+    if isinstance(index, Within):
+        row, group = at.get(index.iterator, index.iterator), at.get(index.group, index.group)
+        if not isinstance(row, str) or not isinstance(group, str):
+            return None
+        return replace(index, iterator=row, group=group)
+    form, inner = form_of(index), dict[str, Form]()
+    for iterator in form.iterators:
+        other = at.get(iterator, iterator)
+        if isinstance(other, Gathered | Within):
+            return None
+        inner[iterator] = form_of(other)
+    found = composed(form, inner, extents)
+    return None if found is None else index_of(found)

@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.closure import needed
 from polygen.frontend.dtypes import F32, DType
+from polygen.frontend.indexing import at_places, iterators_in
 from polygen.frontend.program import (
     Access,
     Argument,
@@ -154,8 +155,7 @@ class _Rewriting:
         inner = [t for t in terms if t.element is not None and self._has_rows(t.element, summed)]
         if len(inner) != 1 or not isinstance(inner[0].element, Access):
             raise _refusal(self.given, product, f"{operand} has {len(inner)} terms with elements")
-        element = inner[0].element
-        read = Access(element.name, tuple(at.get(str(i), i) for i in element.index))
+        read = self._at(inner[0].element, at, product)
         reads = (read, other) if operand is product.lhs else (other, read)
         total = Access(self.fresh("w"), product.write.index)
         self._keep(replace(product, write=total, lhs=reads[0], rhs=reads[1]))
@@ -194,7 +194,7 @@ class _Rewriting:
             if len(terms) > 1 or not isinstance(element, Access):
                 what = f"{operand}, a sum of {len(terms)} terms beside another normed operand,"
                 raise _refusal(self.given, product, what)
-            reads.append(Access(element.name, tuple(at.get(str(i), i) for i in element.index)))
+            reads.append(self._at(element, at, product))
             if terms[0].factor is not None:
                 factors.append((terms[0].factor, at))
         total = Access(self.fresh("w"), product.write.index)
@@ -222,7 +222,7 @@ class _Rewriting:
             found |= self._along(arg)
         own = [it for it, _ in writer.domain]
         named = dict(zip(own, argument.index, strict=True))
-        return {str(named[it]) for it in found if it in named}
+        return {i for it in found if it in named for i in iterators_in(named[it])}
 
     def _of_other(self, term: _Term, summed: str, other: Access, product: Contraction) -> Access:
         """The sum of a term's elements, the same for all rows, times the other operand's."""
@@ -253,17 +253,24 @@ class _Rewriting:
                 return argument
             raise _refusal(self.given, over, f"the coordinate {argument} in a norm")
         writer = self.writers.get(argument.name)
-        index = tuple(at.get(i, i) if isinstance(i, str) else i for i in argument.index)
         if not isinstance(writer, Pointwise):
-            if any(isinstance(i, str) and i not in at for i in argument.index):
+            if not set(argument.iterators) <= set(at):
                 raise _refusal(self.given, over, f"{argument} in a norm")
-            return Access(argument.name, index)
-        inner = {
-            it: at[str(i)] for (it, _), i in zip(writer.domain, argument.index, strict=True)
-            if str(i) in at
-        }  # fmt: skip
+            return self._at(argument, at, over)
+        places = zip(writer.domain, argument.index, self._at(argument, at, over).index, strict=True)
+        inner = {it: there for (it, _), i, there in places if iterators_in(i) <= set(at)}
         args = tuple(self._moved(arg, inner, over) for arg in writer.args)
         return self.pointwise(over, writer.function, args, writer.dtype)
+
+    def _at(self, access: Access, at: Mapping[str, Index], over: Statement) -> Access:
+        """What is read, where iterators are at other places over the domain of a statement."""
+        index = []
+        for one in access.index:
+            found = at_places(one, at, dict(over.domain))
+            if found is None:
+                raise _refusal(self.given, over, f"{access} at other places")
+            index.append(found)
+        return Access(access.name, tuple(index))
 
     # --- folds of folds --------------------------------------------------------------------------
     def _fold(self, fold: Fold) -> None:
@@ -277,7 +284,7 @@ class _Rewriting:
         terms = _Expansion(self, writer, summed).terms(given.name)
         kept = tuple(item for item in fold.domain if item[0] in fold.write.iterators)
         over = Pointwise(fold.name, kept, fold.write, "add", (), F32)
-        at = {it: it for it, _ in kept}
+        at: dict[str, Index] = {it: it for it, _ in kept}
         parts: list[Argument] = []
         for term in terms:
             value: Argument = Extent((dict(fold.domain)[summed],))
@@ -287,8 +294,7 @@ class _Rewriting:
                 self.late.add(result.name)
                 value = result
             if term.factor is not None:
-                moved = self._moved(term.factor, dict(at), over)
-                value = self.pointwise(over, "mul", (value, moved))
+                value = self.pointwise(over, "mul", (value, self._moved(term.factor, at, over)))
             parts.append(value)
         while len(parts) > 1:
             parts[:2] = [self.pointwise(over, "add", tuple(parts[:2]))]
@@ -326,7 +332,9 @@ class _Expansion:
         if self.summed not in self.of._along(argument):
             return [_Term(argument, None)]
         writer = self.of.writers[argument.name]
-        if not isinstance(writer, Pointwise):
+        if argument.index != tuple(i for i, _ in writer.domain) or not isinstance(
+            writer, Pointwise
+        ):
             raise _refusal(self.of.given, writer, f"{argument}, of another row,")
         parts = [self._expanded(arg) for arg in writer.args if writer.function in _LINEAR]
         if writer.function == "cast":
