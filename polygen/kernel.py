@@ -27,6 +27,7 @@ from polygen.schedule.model import Schedule
 if TYPE_CHECKING:
     from polygen.check import CheckReport, Emulation
 
+_MOST_VARIANTS = 4  # one after the other, until arrays fit
 _MOST_SIBLINGS = 64  # variants for other alignments that one kernel keeps
 
 
@@ -359,12 +360,16 @@ class Kernel(Described):
         with needs_isl():
             from polygen.check import launch_of  # noqa: PLC0415
 
-        self.compiled()  # first: it may replace the passes
-        try:
-            launch_of(self.program, self._generated.source, operands, out)
-        except AlignmentMismatch as mismatch:
-            return self.for_alignment(mismatch).fitting(*operands, out=out)
-        return self
+        found = self
+        for _ in range(_MOST_VARIANTS):
+            found.compiled()  # first: it may replace the passes
+            try:
+                launch_of(found.program, found._generated.source, operands, out)
+            except AlignmentMismatch as other:
+                mismatch, found = other, found.for_alignment(other)
+            else:
+                return found
+        raise mismatch
 
     def check(self, sizes: dict[str, int] | None = None, *, workers: int = 1) -> CheckReport:
         """The proofs, and a run of the compiled PTX on integer data compared with NumPy.

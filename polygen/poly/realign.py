@@ -221,7 +221,13 @@ def _in_chunks(program: Program, value: str) -> Tensor:
     order = (*(axis for axis in tensor.order if axis != last), last)
     tensor = replace(tensor, order=order, alignment=chunk_bytes())
     prologue(program.tensors, statements, in_rows(tensor), tensor.dtype)
-    return tensor
+    return replace(tensor, ragged=most is None or _ends_anywhere(tensor, most.tensor))
+
+
+def _ends_anywhere(made: Tensor, source: Tensor) -> bool:
+    """Whether rows may end inside of a chunk that are as long as those of what they are made of."""
+    known = source.alignment // source.dtype.bytes * made.dtype.bytes
+    return source.ragged or known % made.alignment != 0
 
 
 def in_rows(tensor: Tensor) -> tuple[Along, ...]:

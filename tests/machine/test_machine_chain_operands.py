@@ -17,6 +17,7 @@ from generated import edited
 
 import polygen as pg
 from polygen.emulated import emulate
+from polygen.errors import AlignmentMismatch
 from polygen.frontend.evaluate import evaluate
 from polygen.kernel import Kernel
 from polygen.schedule.model import Schedule
@@ -268,3 +269,29 @@ def test_what_is_shown_and_saved(tmp_path: Any) -> None:
     done = again.emulation(*operands("halves"))
     assert done.report.ok
     assert np.array_equal(done.results.astype(np.float64), exact("halves"))
+
+
+def test_operands_are_made_whose_rows_end_anywhere():
+    """Of a column-major array of three rows: no variant of the kernel had been found for them."""
+
+    def function(a, b, c):
+        return (pg.relu(a) @ pg.relu(b[..., 0:66:2]).T).astype("f16") @ c
+
+    fused = pg.fuse(function, name="odd")
+    kernel = fused.compile(
+        "f16[M,33]:col", "f16[8,67]", "f16[8,16]", arch="sm_80", sizes={"M": 3}, out_dtype="f32"
+    )
+    generator = np.random.default_rng(0)
+    a, b, c = (generator.integers(-2, 3, s).astype("f2") for s in ((3, 33), (8, 67), (8, 16)))
+    found = kernel.emulate(np.asfortranarray(a), b, c)
+    np.testing.assert_array_equal(found, fused.reference(a, b, c))
+
+
+def test_variants_that_do_not_fit_end(monkeypatch):
+    kernel = pg.fuse(lambda x, w: x @ w.T, name="plain").compile(
+        "f16[M,K]", "f16[N,K]", arch="sm_80", sizes={"M": 16, "N": 16, "K": 16}
+    )
+    monkeypatch.setattr(Kernel, "for_alignment", lambda own, mismatch: own)
+    given = [np.zeros((3, 5), "f2"), np.zeros((4, 5), "f2")]
+    with pytest.raises(AlignmentMismatch):
+        kernel.emulate(*given)
