@@ -120,6 +120,8 @@ def _progress(done: int, total: int) -> None:
 
 
 def _ptx(path: Path, arch: str) -> str:
+    if not path.exists():
+        raise PolygenError("cannot be read: there is none", where=str(path), nearest="Name a file")
     if path.suffix == ".cu":
         if not arch:
             raise PolygenError(

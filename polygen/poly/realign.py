@@ -216,12 +216,14 @@ def _in_chunks(program: Program, value: str) -> Tensor:
     axes = tuple(Along(f"z{axis}") for axis in tensor.order)
     reads = prologue(program.tensors, statements, axes, tensor.dtype).reads
     most = max(reads, key=lambda one: len({along.dim for along in one.index}), default=None)
-    inner = most.index[most.tensor.order[-1]].dim if most is not None and most.index else ""
+    beside = most.index[most.tensor.order[-1]] if most is not None and most.index else Along("")
+    inner = "" if beside.rows else beside.dim  # rows by index are no neighbours
     last = next((axis for axis, one in enumerate(axes) if one.dim == inner), tensor.order[-1])
     order = (*(axis for axis in tensor.order if axis != last), last)
     tensor = replace(tensor, order=order, alignment=chunk_bytes())
     prologue(program.tensors, statements, in_rows(tensor), tensor.dtype)
-    return replace(tensor, ragged=most is None or _ends_anywhere(tensor, most.tensor))
+    alike = most is not None and axes[last].dim == inner and not _ends_anywhere(tensor, most.tensor)
+    return replace(tensor, ragged=not alike)
 
 
 def _ends_anywhere(made: Tensor, source: Tensor) -> bool:

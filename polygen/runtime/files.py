@@ -71,6 +71,14 @@ def unwritable(
     advice: str = "Free space, or choose another folder",
 ) -> CacheError:
     """Word the error for a file that cannot be written."""
+    files = [one for one in path.parents if one.is_file()]
+    if files:
+        return CacheError(
+            "the file cannot be written",
+            where=str(path),
+            why=f"{files[0]} is a file",
+            nearest="Name a folder, or one that is not there yet",
+        )
     return CacheError(
         "the file cannot be written",
         where=str(path),

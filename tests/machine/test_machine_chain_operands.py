@@ -287,6 +287,20 @@ def test_operands_are_made_whose_rows_end_anywhere():
     np.testing.assert_array_equal(found, fused.reference(a, b, c))
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_rows_by_index_of_a_column_major_array(arch):
+    """They are no neighbours: chunks are made along the other axis."""
+    fused = pg.fuse(lambda a, r, d, e: (a[r] @ d.T).astype("f16") @ e, name="picked")
+    kernel = fused.compile(
+        "f16[S,16]:col", "s32[M]", "f16[16,16]", "f16[16,8]", arch=arch, sizes={"M": 32, "S": 9}
+    )
+    generator = np.random.default_rng(0)
+    a, d, e = (generator.integers(-2, 3, s).astype("f2") for s in ((9, 16), (16, 16), (16, 8)))
+    rows = generator.integers(0, 9, 37, dtype=np.int32)
+    found = kernel.emulate(np.asfortranarray(a), rows, d, e)
+    np.testing.assert_array_equal(found.astype(float), fused.reference(a, rows, d, e))
+
+
 def test_variants_that_do_not_fit_end(monkeypatch):
     kernel = pg.fuse(lambda x, w: x @ w.T, name="plain").compile(
         "f16[M,K]", "f16[N,K]", arch="sm_80", sizes={"M": 16, "N": 16, "K": 16}

@@ -295,6 +295,7 @@ USAGE = [
     ([CU, LAUNCH, "--size", "M=3"], "--size is about an expression"),
     ([CU, "none.toml"], "none.toml: 1 problem(s)\n  - cannot be read"),
     (["none.cu", LAUNCH], "none.cu: cannot be read"),
+    (["none.cu"], "none.cu: cannot be read: there is none"),
     (["none.ptx", LAUNCH], "none.ptx: cannot be read"),
     ([CU, LAUNCH, "--arch", "sm_1"], "unknown architecture 'sm_1'"),
     ([CU, LAUNCH, "--name", "product"], "no kernel named product. The PTX has sum"),
