@@ -18,12 +18,14 @@ from dataclasses import replace
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.closure import needed
 from polygen.frontend.dtypes import F32, DType
+from polygen.frontend.indexing import at_places
 from polygen.frontend.program import (
     Access,
     Argument,
     Contraction,
     Dim,
     Fold,
+    Index,
     Pointwise,
     Program,
     Statement,
@@ -288,7 +290,7 @@ class TwoPrograms:
     ) -> Pointwise:
         """A statement of rows at every column of its row, or at every key."""
         *rows, column = iterators
-        names = dict(zip(one.write.iterators, rows, strict=True))
+        names: dict[str, Index] = dict(zip(one.write.iterators, rows, strict=True))
 
         def argument(arg: Argument) -> Argument:
             if not isinstance(arg, Access):
@@ -298,7 +300,9 @@ class TwoPrograms:
                         "Add what depends on the row outside",
                     )  # fmt: skip
                 return arg
-            index = tuple(names.get(i, i) if isinstance(i, str) else i for i in arg.index)
+            moved = (at_places(i, names, sizes) for i in arg.index)
+            index = tuple(i for i in moved if i is not None)
+            assert len(index) == len(arg.index)  # under other letters every index is one
             if arg.name in lifted:
                 index = (*index, column)
             return replace(arg, index=index)
