@@ -332,9 +332,8 @@ class _Expansion:
         if self.summed not in self.of._along(argument):
             return [_Term(argument, None)]
         writer = self.of.writers[argument.name]
-        if argument.index != tuple(i for i, _ in writer.domain) or not isinstance(
-            writer, Pointwise
-        ):
+        own = tuple(it for it, _ in writer.domain)
+        if not isinstance(writer, Pointwise) or argument.index != own:
             raise _refusal(self.of.given, writer, f"{argument}, of another row,")
         parts = [self._expanded(arg) for arg in writer.args if writer.function in _LINEAR]
         if writer.function == "cast":

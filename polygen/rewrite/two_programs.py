@@ -18,19 +18,18 @@ from dataclasses import replace
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.closure import needed
 from polygen.frontend.dtypes import F32, DType
-from polygen.frontend.indexing import at_places
 from polygen.frontend.program import (
     Access,
     Argument,
     Contraction,
     Dim,
     Fold,
-    Index,
     Pointwise,
     Program,
     Statement,
     Tensor,
 )
+from polygen.rewrite.read_by_index import renamed
 from polygen.rewrite.values import Values
 
 
@@ -290,7 +289,7 @@ class TwoPrograms:
     ) -> Pointwise:
         """A statement of rows at every column of its row, or at every key."""
         *rows, column = iterators
-        names: dict[str, Index] = dict(zip(one.write.iterators, rows, strict=True))
+        names = dict(zip(one.write.iterators, rows, strict=True))
 
         def argument(arg: Argument) -> Argument:
             if not isinstance(arg, Access):
@@ -300,9 +299,7 @@ class TwoPrograms:
                         "Add what depends on the row outside",
                     )  # fmt: skip
                 return arg
-            moved = (at_places(i, names, sizes) for i in arg.index)
-            index = tuple(i for i in moved if i is not None)
-            assert len(index) == len(arg.index)  # under other letters every index is one
+            index = tuple(renamed(i, names) for i in arg.index)
             if arg.name in lifted:
                 index = (*index, column)
             return replace(arg, index=index)
