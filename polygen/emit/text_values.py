@@ -131,6 +131,7 @@ def token(text: str) -> int:
     return (zlib.crc32(text.encode()) + 1) * 2654435761 & (1 << 62) - 1
 
 
+_TRUTH = 17  # the bit of a number by which a truth is one
 _FLOAT = token("the float of these bits")
 
 
@@ -189,12 +190,16 @@ def number_of(kind: str, bits: Any) -> Any:
 
 
 def number_from(kind: str, element: Any) -> Any:
-    """What `from_...` makes of an element as C has it; whole numbers of 32 bits are themselves."""
+    """What `from_...` makes of an element as C has it; whole numbers of 32 bits are themselves.
+
+    Of truths some are false: what is chosen by another one shows.
+    """
     if kind in ("f32", "f64"):
         return element
     if kind == "s32":
         return cast("int", element)
-    return mixed(f"from_{kind}", element & (1 << NAMED[kind].bits) - 1)
+    found = mixed(f"from_{kind}", element & (1 << NAMED[kind].bits) - 1)
+    return found * (found >> _TRUTH & 1) if kind == "bool" else found
 
 
 def pair_of(first: Any, second: Any) -> Any:

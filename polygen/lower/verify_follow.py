@@ -172,7 +172,9 @@ class _Group:
             known = (*known, *(name for name, _ in settle.lasting))
             level += 1
         self.check_rows(walked, known, left)
-        if ran != list(self.group.after) or outputs != list(self.group.outputs):
+        # Each once, in the order of levels: what it reads is there, however the program has them.
+        each = sorted(ran), sorted(outputs)
+        if each != (sorted(self.group.after), sorted(self.group.outputs)):
             raise self.refuse(f"{ran} run, and {outputs} are made")
         wanted = StoreResults(self.group.outputs, self.group.extents, self.shared)
         if self.group.outputs and self.work.get("store") != wanted:

@@ -8,7 +8,7 @@ the last one that again. Addresses of rows are made once a tile.
 from __future__ import annotations
 
 from polygen.emit.leaf.elements import epilogue_type
-from polygen.emit.leaves import coordinate, plus, position
+from polygen.emit.leaves import c_type, coordinate, plus, position
 from polygen.hardware.atom import Atom
 from polygen.lower.result_work import Read
 from polygen.lower.scan_work import Terms
@@ -16,6 +16,15 @@ from polygen.poly.chain_layers import nth
 
 ROWS = ("first_row", "first_row + half_rows")  # of a thread
 PAIR = 2  # adjacent keys
+_BYTES = ("unsigned short", "({0}){1}", "({0})({1} >> 8)")
+# Of elements of a type in C, what two come as, and both.
+_PAIRS = {
+    "unsigned char": _BYTES,
+    "signed char": _BYTES,
+    "unsigned short": ("unsigned", "({0}){1}", "({0})({1} >> 16)"),
+    "int": ("uint2", "({0}){1}.x", "({0}){1}.y"),
+    "float": ("float2", "{1}.x", "{1}.y"),
+}
 
 
 def by_row(terms: Terms) -> list[str]:
@@ -61,25 +70,19 @@ def pair_reads(atom: Atom, terms: Terms, element: int, edge: bool) -> list[str]:
 
 def _vector(read: Read, row: int, column: str, edge: bool) -> list[str]:
     from_, size = f"from_{epilogue_type(read.tensor)}", read.tensor.dtype.bytes
-    start = f"{read.name}_{('first', 'second')[row]}"
-    if edge or read.width < PAIR * size:
+    start, own = f"{read.name}_{('first', 'second')[row]}", c_type(read.tensor.dtype)
+    if edge or read.width < PAIR * size or own not in _PAIRS:
         each = [f"{column} + {e}" for e in range(PAIR)]
         if edge:
             each = [f"min({one}, keys - 1 - first_key)" for one in each]
         values = [f"{from_}(__ldg({start} + {one}))" for one in each]
         return [f"const float {read.name}[2] = {{{', '.join(values)}}};"]
-    if size == PAIR:
-        word = f"{read.name}_word"
-        return [
-            f"const unsigned {word} = "
-            f"__ldg(reinterpret_cast<const unsigned*>({start} + {column}));",
-            f"const float {read.name}[2] = {{{from_}((unsigned short){word}), "
-            f"{from_}((unsigned short)({word} >> 16))}};",
-        ]
-    word = f"{read.name}_words"
+    kind, first, second = _PAIRS[own]
+    word = f"{read.name}_word"
+    both = ", ".join(f"{from_}({one.format(own, word)})" for one in (first, second))
     return [
-        f"const float2 {word} = __ldg(reinterpret_cast<const float2*>({start} + {column}));",
-        f"const float {read.name}[2] = {{{word}.x, {word}.y}};",
+        f"const {kind} {word} = __ldg(reinterpret_cast<const {kind}*>({start} + {column}));",
+        f"const float {read.name}[2] = {{{both}}};",
     ]
 
 
