@@ -308,6 +308,7 @@ def model(folder: Path = FOLDER / "results") -> str:
             "what tunings of 7 to 9 s measured of batches and several products",
         ),
         ("h200_products_tuned_later", "the same, with blocks side by side"),
+        ("h200_turns_tuned", "short sums and folds, with three consumers in turns"),
         ("h200_held_out", "nearly the whole space"),
     ):
         measured = read_record(folder / f"{name}.json")

@@ -172,7 +172,7 @@ def _place(plan: KernelPlan, place: Place) -> str:
     who = f"{place.name}: {place.warps} warp(s), {threads} of each"
     if place.agents not in (1, place.warps):
         who += f", as {place.agents} warpgroups"
-    if plan.schedule.roles.form == "pingpong" and not place.elected:
+    if plan.schedule.in_turns and not place.elected:
         who += " that take turns at whole tiles"
     return f"{who}; {place.registers} registers" if place.registers else who
 

@@ -366,6 +366,7 @@ FORMS = {
     "one": ("cooperative", (1, 1), 40, 232),
     "two": ("cooperative", (2, 1), 40, 232),
     "pingpong": ("pingpong", (1, 1), 40, 232),
+    "three_in_turns": ("pingpong", (1, 1), 24, 152),
     "three": ("cooperative", (3, 1), 24, 152),
     "beside": ("cooperative", (1, 2), 40, 232),
     "three_beside": ("cooperative", (1, 3), 24, 152),
@@ -404,7 +405,7 @@ def roles(
         device="sm_90a",
         tile=Tile(CtaTile(parts[0] * m, parts[1] * n, k), WarpTile(m, n)),
         pipeline=Pipeline(stages=stages, in_flight=in_flight),
-        roles=Roles(kind, *registers),
+        roles=Roles(kind, *registers, turns=3 if form == "three_in_turns" else 2),
         cluster=Cluster(*cluster),
         raster=raster,
         epilogue=Epilogue(**{"through": "tma", **epilogue}),
@@ -464,6 +465,11 @@ def _hopper_cases() -> list[Case]:
     found.append(_hopper("two_blocks_each", "tn", "bf16", "same_twice", tall))
     three = roles("three", 96, 32, prefetch=1)
     found.append(_hopper("three_consumers", "tt", "f16", "gate", three))
+    for layout, epilogue, cluster in (
+        ("nt", "gate", (1, 1)), ("nn", "two_outputs", (2, 1)), ("tn", "bias", (1, 2))
+    ):  # fmt: skip
+        turns = roles("three_in_turns", 64, 32, stages=4, cluster=cluster)
+        found.append(_hopper(f"three_in_turns_{epilogue}", layout, "bf16", epilogue, turns))
     for i, epilogue in enumerate(("plain", "bias_residual_relu", "two_outputs", "same_twice")):
         layout, dtype = tuple(LAYOUTS)[i], ("bf16", "f16")[i % 2]
         beside = roles("beside", (96, 64, 128, 64)[i], 32, m=(192, 64, 64, 128)[i],

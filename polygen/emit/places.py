@@ -82,7 +82,7 @@ def _agent(plan: KernelPlan, place: Place) -> list[str]:
     if place.elected and place.agent:
         what = "the warpgroup whose panels this loader brings"
         lines.append(f"const int {place.agent} = warp - {place.first_warp};  // {what}")
-    if place.agent and plan.schedule.roles.form == "pingpong":
+    if place.agent and plan.schedule.in_turns:
         lines.append(f"const int turn = {place.agent};")
     return lines
 

@@ -62,6 +62,8 @@ class CostParameters:
         shared_round: times as long as predicted where blocks share the sums of the last round.
         row_pass: microseconds of a multiprocessor for a block on a short row that is made.
         promote_beside: likewise, while the next block is multiplied.
+        function_crowding: share by which functions on the way out of a tile take longer for each
+            consumer of a multiprocessor beyond two.
         promote_turn: cycles between two blocks' products of a consumer whose turn it is.
         outside_rate: bytes per cycle that the copy engine fills with zeros outside an array.
         l2_rate: bytes per cycle that the L2 cache gives all multiprocessors together.
@@ -151,6 +153,7 @@ class CostParameters:
     compute_function_rate: float
     promote_rate: float
     promote_beside: float
+    function_crowding: float
     promote_turn: float
     few_rows_library: float
     shared_round: float

@@ -199,11 +199,11 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom, work: Pointwork) -
         )
     require_reassociable((one.contraction for one in match.products), schedule.cluster.k)
     cta, warp = schedule.tile.cta, schedule.tile.warp
-    pingpong = schedule.roles.form == "pingpong"
+    in_turns = schedule.in_turns
     whole_rows, whole_columns = warp.m == cta.m, warp.n == cta.n
-    if not (whole_rows and whole_columns if pingpong else whole_rows or whole_columns):
-        between = "," if pingpong else " or"
-        shared = pingpong and (whole_rows or whole_columns)
+    if not (whole_rows and whole_columns if in_turns else whole_rows or whole_columns):
+        between = "," if in_turns else " or"
+        shared = in_turns and (whole_rows or whole_columns)
         raise ScheduleError(
             f"tile.warp {warp.m} x {warp.n} of tile.cta {cta.m} x {cta.n}",
             where=where,

@@ -177,7 +177,7 @@ def chain_shape(found: ChainMatch, atom: Atom, schedule: Schedule, device: Devic
     varying = schedule.raster.order == PAIRS
     return ChainShape(
         tiling(schedule, atom), depth, schedule.pipeline.stages,
-        bool(chain_of.reference), bool(chain_of.states), schedule.roles.form == "pingpong",
+        bool(chain_of.reference), bool(chain_of.states), schedule.in_turns,
         1 if (alone and not varying) or not roles else schedule.epilogue.prefetch,
         tuple(found.paged), varying, None if roles else schedule.pipeline,
         in_background(found, device), panels(schedule, found.in_panels, REGISTERS) or NO_PANELS,

@@ -39,7 +39,7 @@ _BARRIER_BYTES = common_facts()["mbarrier_bytes"]
 
 def workers(schedule: Schedule, tiles: Tiling) -> int:
     """Warps or warpgroups that multiply: those that take turns hold a whole tile each."""
-    return max(2, tiles.warp_count) if schedule.roles.form == "pingpong" else tiles.warp_count
+    return max(schedule.roles.turns, tiles.warp_count) if schedule.in_turns else tiles.warp_count
 
 
 def memory(

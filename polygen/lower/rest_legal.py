@@ -57,15 +57,15 @@ def check_rest(schedule: Schedule, match: Match) -> None:
         ScheduleError: with the field to change.
     """
     rest, run = match.rest, schedule.raster.run
-    even = schedule.roles.form == "pingpong" and run > 1
-    if run > 1 and (rest is None or (even and run % 2)):
+    turns = schedule.roles.turns if schedule.in_turns else 1
+    if run > 1 and (rest is None or run % turns):
         raise ScheduleError(
             f"raster.run = {run}" + ("" if rest is None else " with consumers that take turns"),
             where=f"schedule {schedule.name}",
             why="nothing is kept from one tile to the next"
             if rest is None
-            else "each has every second tile of a run",
-            nearest="Use raster.run = " + ("1" if rest is None else str(run + 1)),
+            else f"each of {turns} has as many tiles of a run",
+            nearest="Use raster.run = " + ("1" if rest is None else str(-(-run // turns) * turns)),
         )
     if rest is None:
         return

@@ -15,7 +15,7 @@ from polygen.errors import VerifyError
 from polygen.lower.given import Given
 from polygen.lower.plan import Leaf
 from polygen.lower.sync_work import Grids, Groups, Nothing, Placed, Signal, Skip, Turn
-from polygen.poly.counters import Counter
+from polygen.poly.counters import Counter, tiles_passed
 from polygen.poly.dependent import KIND as GRID
 from polygen.poly.derive_syncs import Synchronised
 from polygen.poly.tile_program import Sync, SyncStatement
@@ -130,12 +130,7 @@ def sync_leaves(given: Given, syncs: tuple[Placed, ...], everywhere: str) -> Ite
     plain = {s.wait: s for s in tree.syncs if s.kind in ("retire", "fence", GRID)}
     for leaf in tree.leaves:
         if leaf.kind == "skip":
-            passing = tuple(
-                (c.name, _versions_of_tile(tree, c))
-                for c in tree.counters
-                if leaf.name in dict(c.skips)
-            )
-            yield _leaf(leaf, "mbarrier", Skip(passing))
+            yield _leaf(leaf, "mbarrier", Skip(versions_passed(tree, leaf)))
         elif leaf.name in plain:
             yield _of_unit(leaf, plain[leaf.name])
         elif leaf.kind == "bar":
@@ -145,6 +140,16 @@ def sync_leaves(given: Given, syncs: tuple[Placed, ...], everywhere: str) -> Ite
             yield _leaf(leaf, "turn", Turn(of_barrier[leaf.name]))
         else:
             yield _leaf(leaf, "mbarrier", _signal(tree, leaf, of_barrier[leaf.name], everywhere))
+
+
+def versions_passed(tree: Synchronised, leaf: SyncStatement) -> tuple[tuple[str, str], ...]:
+    """The counters that a skip moves on, and by how many versions of their buffers each."""
+    tiles = tiles_passed(leaf.place, looped=bool(leaf.loops))
+    return tuple(
+        (c.name, " * ".join(x for x in (tiles, _versions_of_tile(tree, c)) if x != "1") or "1")
+        for c in tree.counters
+        if leaf.name in dict(c.skips)
+    )
 
 
 def _versions_of_tile(tree: Synchronised, counter: Counter) -> str:

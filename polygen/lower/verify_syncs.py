@@ -16,7 +16,7 @@ from polygen.lower.fragments import Make
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Exchange, Finish, Lines, Panel, Store
 from polygen.lower.sync_work import Grids, Groups, Nothing, Placed, Signal, Skip, Turn
-from polygen.lower.synchronise import counter_of, placed
+from polygen.lower.synchronise import counter_of, placed, versions_passed
 from polygen.lower.tally import Tally
 from polygen.lower.work import Combine, Fill, LocateRows, Move, Product, Send
 from polygen.poly.read_loops import check_loops, check_variable
@@ -84,8 +84,8 @@ def _check_leaf(plan: KernelPlan, leaf: Leaf, statement: SyncStatement) -> None:
             raise VerifyError(f"{kind} is {work}", where=where)
         return
     if statement.kind == "skip":
-        passing = {c.name for c in proved.counters if statement.name in dict(c.skips)}
-        if not isinstance(work, Skip) or {name for name, _ in work.counters} != passing:
+        passing = versions_passed(proved, statement)
+        if not isinstance(work, Skip) or work.counters != passing:
             raise VerifyError(f"{work} passes over other versions than {passing}", where=where)
         return
     own = next(

@@ -7,8 +7,8 @@ and parity = rank / slots mod 2. No formula for the rank is needed, and with sym
 none is affine. Where a slot is a function of the loops, the buffer says so instead (`Buffer.slot`).
 
 What is proved: the leaf at which a counter goes up meets every version once, in their order, with
-the skips; and every leaf that uses it runs after it went up for the version before its own, and not
-after it went up for its own.
+the skips, which pass over as many tiles as the code says; and every leaf that uses it runs after it
+went up for the version before its own, and not after it went up for its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from polygen.errors import VerifyError
 from polygen.poly.before import by_agent
 from polygen.poly.happens_before import Order
 from polygen.poly.phases import met, tagged
-from polygen.poly.tile_program import Buffer, Sync, TileProgram
+from polygen.poly.tile_program import Buffer, Place, Sync, TileProgram
 from polygen.poly.versions import of_each_agent, same_agent, union_of_maps
 
 _SET, _IN, _OUT = isl.dim_type.set, isl.dim_type.in_, isl.dim_type.out
@@ -75,8 +75,51 @@ def check_counters(order: Order, program: TileProgram, counters: Iterable[Counte
         up = {name: _cells(order, name, text) for name, text in counter.advances}
         skips = {name: _cells(order, name, text) for name, text in counter.skips}
         _check_passing(order, lead, up, skips, counter.name)
+        for name, passed in skips.items():
+            _check_skip(order, name, passed, up)
         for name, text in counter.uses:
             _check_use(order, lead, name, _cells(order, name, text), up | skips, up)
+
+
+def tiles_passed(place: Place, *, looped: bool) -> str:
+    """How many output tiles a skip passes over, as text.
+
+    Args:
+        place: whose agents take turns at tiles.
+        looped: whether it is behind each of their own; else it is before the first.
+    """
+    others = place.counts[-1] - 1
+    return str(others) if looped or others == 1 else place.agents[-1]
+
+
+def _check_skip(order: Order, leaf: str, passed: isl.Map, up: dict[str, isl.Map]) -> None:
+    """A skip passes over the tiles that `tiles_passed` counts, where tiles of its own follow."""
+    place, agents = order.leaves[leaf].place, len(order.leaves[leaf].place.agents)
+    own = order.times[leaf].domain()
+    looped = own.dim(_SET) > agents
+    who = [f"a{n}" for n in range(agents)]
+    count = tiles_passed(place, looped=looped)
+    number, last = (count if count.isdigit() else who[-1]), ("i" if looped else "-1")
+    instance, agent = ",".join([*who, "i"] if looped else who), ",".join(who)
+    counted = isl.Map(f"{{ {leaf}[{instance}] -> [{agent},t] : {last} < t <= {last} + {number} }}")
+    counted, found = counted.intersect_domain(own), _of_tiles(passed, agents)
+    ahead = isl.Map(f"{{ [{agent},own] -> [{agent},t] : t < own }}")
+    needed = [
+        counted.intersect_range(_of_tiles(cells, agents).range().apply(ahead))
+        for cells in up.values()
+    ]
+    for one, other in ((found, counted), *((each, found) for each in needed)):
+        wrong = one.subtract(other)
+        if not wrong.is_empty():
+            raise VerifyError(
+                f"counters: {leaf} passes over {count} tile(s), and not {isl.sample_pair(wrong)}",
+                where=_WHERE,
+            )
+
+
+def _of_tiles(cells: isl.Map, agents: int) -> isl.Map:
+    """Instance -> its agent, and the tile that its version is of."""
+    return by_agent(cells.project_out(_OUT, 1, cells.dim(_OUT) - 1), agents)
 
 
 def _check_used(order: Order, buffer: Buffer, used: set[tuple[str, str]]) -> None:

@@ -110,6 +110,16 @@ class Order(AgentOrder):
             remembered.composed(arrives, rounds), self.waits_for(sync).reverse()
         )
 
+    def _seen(self, sync: Sync, signal: str) -> isl.Map:
+        """The same, and of a token that agents pass round those who get it before it is back."""
+        found = step = self.relation(sync, signal)
+        more = self.leaves[sync.wait].place.counts[-1] - 2 if sync.kind == "turn" else 0
+        passes = self.first_started(sync.wait, signal) if more > 0 else None
+        for _ in range(more if passes is not None else 0):
+            step = remembered.composed(remembered.composed(step, passes), found)
+            found = found.union(step)
+        return found
+
     def waits_for(self, sync: Sync) -> isl.Map:
         """Wait instance -> the cell of its barrier."""
         return self._cells(sync.waits_for).intersect_domain(self.times[sync.wait].domain())
@@ -262,7 +272,7 @@ class Order(AgentOrder):
             found: isl.Map | None = None
             if to_signal is not None and not to_signal.is_empty():
                 last = path.hops[-1]
-                found = search.compose(to_signal, self.relation(last.sync, last.signal))
+                found = search.compose(to_signal, self._seen(last.sync, last.signal))
             search.known[key] = None if found is None or found.is_empty() else found
         return search.known[key]
 

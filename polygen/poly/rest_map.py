@@ -154,11 +154,11 @@ def _elements(
         names.row, names.column, names.run, names.agent, names.middle, names.depth,
     )  # fmt: skip
     batches, dims = names.batches, [dim for dim, _ in matched.batches]
-    main, turns = matched.contraction, schedule.roles.form == "pingpong"
+    main, turns = matched.contraction, schedule.in_turns
     wide, (_, across, _) = tiles.cta[1] * tiles.run, tiles.cta
     agents, columns = tiles.warps[1], tiles.warp[1]
-    if turns and tiles.run > 1:  # of a run each consumer has every second tile
-        agents, columns = 2, across
+    if turns and tiles.run > 1:  # of a run each consumer has the tiles of its turns
+        agents, columns = schedule.roles.turns, across
     outer = [
         f"0 <= {name} < {extent}"
         for name, (_, extent) in zip(batches, matched.batches, strict=True)
@@ -182,7 +182,7 @@ def _elements(
     last = tiles.expressions(row, col)
     agent = ["0"] if schedule.cluster.blocks > 1 else []
 
-    in_turns = "0" if tiles.run == 1 else "({i}) mod 2"
+    in_turns = "0" if tiles.run == 1 else f"({{i}}) mod {schedule.roles.turns}"
     which = in_turns if turns else "{w_n}"
     made = ",".join((*batches, f"floor({col}/{wide})", which.format(**last), row, e))
 

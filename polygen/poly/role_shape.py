@@ -22,9 +22,9 @@ class RoleShape:
     main: MainLoop
 
     @property
-    def pingpong(self) -> bool:
+    def in_turns(self) -> bool:
         """Whether consumers take turns at whole tiles."""
-        return self.schedule.roles.form == "pingpong"
+        return self.schedule.in_turns
 
     @property
     def blocks(self) -> int:
@@ -65,12 +65,12 @@ class RoleShape:
     @property
     def group(self) -> str:
         """The coordinate of a consumer."""
-        return "turn" if self.pingpong else "group"
+        return "turn" if self.in_turns else "group"
 
     @property
     def consumers(self) -> int:
         """Warpgroups that multiply."""
-        return 2 if self.pingpong else self.tiles.warp_count
+        return self.schedule.roles.turns if self.in_turns else self.tiles.warp_count
 
     def place(self, name: str, threads: int, *, each_consumer: bool) -> Place:
         """A place of every block, or of every consumer of it."""
@@ -114,10 +114,10 @@ class RoleShape:
         return self.place("consumer", threads, each_consumer=True)
 
     def own(self, place: Place) -> str:
-        """The tiles of an agent: all, or every second one."""
+        """The tiles of an agent: all, or those of its turns."""
         every = "0 <= i < tiles"
-        if self.pingpong and self.group in place.agents:
-            return f"{every} and (i - {self.group}) mod 2 = 0"
+        if self.in_turns and self.group in place.agents:
+            return f"{every} and (i - {self.group}) mod {self.consumers} = 0"
         return every
 
     def working(self, place: Place) -> str:
@@ -150,7 +150,7 @@ class RoleShape:
     @property
     def begins_run(self) -> str:
         """Of a tile `i`: it is the first of its agent's in a run; isl text."""
-        first = self.group if self.pingpong else "0"
+        first = self.group if self.in_turns else "0"
         return f"i mod {self.tiles.run} = {first}" if self.tiles.run > 1 else ""
 
     @property
@@ -158,7 +158,7 @@ class RoleShape:
         """The tile of an agent that begins the run that tile `i` is of; isl text."""
         if self.tiles.run == 1:
             return "i"
-        own = f" + {self.group}" if self.pingpong else ""
+        own = f" + {self.group}" if self.in_turns else ""
         return f"{self.tiles.run}*floor(i/{self.tiles.run}){own}"
 
     def elements(self, m: str) -> str:

@@ -117,8 +117,8 @@ def _owner(e: dict[str, str], tiles: Tiling, schedule: Schedule) -> list[str]:
     warp = f"{tiles.warps[1]}*{e['w_m']} + {e['w_n']}"
     if not schedule.specialised:
         return [warp]
-    if schedule.roles.form == "pingpong":
-        warp = "0" if tiles.run == 1 else f"({e['i']}) mod 2"
+    if schedule.in_turns:
+        warp = "0" if tiles.run == 1 else f"({e['i']}) mod {schedule.roles.turns}"
     return [warp, e["i"]]
 
 

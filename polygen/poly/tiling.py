@@ -328,8 +328,8 @@ def _by_roles(
     if tiles.beside > 1:
         rank = [f"{schedule.cluster.m}*floor(({s.n} mod {tiles.row})/{tiles.cta[1]})"]
     group = warp
-    if schedule.roles.form == "pingpong":
-        group = "0" if tiles.run == 1 else f"({e['i']}) mod 2"
+    if schedule.in_turns:
+        group = "0" if tiles.run == 1 else f"({e['i']}) mod {schedule.roles.turns}"
     multiply = called("multiply", s.product)
     if s.does == "product" and tiles.split > 1:
         k, rest, own = e["k_tile"], f"{e['k_step']},{e['a_m']}", tiles.part_tiles

@@ -15,12 +15,13 @@ _COPIES = ("pipeline.distance", "pipeline.order", "pipeline.copies", "pipeline.a
 _FRAGMENTS = ("pipeline.fragments", "pipeline.lookahead")
 _ROLES = (
     "pipeline.in_flight", "pipeline.overlap", "pipeline.together", "roles.producer_registers",
-    "roles.consumer_registers", "roles.computes",
+    "roles.consumer_registers", "roles.turns", "roles.computes",
 )  # fmt: skip
 # Of programs of one product; a chain's kernel is of tiles of rows, whose operands are arguments.
 _NO_CHAINS = (
     "pipeline.across", "pipeline.overlap", "pipeline.together", "exchange", "roles.computes",
-    "cluster.share", "cluster.columns", "raster.run", "launch.realign", "launch.dependent",
+    "roles.turns", "cluster.share", "cluster.columns", "raster.run", "launch.realign",
+    "launch.dependent",
 )  # fmt: skip
 _USUAL = dict(leaves(Schedule()))
 
@@ -36,6 +37,7 @@ def idle(schedule: Schedule, *, chain: bool = False) -> list[str]:
     if schedule.specialised:  # the ring is kept full, by barriers that follow from it
         fields = _LOOPS + _COPIES
         fields += _FRAGMENTS[1:] if schedule.from_registers else _FRAGMENTS
+        fields += () if schedule.in_turns else ("roles.turns",)
     elif schedule.by_lanes:  # there is no ring
         fields += (*_LOOPS, *_COPIES, "pipeline.stages")
     if chain:

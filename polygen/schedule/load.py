@@ -69,7 +69,7 @@ _MAY_BE_ZERO = (
 )  # fmt: skip
 # Fields that a file has only where they are not the default.
 _OMITTED: dict[type, tuple[str, ...]] = {
-    Roles: ("computes",),
+    Roles: ("computes", "turns"),
     Tile: ("pixels", "part", "joined"),
     Cluster: ("share", "columns"),
     Pipeline: ("overlap", "together"),
@@ -144,9 +144,9 @@ def dumps(schedule: Schedule) -> str:
     """The TOML text of a schedule, in the record's order; `loads` gives it back.
 
     It has every field, but `launch`, `exchange`, `functions`, `epilogue.rows`,
-    `epilogue.row_warps`, `epilogue.row_words`, `roles.computes`, `cluster.share`,
-    `cluster.columns`, `raster.run`, `raster.order`, `tile.pixels`, `tile.joined` and `tile.part`
-    only where they are not the default.
+    `epilogue.row_warps`, `epilogue.row_words`, `roles.turns`, `roles.computes`,
+    `cluster.share`, `cluster.columns`, `raster.run`, `raster.order`, `tile.pixels`, `tile.joined`
+    and `tile.part` only where they are not the default.
     """
     table = unstructured(schedule, _OMITTED)
     text = tomli_w.dumps({"format": FORMAT, **table})

@@ -96,8 +96,8 @@ class Roles:
     With a form other than "none" a producer warp feeds consumer warpgroups through tensor maps.
     """
 
-    # "none": every warp does everything; "cooperative": the consumers share a tile; "pingpong": two
-    # consumers take turns at whole tiles, so that one finishes its tile while the other multiplies
+    # "none": every warp does everything; "cooperative": the consumers share a tile; "pingpong":
+    # consumers take turns at whole tiles, so that one multiplies while the others finish theirs
     form: str = "none"
     producer_registers: int = 40  # per thread of the producer's warpgroup
     consumer_registers: int = 232  # per thread of the consumers
@@ -106,6 +106,7 @@ class Roles:
     # in its registers, and multiplies from there; "before": a launch that goes before, which leaves
     # the whole operand in a workspace, from where the copy engine brings it like an argument
     computes: str = "producer"
+    turns: int = 2  # consumers that take turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +230,17 @@ class Schedule:
     def specialised(self) -> bool:
         """Whether warps have roles."""
         return self.roles.form != "none"
+
+    @property
+    def consumers(self) -> int:
+        """Of a block, what multiplies: warpgroups with roles, else warps."""
+        cta, warp = self.tile.cta, self.tile.warp
+        return self.roles.turns if self.in_turns else cta.m // warp.m * (cta.n // warp.n)
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether consumers take turns at whole tiles."""
+        return self.roles.form == "pingpong"
 
     @property
     def covers_rows(self) -> bool:

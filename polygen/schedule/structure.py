@@ -11,6 +11,8 @@ from polygen.schedule.idle import idle
 from polygen.schedule.lanes import lane_problems
 from polygen.schedule.model import MATRIX, Schedule, Tile
 
+_TURNS = (2, 3)  # of `roles.turns`
+
 
 def check_structure(schedule: Schedule, atom: Atom, where: str) -> None:
     """Check that the tiles divide down to the instruction and fit one thread block.
@@ -92,6 +94,11 @@ def _role_problems(schedule: Schedule, most: int) -> list[str]:
         problems += [
             f"{name} {how} roles: it decides nothing there. Leave it out" for name in idle(schedule)
         ]
+    if schedule.in_turns and schedule.roles.turns not in _TURNS:
+        problems.append(
+            f"roles.turns = {schedule.roles.turns}: with the producer's, four warpgroups share a "
+            f"block. Nearest legal: {min(max(schedule.roles.turns, _TURNS[0]), _TURNS[-1])}"
+        )
     if schedule.epilogue.columns and through not in ("tma", "lines"):
         problems.append(
             f"epilogue.columns = {schedule.epilogue.columns} without panels: they are of "
@@ -141,7 +148,7 @@ def _shared_sum_problems(schedule: Schedule, columns: int) -> list[str]:
             f"cluster.k = {cluster.k} in a cluster of {cluster.m} x {cluster.n} tiles: blocks "
             "share the sums of one tile. Nearest legal: cluster.m = cluster.n = 1"
         )
-    if schedule.roles.form == "pingpong":
+    if schedule.in_turns:
         problems.append(
             f'cluster.k = {cluster.k} with roles.form = "pingpong": consumers that share a tile '
             'share its sums with other blocks. Nearest legal: roles.form = "cooperative"'

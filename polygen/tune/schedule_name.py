@@ -25,6 +25,8 @@ def schedule_name(schedule: Schedule) -> str:
             parts.append(f"w{warp.m}")
     else:
         parts.append(f"w{warp.m}x{warp.n}")
+    if schedule.roles.turns != usual.roles.turns:
+        parts.append(f"t{schedule.roles.turns}")
     if schedule.tile.pixels:
         parts.append(f"pixels{'x'.join(map(str, schedule.tile.pixels))}")
     if schedule.tile.joined:

@@ -1,6 +1,6 @@
 """Chooses the schedules that polygen ships from records of measured ones.
 
-    python -m polygen.tune.ship RECORD.json... [--within 1.01] [--schedules FOLDER]
+    python -m polygen.tune.ship RECORD.json... [--within 1.01] [--schedules FOLDER] [--keep]
 
 1. Problems with few measured schedules say nothing, and neither do those that were measured before
    schedules with roles fitted them: the model chooses for both. Of each other problem, the
@@ -8,7 +8,8 @@
    launched nearly as often as any: of many brief trials the luckiest lead.
 2. What is shipped already is preferred; then, one after the other, the schedule that is good for
    most of the problems that have none yet. So few files serve many problems.
-3. New schedules get a TOML file each; `tuned/GPU.toml` names one for every problem, and its time.
+3. New schedules get a TOML file each; `tuned/GPU.toml` names one for every problem, and its time;
+   with --keep also what it named for problems that no record has.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from polygen.errors import PolygenError
 from polygen.runtime.files import write_text_atomic
 from polygen.schedule.load import dumps, schedules_folder, shipped
 from polygen.schedule.model import Schedule
-from polygen.schedule.tuned import Tuned, dump_tuned
+from polygen.schedule.tuned import Tuned, dump_tuned, read_tuned
 from polygen.tune.measured import Measured, read_record
 from polygen.tune.schedule_name import OTHER_WAYS
 
@@ -109,15 +110,18 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--within", type=float, default=WITHIN, help="factor as good as the best")
     parser.add_argument("--fewest", type=int, default=FEWEST, help="schedules of a problem")
     parser.add_argument("--schedules", type=Path, default=schedules_folder(), help="the folder")
+    parser.add_argument("--keep", action="store_true", help="entries of other problems")
     options = parser.parse_args(arguments)
     try:
-        return _ship(options.records, options.within, options.fewest, options.schedules)
+        return _ship(
+            options.records, options.within, options.fewest, options.schedules, keep=options.keep
+        )
     except PolygenError as error:
         print(f"ship: {error}", file=sys.stderr)
         return 2
 
 
-def _ship(records: Sequence[Path], within: float, fewest: int, folder: Path) -> int:
+def _ship(records: Sequence[Path], within: float, fewest: int, folder: Path, *, keep: bool) -> int:
     if not within >= 1:
         raise PolygenError(f"--within {within}", why="the best itself is at 1", nearest="1.01")
     measured = [one for path in records for one in read_record(path)]
@@ -141,8 +145,10 @@ def _ship(records: Sequence[Path], within: float, fewest: int, folder: Path) -> 
     entries = {p.problem: Tuned(name, round(time, 2), gpu) for p, name, time in rows}
     for name, schedule in new.items():
         write_text_atomic(family / f"{name}.toml", dumps(schedule))
-    file = re.sub(r"\W+", "_", gpu).lower() + ".toml"
-    write_text_atomic(family / "tuned" / file, dump_tuned(gpu, entries))
+    file = family / "tuned" / (re.sub(r"\W+", "_", gpu).lower() + ".toml")
+    if keep and file.exists():
+        entries = read_tuned(file) | entries
+    write_text_atomic(file, dump_tuned(gpu, entries))
     for problem, name, time in rows:
         mark = "  new" if name in new else ""
         print(f"{problem.name:44} {time:9.1f} us  {name}{mark}")

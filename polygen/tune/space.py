@@ -54,16 +54,17 @@ _EXCHANGED_SPANS = (1, 2)  # of a k tile: longer rows of weights in one go
 _MOST_STAGES = 12
 _FEWEST_STAGES = 2
 
-# (form, parts of the tile along m and n, one for each consumer, instructions of each along m)
+# (form, or turns; parts of the tile along m and n, one for each consumer; instructions of each
+# along m)
+_SHARED = Roles("cooperative")
 _FORMS = (
-    ("cooperative", (1, 1), 1),
-    ("cooperative", (1, 1), 2),
-    ("cooperative", (2, 1), 1),
-    ("cooperative", (2, 1), 2),
-    ("cooperative", (3, 1), 1),
-    ("cooperative", (1, 2), 3),
-    ("pingpong", (1, 1), 1),
-    ("pingpong", (1, 1), 2),
+    (_SHARED, (1, 1), 1),
+    (_SHARED, (1, 1), 2),
+    (_SHARED, (2, 1), 1),
+    (_SHARED, (2, 1), 2),
+    (_SHARED, (3, 1), 1),
+    (_SHARED, (1, 2), 3),
+    *((Roles("pingpong", turns=turns), (1, 1), rows) for turns in (2, 3) for rows in (1, 2)),
 )
 # Registers of the producer and of each consumer, by the number of consumers; wide tiles need more.
 _REGISTERS = {1: ((40, 232), (24, 240)), 2: ((40, 232), (24, 240)), 3: ((32, 160), (32, 160))}
@@ -159,13 +160,13 @@ def _specialised(device: Device, problem: Problem, fit: Fit, *, exchange: bool) 
         problem = problem.under(Schedule(exchange=True))
         widths = (_NARROWEST, *widths)
     depths = _EXCHANGED_SPANS if exchange else (1,)
-    for (form, parts, count), width, depth in product(_FORMS, widths, depths):
+    for (roles, parts, count), width, depth in product(_FORMS, widths, depths):
         warp = WarpTile(count * device.warpgroup_rows, width)
         k = depth * spans()[0] // problem.element_bytes
         cta = CtaTile(parts[0] * warp.m, parts[1] * width, k)
         if cta.m > _up(problem.m, device.warpgroup_rows) and cta.m > device.warpgroup_rows:
             continue
-        base = _role_tile(device, form, cta, warp, exchange)
+        base = _role_tile(device, roles, cta, warp, exchange)
         if cta.n > _up(problem.n, _GRANULE):
             if exchange and cta.n == width:  # blocks share columns, even those beyond the result's
                 yield from _shared_sums(device, problem, base, fit, least=width // _NARROWEST)
@@ -181,29 +182,27 @@ def _specialised(device: Device, problem: Problem, fit: Fit, *, exchange: bool) 
         yield from _last_rounds(device, problem, base, fit)
 
 
-def _consumers(form: str, cta: CtaTile, warp: WarpTile) -> int:
-    """Warpgroups of a block that multiply."""
-    return 2 if form == "pingpong" else cta.m // warp.m * (cta.n // warp.n)
-
-
-def _role_tile(device: Device, form: str, cta: CtaTile, warp: WarpTile, exchange: bool) -> Schedule:
-    groups = _consumers(form, cta, warp)
-    sums = warp.m * warp.n // device.group_threads
-    producer, consumer = _REGISTERS[groups][sums >= _WIDE_SUMS]
-    return Schedule(
+def _role_tile(
+    device: Device, roles: Roles, cta: CtaTile, warp: WarpTile, exchange: bool
+) -> Schedule:
+    schedule = Schedule(
         name="",
         device=device.name,
         tile=Tile(cta, warp),
         pipeline=Pipeline(stages=_MOST_STAGES),
-        roles=Roles(form, producer, consumer),
+        roles=roles,
         epilogue=Epilogue(through="tma"),
         exchange=exchange,
     )
+    sums = warp.m * warp.n // device.group_threads
+    producer, consumer = _REGISTERS[schedule.consumers][sums >= _WIDE_SUMS]
+    roles = replace(roles, producer_registers=producer, consumer_registers=consumer)
+    return replace(schedule, roles=roles)
 
 
 def _shared(device: Device, schedule: Schedule, blocks: int) -> Schedule:
     """The schedule for several blocks on a multiprocessor, which divide its registers."""
-    groups = _consumers(schedule.roles.form, schedule.tile.cta, schedule.tile.warp)
+    groups = schedule.consumers
     shared = replace(schedule, min_blocks=blocks)
     each = registers_available(shared, device, (groups + 1) * device.group_threads)
     few, step = device.role_registers_least, device.role_registers_step
@@ -229,7 +228,7 @@ def _shared_sums(
     tiles = -(-problem.m // cta.m) * -(-problem.n // cta.n) * problem.batches
     # Blocks of exchanged operands read nothing twice: a second one on a multiprocessor is welcome.
     most = device.multiprocessors if base.exchange else device.multiprocessors // 2
-    if base.roles.form == "pingpong" or tiles > most:
+    if base.in_turns or tiles > most:
         return
     for split in _SPLITS:
         if split < least:
@@ -257,7 +256,7 @@ def _last_rounds(device: Device, problem: Problem, base: Schedule, fit: Fit) -> 
     rounds, left = divmod(tiles, device.multiprocessors)
     thin = 0 < left <= device.multiprocessors // 2 and 1 <= rounds <= _FEW_ROUNDS
     split = _SPLITS[0]
-    if base.roles.form == "pingpong" or not thin or any(problem.threaded):
+    if base.in_turns or not thin or any(problem.threaded):
         return
     if problem.k < split * _LEAST_K_TILES * cta.k:
         return

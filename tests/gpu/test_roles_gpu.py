@@ -58,6 +58,8 @@ def expected(x: Any, w: Any, b: Any, r: Any) -> Any:
         ("cooperative_128x256x64", (2, 1)),
         ("pingpong_128x128x64", (2, 1)),
         ("pingpong_128x128x64", (1, 1)),
+        ("pingpong_64x192x64_t3_s5", (2, 1)),
+        ("pingpong_64x192x64_t3_s5", (1, 1)),
         ("cooperative_256x128x64", (2, 2)),
         ("cooperative_64x64x64_s11_k2", (1, 1, 2)),
         ("cooperative_64x64x64_s11_k4", (1, 1, 4)),

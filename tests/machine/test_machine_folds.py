@@ -35,6 +35,7 @@ SM_80 = {
 SM_90 = {
     "one": roles("one", through="registers"),
     "pingpong": roles("pingpong", through="registers"),
+    "three_in_turns": roles("three_in_turns", through="registers"),
     "two": roles("two", through="registers"),
     "cluster": roles("one", cluster=(2, 1), through="registers"),
     "wide_cluster": roles("one", cluster=(1, 2), through="registers"),
@@ -170,6 +171,7 @@ def beside(x, w, r):
 PANELS = {
     "one": roles("one"),
     "pingpong": roles("pingpong", columns=32),
+    "three_in_turns": roles("three_in_turns", 96, columns=32),
     "two": roles("two"),
     "shared_sums": roles("one", cluster=(1, 1, 2)),
     "cluster": roles("one", cluster=(1, 2)),

@@ -57,4 +57,9 @@ def _(plan: KernelPlan, one: Leaf, work: Turn) -> Text:
 @leaf("skip", "mbarrier", Skip, needs=_NEEDS)
 def _(plan: KernelPlan, one: Leaf, work: Skip) -> Text:
     passing = " ".join(f"{name}.advance_by({count});" for name, count in work.counters)
-    return Text(passing, f"{one.statement}: a tile of the other consumer", inline=True)
+    others = (
+        "tiles of the other consumers"
+        if plan.schedule.roles.turns > 2
+        else "a tile of the other consumer"
+    )
+    return Text(passing, f"{one.statement}: {others}", inline=True)

@@ -13,7 +13,7 @@ class Counts(NamedTuple):
 
     Attributes:
         roles: 1 with roles, 0 without.
-        pingpong: 1 if consumers take turns at whole tiles.
+        turns: consumers that take turns at whole tiles; 0: they share them.
         blocks: of a cluster.
         split: of these, blocks that share the sums of a tile.
         clusters: of output tiles, the last ones perhaps partly outside the result; those that have
@@ -93,7 +93,7 @@ class Counts(NamedTuple):
     """
 
     roles: int
-    pingpong: int
+    turns: int
     blocks: int
     split: int
     clusters: int

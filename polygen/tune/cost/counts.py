@@ -106,7 +106,7 @@ def _counts(device: Device, fitted: Fitted, terms: _Terms) -> Counts:
     schedule, asked, problem = fitted.schedule, terms.asked, terms.problem
     cta, warp, cluster = schedule.tile.cta, schedule.tile.warp, schedule.cluster
     size = problem.element_bytes
-    roles, pingpong = schedule.specialised, schedule.roles.form == "pingpong"
+    roles, turns = schedule.specialised, schedule.roles.turns * schedule.in_turns
     by_lanes = schedule.by_lanes
     blocks, split, last_split = cluster.blocks, cluster.k, 1
     if cluster.last:  # blocks have tiles for themselves
@@ -192,7 +192,7 @@ def _counts(device: Device, fitted: Fitted, terms: _Terms) -> Counts:
     results = asked.m * asked.n * asked.batches
     return Counts(
         roles=roles,
-        pingpong=pingpong,
+        turns=turns,
         blocks=blocks,
         split=split,
         clusters=clusters,
@@ -266,7 +266,7 @@ def _counts(device: Device, fitted: Fitted, terms: _Terms) -> Counts:
             problem.tallied[0] * cta.m * (cta.n // warp.n)
             + problem.tallied[1] * cta.n * (cta.m // warp.m)
         ),
-        seldom=problem.leaving and not pingpong,
+        seldom=problem.leaving and not turns,
     )
 
 

@@ -148,7 +148,7 @@ def _way_out(c: Counts, p: CostParameters) -> str:
         return moved
     lines = ", line by line" if c.in_lines else ""
     how = "from the registers" if c.from_registers else f"in {c.panels} panels{lines}"
-    beside = "; beside the other consumer's products" if c.pingpong else ""
+    beside = "; beside products of other consumers" if c.turns else ""
     return f"{moved}, {how}{beside}"
 
 

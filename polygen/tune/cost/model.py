@@ -144,7 +144,7 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     convert = beside * _converting(p, c)
     tally = beside * c.tallied * p.tally / p.fold_rate
     product = np.maximum.reduce([multiply, shared, convert])
-    alone = np.where((c.workers == 1) & (c.pingpong == 0), p.tally_alone, 0.0)
+    alone = np.where((c.workers == 1) & (c.turns == 0), p.tally_alone, 0.0)
     folding = np.maximum(tally - product, alone * tally)
     # Results that leave are of one in many tiles: of one that a block has, as it is then the last.
     product = product + np.where(c.seldom > 0, folding / np.maximum(c.rounds, 1), folding)
@@ -152,7 +152,7 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     rate = np.where(c.beside > 0, p.promote_beside, p.promote_rate)
     product = product + beside * c.promoted / rate
     # Whose turn it is multiplies alone, and nobody does while sums of blocks are promoted.
-    product = product + np.where((c.pingpong > 0) & (c.promoted > 0), p.promote_turn, 0.0)
+    product = product + np.where((c.turns > 0) & (c.promoted > 0), p.promote_turn, 0.0)
     in_step = np.where(c.blocks > 2, p.wide_cluster_loss, p.cluster_loss)
     product = product * (1 + np.where(c.blocks > c.split, in_step, 0.0))
     # What tiles of a group share is fetched again, if the cache does not hold it beside the rest.
@@ -163,6 +163,9 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
         c.astride > 0, np.maximum(boxes, c.fetched / p.fetch_rate_astride), boxes
     )
     finish, zeros = _finish(p, c, c.split, c.panels), c.outside / p.outside_rate
+    # Functions of consumers on their way out beside each other take turns at the same schedulers.
+    more = np.maximum(np.where(c.turns > 0, c.turns, c.workers) * beside - 2, 0)
+    finish = finish + p.function_crowding * more * c.functions / c.workers / p.function_rate
     making = c.making_steps * p.fragment_latency + c.making_groups * p.fragment_start
     making += c.making_vectors * p.vector_latency + c.paired_vectors * p.paired_latency
     # Who computes an operand folds its terms between two fragments.
@@ -204,17 +207,18 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     )
     cooperative = np.where(c.last_rounds > 0, c.rounds * alone + parted, cooperative)
     one_by_one = (c.rounds - 1) * main + last_main + finish
-    in_turns = np.ceil(c.rounds / 2) * (main + finish)
+    each = np.ceil(c.rounds / np.maximum(c.turns, 1))
+    in_turns = each * (main + finish)
     turns = np.maximum(one_by_one, in_turns)
     k_tiles = c.rounds * c.k_tiles + c.last_rounds * part
     copy, waited = waiting(whole)
     return {
-        "busy": np.where(c.pingpong > 0, turns, cooperative) + _others(c) * finish,
+        "busy": np.where(c.turns > 0, turns, cooperative) + _others(c) * finish,
         "products": k_tiles * multiply,
         "shared memory": k_tiles * shared,
         "copies": k_tiles * copy,
         "latency": k_tiles * waited,
-        "way out": np.where(c.pingpong > 0, np.ceil(c.rounds / 2), c.rounds) * finish
+        "way out": np.where(c.turns > 0, each, c.rounds) * finish
         + c.last_rounds * _finish(p, c, c.last_split, c.panels / c.last_split),
     }
 

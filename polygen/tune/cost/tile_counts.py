@@ -114,12 +114,12 @@ def way_out(
     device: Device, schedule: Schedule, problem: Problem, by_hand: tuple[int, int]
 ) -> tuple[int, int]:
     """Panels of one consumer's tile, and the waits that it passes per tile."""
-    warp, pingpong = schedule.tile.warp, schedule.roles.form == "pingpong"
+    warp = schedule.tile.warp
     moved = 1 + (0 < sum(by_hand) < sum(problem.operands))  # by engine, and by threads
     k_tiles = own_k_tiles(schedule, problem) * moved
     rows = warp.m // device.warpgroup_rows
     shared = schedule.cluster.k > 1 and not schedule.cluster.last
-    turn = int(pingpong) + int(shared)  # or the parts of shared sums
+    turn = int(schedule.in_turns) + int(shared)  # or the parts of shared sums
     if schedule.epilogue.through == "registers":
         return rows, k_tiles + turn
     own = schedule.tile.warp.n if schedule.cluster.last else own_columns(schedule)

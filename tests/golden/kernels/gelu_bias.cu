@@ -9,7 +9,7 @@
 //    P3  y0[i,j] = cast(v2[i,j])        i < M, j < N   (bf16)
 //
 // mapping: block 128x128x64, 2 consumer warpgroup(s) of 128x128, instruction 64x128x16, wgmma_m64k16_f32_bf16 on sm_90a
-// needs: 384 threads, 196704 of 232448 B shared memory, about 168 registers per thread, 1 block(s) per multiprocessor
+// needs: 384 threads, 229488 of 232448 B shared memory, about 168 registers per thread, 1 block(s) per multiprocessor
 // arguments, and what the launcher returns for others (lengths in elements, addresses in bytes):
 //   20001: M is 1 to 2147418112
 //   20002: K is 1 to 2147418112
@@ -29,13 +29,13 @@
 //   20016: y0 shares no memory with w
 //   20017: y0 shares no memory with b
 // barriers, and the dependences they enforce:
-//   full_ring: fill -> multiply (flow through ring_a); fill -> fill (reuse through ring_a, 5 version(s) later); fill -> multiply (flow through ring_b); fill -> fill (reuse through ring_b, 5 version(s) later)
-//   empty_ring: multiply -> fill (reuse through ring_a, 5 version(s) later); fill -> fill (reuse through ring_a, 5 version(s) later); multiply -> fill (reuse through ring_b, 5 version(s) later); fill -> fill (reuse through ring_b, 5 version(s) later)
+//   full_ring: fill -> multiply (flow through ring_a); fill -> fill (reuse through ring_a, 6 version(s) later); fill -> multiply (flow through ring_b); fill -> fill (reuse through ring_b, 6 version(s) later)
+//   empty_ring: multiply -> fill (reuse through ring_a, 6 version(s) later); fill -> fill (reuse through ring_a, 6 version(s) later); multiply -> fill (reuse through ring_b, 6 version(s) later); fill -> fill (reuse through ring_b, 6 version(s) later)
 //   bar_store (one agent): finish -> store (flow through result_y0, fence.proxy.async); store -> finish (reuse through result_y0, 2 version(s) later); finish -> finish (reuse through result_y0, 2 version(s) later)
 //   turn: wait_full_ring begins when the phase before its own is over, for its parity bit
 // schedule:
 //   format = 1
-//   name = "pingpong_128x128x64_s5_n8"
+//   name = "pingpong_128x128x64_s6_n8"
 //   device = "sm_90a"
 //   atom = "auto"
 //   min_blocks = 1
@@ -47,7 +47,7 @@
 //   m = 128
 //   n = 128
 //   [pipeline]
-//   stages = 5
+//   stages = 6
 //   distance = 2
 //   order = ["mma", "copy"]
 //   fragments = 2
@@ -261,9 +261,9 @@ pg_gelu_bias(const unsigned short* __restrict__ x, const unsigned short* __restr
 
   // barriers: which dependence each enforces stands beside its wait
   if (thread == 0) {
-    for (int slot = 0; slot < 5; ++slot) barrier_init(shared + 196608 + 8 * slot, 1);  // full_ring
-    for (int slot = 0; slot < 5; ++slot) barrier_init(shared + 196648 + 8 * slot, 1);  // empty_ring
-    for (int slot = 0; slot < 2; ++slot) barrier_init(shared + 196688 + 8 * slot, 1);  // turn
+    for (int slot = 0; slot < 6; ++slot) barrier_init(shared + 229376 + 8 * slot, 1);  // full_ring
+    for (int slot = 0; slot < 6; ++slot) barrier_init(shared + 229424 + 8 * slot, 1);  // empty_ring
+    for (int slot = 0; slot < 2; ++slot) barrier_init(shared + 229472 + 8 * slot, 1);  // turn
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   }
@@ -283,18 +283,18 @@ pg_gelu_bias(const unsigned short* __restrict__ x, const unsigned short* __restr
   if (group == 2) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (warp == 8 && lane == 0) {
-      Cursor<5> ring_producer;
+      Cursor<6> ring_producer;
       // fill[i,k]: x -> ring_a, w -> ring_b, by the copy engine, zeros outside the arrays
       auto fill = [&](int, int k) __attribute__((always_inline)) {
-        const unsigned full = shared + 196608 + ring_producer.slot * 8;
+        const unsigned full = shared + 229376 + ring_producer.slot * 8;
         barrier_expect(full, 32768);
         box_load(shared + 0 + ring_producer.slot * 16384 + 0, &map_a, full, k * 64 + 0, b_m * 128);
-        box_load(shared + 81920 + ring_producer.slot * 16384 + 0, &map_b, full, k * 64 + 0, b_n * 128);
+        box_load(shared + 98304 + ring_producer.slot * 16384 + 0, &map_b, full, k * 64 + 0, b_n * 128);
         ring_producer.advance();
       };
-      // wait_empty_ring: multiply -> fill (reuse through ring_a, 5 version(s) later); fill -> fill (reuse through ring_a, 5 version(s) later); multiply -> fill (reuse through ring_b, 5 version(s) later); fill -> fill (reuse through ring_b, 5 version(s) later)
+      // wait_empty_ring: multiply -> fill (reuse through ring_a, 6 version(s) later); fill -> fill (reuse through ring_a, 6 version(s) later); multiply -> fill (reuse through ring_b, 6 version(s) later); fill -> fill (reuse through ring_b, 6 version(s) later)
       auto wait_empty_ring = [&](int, int) __attribute__((always_inline)) {
-        barrier_wait(shared + 196648 + ring_producer.slot * 8, ring_producer.parity ^ 1);
+        barrier_wait(shared + 229424 + ring_producer.slot * 8, ring_producer.parity ^ 1);
       };
       #pragma unroll 1
       for (int i = 0; i < tiles; ++i) {
@@ -311,10 +311,10 @@ pg_gelu_bias(const unsigned short* __restrict__ x, const unsigned short* __restr
     const int turn = group;
     const int quarter = warp % 4 * 16;
     float sum[2][16][4] = {};
-    Cursor<5> ring_consumer;
-    Cursor<5> ring_consumer_behind;
+    Cursor<6> ring_consumer;
+    Cursor<6> ring_consumer_behind;
     // multiply[i,k,s,m]: sum[m] += ring_a * ring_b, proved to read what the copies wrote
-    const unsigned low_a = ((shared + 0) & 0x3ffffu) / 16 + 0x10000u, low_b = ((shared + 81920) & 0x3ffffu) / 16 + 0x10000u;
+    const unsigned low_a = ((shared + 0) & 0x3ffffu) / 16 + 0x10000u, low_b = ((shared + 98304) & 0x3ffffu) / 16 + 0x10000u;
     auto multiply = [&](int, int k, int s, int m) __attribute__((always_inline)) {
       const unsigned address_a = low_a + (unsigned)(ring_consumer.slot * 16384 + s * 32 + m * 8192) / 16;
       const unsigned address_b = low_b + (unsigned)(ring_consumer.slot * 16384 + s * 32) / 16;
@@ -349,7 +349,7 @@ pg_gelu_bias(const unsigned short* __restrict__ x, const unsigned short* __restr
           b_0_words[j] = __ldg(b + low) | (unsigned)__ldg(b + high) << 16;
         }
       }
-      const unsigned y0_at = shared + 163840 + group * 16384 + p % 2 * 8192 + (quarter + lane % 16) * 128 + ((lane / 16 ^ (lane % 8 & 7)) << 4);
+      const unsigned y0_at = shared + 196608 + group * 16384 + p % 2 * 8192 + (quarter + lane % 16) * 128 + ((lane / 16 ^ (lane % 8 & 7)) << 4);
       unsigned y0_words[8][2];
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
@@ -367,24 +367,24 @@ pg_gelu_bias(const unsigned short* __restrict__ x, const unsigned short* __restr
     // store[i,p]: one thread of the warpgroup has the copy engine write the panel, clipped at the edges
     auto store = [&](int, int p) __attribute__((always_inline)) {
       if (thread % 128 == 0) {
-        box_store(&map_out_y0, shared + 163840 + group * 16384 + p % 2 * 8192 + 0, b_n * 128 + p % 2 * 64 + 0, b_m * 128 + p / 2 * 64);
+        box_store(&map_out_y0, shared + 196608 + group * 16384 + p % 2 * 8192 + 0, b_n * 128 + p % 2 * 64 + 0, b_m * 128 + p / 2 * 64);
         asm volatile("cp.async.bulk.commit_group;" ::: "memory");
       }
     };
-    // wait_full_ring: fill -> multiply (flow through ring_a); fill -> fill (reuse through ring_a, 5 version(s) later); fill -> multiply (flow through ring_b); fill -> fill (reuse through ring_b, 5 version(s) later)
+    // wait_full_ring: fill -> multiply (flow through ring_a); fill -> fill (reuse through ring_a, 6 version(s) later); fill -> multiply (flow through ring_b); fill -> fill (reuse through ring_b, 6 version(s) later)
     auto wait_full_ring = [&](int, int) __attribute__((always_inline)) {
-      barrier_wait(shared + 196608 + ring_consumer.slot * 8, ring_consumer.parity);
+      barrier_wait(shared + 229376 + ring_consumer.slot * 8, ring_consumer.parity);
     };
-    // arrive_empty_ring: multiply -> fill (reuse through ring_a, 5 version(s) later); fill -> fill (reuse through ring_a, 5 version(s) later); multiply -> fill (reuse through ring_b, 5 version(s) later); fill -> fill (reuse through ring_b, 5 version(s) later)
+    // arrive_empty_ring: multiply -> fill (reuse through ring_a, 6 version(s) later); fill -> fill (reuse through ring_a, 6 version(s) later); multiply -> fill (reuse through ring_b, 6 version(s) later); fill -> fill (reuse through ring_b, 6 version(s) later)
     auto arrive_empty_ring = [&](int, int) __attribute__((always_inline)) {
-      if (thread % 128 == 0) barrier_arrive(shared + 196648 + ring_consumer_behind.slot * 8);
+      if (thread % 128 == 0) barrier_arrive(shared + 229424 + ring_consumer_behind.slot * 8);
       ring_consumer_behind.advance();
     };
     // retire_empty_ring: all but the last 1 group(s) of wgmma are complete
     auto retire_empty_ring = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); };
-    // arrive_empty_ring_rest: multiply -> fill (reuse through ring_a, 5 version(s) later); fill -> fill (reuse through ring_a, 5 version(s) later); multiply -> fill (reuse through ring_b, 5 version(s) later); fill -> fill (reuse through ring_b, 5 version(s) later)
+    // arrive_empty_ring_rest: multiply -> fill (reuse through ring_a, 6 version(s) later); fill -> fill (reuse through ring_a, 6 version(s) later); multiply -> fill (reuse through ring_b, 6 version(s) later); fill -> fill (reuse through ring_b, 6 version(s) later)
     auto arrive_empty_ring_rest = [&](int, int) __attribute__((always_inline)) {
-      if (thread % 128 == 0) barrier_arrive(shared + 196648 + ring_consumer_behind.slot * 8);
+      if (thread % 128 == 0) barrier_arrive(shared + 229424 + ring_consumer_behind.slot * 8);
       ring_consumer_behind.advance();
     };
     // retire_empty_ring_rest: all group(s) of wgmma are complete
@@ -405,11 +405,11 @@ pg_gelu_bias(const unsigned short* __restrict__ x, const unsigned short* __restr
     // turn: wait_full_ring begins when the phase before its own is over, for its parity bit
     unsigned turn_parity = 1 - group;
     auto wait_turn = [&](int) __attribute__((always_inline)) {
-      barrier_wait(shared + 196688 + group * 8, turn_parity);
+      barrier_wait(shared + 229472 + group * 8, turn_parity);
       turn_parity ^= 1;
     };
     auto arrive_turn = [&](int) __attribute__((always_inline)) {
-      if (thread % 128 == 0) barrier_arrive(shared + 196688 + (1 - group) * 8);
+      if (thread % 128 == 0) barrier_arrive(shared + 229472 + (1 - group) * 8);
     };
     // The loops of a consumer, generated by isl from its schedule tree.
     if (turn == 1) {
@@ -528,7 +528,7 @@ extern "C" int pg_gelu_bias_launch(const unsigned short* __restrict__ x, const u
   if (const cudaError_t map_status = polygen_encode_map(&map_out_y0, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, y0, {{N, 1, 64}, {M, y0_stride0, 64}}, CU_TENSOR_MAP_SWIZZLE_128B))
     return (int)map_status;
   const cudaError_t status =
-      cudaFuncSetAttribute(pg_gelu_bias, cudaFuncAttributeMaxDynamicSharedMemorySize, 196704);
+      cudaFuncSetAttribute(pg_gelu_bias, cudaFuncAttributeMaxDynamicSharedMemorySize, 229488);
   if (status != cudaSuccess) return (int)status;
   // Persistent blocks: as many whole clusters as run at once, at most one per cluster of tiles.
   static thread_local int resident = 0, resident_on = -1;
@@ -544,7 +544,7 @@ extern "C" int pg_gelu_bias_launch(const unsigned short* __restrict__ x, const u
   const unsigned long long tiles_across = (M + 127) / 128;
   const unsigned long long tile_clusters = tiles_along * tiles_across;
   const dim3 grid((tile_clusters < (unsigned)resident ? (unsigned)tile_clusters : (unsigned)resident) * 1);
-  pg_gelu_bias<<<grid, 384, 196704, (cudaStream_t)stream>>>(x, w, b, y0, M, K, N, (M > 1 ? x_stride0 : 0), (N > 1 ? w_stride0 : 0), (M > 1 ? y0_stride0 : 0), *reinterpret_cast<const TensorMap*>(&map_a), *reinterpret_cast<const TensorMap*>(&map_b), *reinterpret_cast<const TensorMap*>(&map_out_y0));
+  pg_gelu_bias<<<grid, 384, 229488, (cudaStream_t)stream>>>(x, w, b, y0, M, K, N, (M > 1 ? x_stride0 : 0), (N > 1 ? w_stride0 : 0), (M > 1 ? y0_stride0 : 0), *reinterpret_cast<const TensorMap*>(&map_a), *reinterpret_cast<const TensorMap*>(&map_b), *reinterpret_cast<const TensorMap*>(&map_out_y0));
   return (int)cudaGetLastError();
 }
 #endif

@@ -90,6 +90,7 @@ ENDINGS = {
     r"_(registers|lines)": lambda s: (s.epilogue.through,),
     r"_(exchanged)": lambda s: ("exchanged",) if s.exchange else (),
     r"_(made)": lambda s: ("made",) if s.from_registers else (),
+    r"_t(\d)": lambda s: (s.roles.turns,) if s.in_turns else (),
 }
 
 
@@ -115,6 +116,7 @@ def test_shipped_files_are_named_after_their_content(path):
     assert any(pattern.startswith(r"_k(\d+)") for pattern in said) == (found.cluster.k > 1)
     assert (r"_(exchanged)" in said) == found.exchange
     assert (r"_(made)" in said) == found.from_registers
+    assert (r"_t(\d)" in said) == (found.roles.turns != Schedule().roles.turns)
     name = "wgmma_m64k16_f32_bf16" if found.specialised else "m16n8k16_f32_bf16"
     name = "dot_k256_f32_bf16" if found.by_lanes else name
     check_structure(found, atom(name), found.name)

@@ -141,6 +141,19 @@ CASES: dict[str, list[tuple[Schedule, dict[str, Any], bool]]] = {
         (W, {"loops__phases": ("main",)}, False),
     ],
     "roles.form": [(R, {"roles__form": "three"}, False)],
+    "roles.turns": [
+        (
+            R,
+            {
+                "tile": Tile(CtaTile(64, 64, 64), WarpTile(64, 64)),
+                "roles": Roles(form, 40, 152, turns=turns),
+            },
+            (form, turns) in (("pingpong", 2), ("pingpong", 3), ("cooperative", 2)),
+        )
+        for form in ("pingpong", "cooperative")
+        for turns in (0, 1, 2, 3, 4)
+    ]
+    + [(W, {"roles__turns": 3}, False)],
     "roles.computes": [  # of arguments consumers compute nothing; tests/errors has the rest
         (R, {"roles__computes": who}, who == "producer")
         for who in ("producer", "consumer", "before", "all")
@@ -455,6 +468,7 @@ OTHERS: dict[str, Any] = {
     "loops.grid": ("n", "m"),
     "loops.phases": ("epilogue", "main"),
     "roles.computes": "before",
+    "roles.turns": 3,
     "roles.producer_registers": 32,
     "roles.consumer_registers": 144,
     "cluster.m": 2,

@@ -97,6 +97,23 @@ def test_ship_writes_new_schedules_and_the_index(tmp_path, capsys):
     assert [p.name for p in (tmp_path / "b" / "sm_90a").iterdir()] == ["tuned"], "the old one does"
 
 
+def test_ship_keeps_what_no_record_has(tmp_path):
+    record, file = tmp_path / "record.json", tmp_path / "sm_90a" / "tuned" / "my_gpu_3.toml"
+    others = {
+        Problem(512, 640, 768): Tuned("before", 20.0, "My GPU 3"),
+        Problem(1, 2, 3): Tuned("another", 5.0, "My GPU 3"),
+    }
+    for keep in ([], ["--keep"]):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(dump_tuned("My GPU 3", others))
+        record.write_text(json.dumps(_record({"brand_new": 10.0})))
+        given = [str(record), "--fewest", "1", "--schedules", str(tmp_path), *keep]
+        assert main(given) == 0
+        kept = {Problem(1, 2, 3): others[Problem(1, 2, 3)]} if keep else {}
+        now = {Problem(512, 640, 768): Tuned("brand_new", 10.0, "My GPU 3")}
+        assert read_tuned(file) == kept | now
+
+
 def test_ship_refuses_what_makes_no_sense(tmp_path, capsys):
     record = tmp_path / "record.json"
     record.write_text(json.dumps(_record({"brand_new": 10.0})))

@@ -41,6 +41,7 @@ KERNELS = [
     _case("three", "nt", "bf16", "bias_gelu", roles("three", 64, raster=Raster("m", 1))),
     _case("pingpong", "tn", "bf16", "gate", roles("pingpong", 112, m=128)),
     _case("residual", "nt", "f16", "bias_residual_relu", roles("two", 160, cluster=(2, 1))),
+    _case("three_in_turns", "nt", "bf16", "gate", roles("three_in_turns", 96)),
     _case("across", "tt", "bf16", "two_outputs", roles("pingpong", 64, cluster=(1, 2))),
     _case("square", "nt", "bf16", "same_twice", roles("one", 128, m=128, cluster=(2, 2))),
     _case("rows", "nt", "bf16", "bias", roles(cluster=(2, 1), raster=Raster("m", 1))),
@@ -275,7 +276,7 @@ def test_products_of_the_consumers(with_roles):
     counted = with_roles
     c, tiles = counted.c, counted.tree.tiles
     consumers = counted.tree.synchronised.program.statement("multiply").place.counts[-1]
-    sharing = 1 if c.pingpong else consumers
+    sharing = 1 if c.turns else consumers
     issued = counted.instances("consumer")["multiply"] * sharing
     assert issued == c.instructions * c.k_tiles
     assert issued * tiles.atom[0] * tiles.warp[1] * tiles.atom[2] == c.products * c.k_tiles

@@ -76,6 +76,7 @@ WORSE = (
     "warp_latency", "warp_crowding", "full_rate_warps", "barrier", "round", "exchange",
     "copy_start", "launch_start", "thread_crowding", "warp_narrow_turn",
     "fragment_latency", "fragment_start", "vector_latency", "paired_latency", "promote_turn",
+    "function_crowding",
     "row_pass", "tally", "tally_alone", "tally_made",
     "unstored", "fold", "fold_index", "fold_exponential",
 )  # fmt: skip
