@@ -11,7 +11,7 @@ from polygen.analysis import ISL_LOCK, Analysed, analysed, prospect, sections_an
 from polygen.brief import Brief
 from polygen.chained import as_made, is_chain
 from polygen.decide import decide
-from polygen.decision import multiplied, placed
+from polygen.decision import come_alike, multiplied, placed
 from polygen.emit.cuda import emit
 from polygen.emit.functions import is_costly
 from polygen.emit.source import KernelSource
@@ -147,6 +147,7 @@ def _generate(
     program = multiplied(program, device, sizes, schedule, skip, sums)
     require_alike(program)
     if len(sections(program)) > 1:
+        program = come_alike(program)
         joined = _of_sections(program, device, sizes, schedule, command, skip)
         return replace(joined, program=asked)
     found = analysed(program)

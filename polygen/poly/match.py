@@ -325,7 +325,8 @@ def _require_apart(program: Program, access: Access, index: tuple[Along, ...]) -
                 else f"{access}: zeros lie along the axis that is cut into k tiles",
                 where=program.name,
                 why="neighbours in memory are neighbours in the tiles, and begin where rows do",
-                nearest="Store channels last, as in x[N,H,W,C], and pad the other axes",
+                nearest=f"Store {access.name} with channels last, as in x[N,H,W,C] and w[K,R,S,C], "
+                "and pad the other axes",
             )
         if len(inside) > 1:
             raise UnsupportedProgram(

@@ -216,7 +216,11 @@ class Trials:
                     else:
                         failed[blamed] = _failure(lost)
                 elif lost.stage == "time" and len(left) == 1:
-                    failed[left[0].key] = _failure(lost)
+                    blamed = left[0].key
+                    if lost.why.startswith(_NO_ANSWER) and blamed not in silent:
+                        silent.add(blamed)
+                    else:
+                        failed[blamed] = _failure(lost)
                 elif lost.stage == "time" and left:
                     for one in left:
                         if self._now() > self._deadline:

@@ -469,3 +469,17 @@ def test_sums_of_f16_go_through_warpgroup_instructions():
         for acc in ("f16", "f32")
     }
     assert isinstance(fits["f16"], Fitted) and "registers per consumer" in str(fits["f32"])
+
+
+def test_what_spilled_is_not_taken_again_under_the_name_that_its_fit_has():
+    """A fit to a class of sums has other k tiles than the file, and a name that says so."""
+
+    def in_other_k_tiles(schedule):
+        return Fitted(replace(schedule, name=f"{schedule.name}_k64"), 1)
+
+    problem, skip = Problem(4096, 4096, 4096), frozenset()
+    for _ in range(3):
+        taken, origin = choose(H200, problem, in_other_k_tiles, skip)
+        assert taken.name not in skip
+        skip |= {taken.name}
+    assert len(skip) == 3 and "not taken because they spill" in origin
