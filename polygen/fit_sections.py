@@ -206,7 +206,7 @@ def check_sections(
                 where=where,
                 why="tiles of all products go through the same rings, by the copy engine or by "
                 "threads",
-                nearest="Align the rows of all alike, or of none: x:bf16[M,K]@2",
+                nearest="Compute operands of all products, or of none; or split the function",
             )
         rooms = [
             [(b.name, b.slots, b.slot_bytes, b.owners) for b in memory(schedule, *pair, tiles)]

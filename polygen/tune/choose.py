@@ -75,9 +75,7 @@ def choose(
             roles = candidate.specialised
             if not candidate.by_lanes or roles not in refused:  # few programs are for lanes
                 refused[roles] = found
-        elif skip.isdisjoint(
-            (candidate.name, found.schedule.name)
-        ):  # a fit may be of other k tiles
+        elif skip.isdisjoint((candidate.name, found.schedule.name)):  # a fit has other k tiles
             fitting.append(found)
         elif found.spare is not None:
             roles = candidate.specialised

@@ -87,7 +87,12 @@ def schedule(specialised):
     ("function", "signature", "specialised", "match"),
     [
         (two, (X, WIDE, NARROW), False, "domains without roles .*only persistent blocks"),
-        (two, (X, WIDE, f"{NARROW}@2"), True, "operands do not come alike .*Align the rows of all"),
+        (
+            lambda x, w, u: (x @ w.T, pg.silu(x) @ u.T),
+            (X, WIDE, NARROW),
+            True,
+            "operands do not come alike .*Compute operands of all products, or of none",
+        ),
         (
             lambda x, w, u, r: (x @ w.T + r, x @ u.T),
             (X, WIDE, NARROW, "bf16[M,N]"),
