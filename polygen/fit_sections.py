@@ -244,7 +244,7 @@ def together(problems: Sequence[Problem]) -> Problem:
         matrices=max(one.matrices for one in problems),
         functions=mean([one.functions for one in problems]),
         pointwise=any(one.pointwise for one in problems),
-        astride=any(one.astride for one in problems),
+        astride=(max(one.astride[0] for one in problems), max(one.astride[1] for one in problems)),
         matrix_bytes=mean([one.matrix_bytes for one in problems]),
         result_bytes=mean([one.result_bytes for one in problems]),
         access_bytes=min(one.access_bytes for one in problems),

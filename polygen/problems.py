@@ -11,7 +11,7 @@ from polygen.emit.functions import is_costly
 from polygen.fit_sections import together
 from polygen.frontend.monoids import INDEX, MONOIDS
 from polygen.frontend.pitches import row_step
-from polygen.frontend.program import Dim, Program, Tensor
+from polygen.frontend.program import Dim, Program
 from polygen.hardware.atom import products_of
 from polygen.hardware.device import common_facts
 from polygen.hardware.swizzle import chunk_bytes
@@ -80,7 +80,7 @@ def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[st
             is_costly(s.function, s.args) for one in (*work.before, work) for s in one.statements
         ),
         pointwise=any(s.function != "cast" for s in work.statements),
-        astride=any(_is_astride(operand.tensor, sizes) for _, operand in matched.copied),
+        astride=(_astride(lefts, sizes), _astride(rights, sizes)),
         matrix_bytes=sum(read.tensor.dtype.bytes for read in whole),
         result_bytes=sum(write.tensor.dtype.bytes for write in work.writes),
         k_inner=(matched.a.k_contiguous, matched.b.k_contiguous),
@@ -262,7 +262,17 @@ def _has_any(operands: tuple[Operand, ...], dims: set[str]) -> bool:
     return not dims or any(one.dim in dims for operand in operands for one in operand.index)
 
 
-def _is_astride(tensor: Tensor, sizes: dict[str, int]) -> bool:
-    """Whether rows of an array of these sizes and pitches begin inside lines of the cache."""
-    step = (row_step(tensor, sizes) or 0) * tensor.dtype.bytes
-    return step % common_facts()["cache_line_bytes"] != 0
+def _astride(operands: tuple[Operand, ...], sizes: dict[str, int]) -> float:
+    """Share of the rows of arrays of these sizes and pitches that lie astride lines of the cache.
+
+    Of a row that is longer than a line, its first line's bytes count. Where it begins in its line
+    is a multiple of what its pitch and a line have in common.
+    """
+    line, shares = common_facts()["cache_line_bytes"], []
+    for one in operands:
+        if one.computed is None:
+            pitch = (row_step(one.tensor, sizes) or 0) * one.tensor.dtype.bytes
+            step = math.gcd(pitch, line)
+            inside = (line - min(pitch, line)) // step + 1
+            shares.append(max(1 - inside * step / line, 0.0))
+    return sum(shares) / max(len(shares), 1)

@@ -21,7 +21,8 @@ class Problem:
         matrices: whole matrices that the pointwise statements read.
         functions: functions beyond arithmetic that they evaluate for each result.
         pointwise: whether there are any, besides rounding the sums.
-        astride: whether rows of an operand lie astride the lines of the cache.
+        astride: share of the rows of operands that carry m, and that carry n, which lie astride
+            lines of the cache.
         matrix_bytes: bytes of those matrices per result, all together.
         result_bytes: bytes written per result, all outputs together.
         k_inner: whether k is innermost in the left and in the right operand.
@@ -80,7 +81,7 @@ class Problem:
     matrices: int = 0
     functions: int = 0
     pointwise: bool = False
-    astride: bool = False
+    astride: tuple[float, float] = (0.0, 0.0)
     matrix_bytes: int = 0
     result_bytes: int = 2
     k_inner: tuple[bool, bool] = (True, True)
@@ -179,6 +180,7 @@ class Problem:
             threaded=self.threaded[::-1],
             uncopied=self.uncopied[::-1],
             own=self.own[::-1],
+            astride=self.astride[::-1],
             computed=self.computed[::-1],
             source_bytes=self.source_bytes[::-1],
             vectors=self.vectors[::-1],

@@ -210,7 +210,7 @@ def test_arrays_of_one_shape_have_a_kernel_for_each_pitch(machine):
     assert len(machine.generated) == len(machine.call._variants)
 
 
-@pytest.mark.parametrize(("extra", "astride"), [(0, False), (8, True), (64, False), (4, True)])
+@pytest.mark.parametrize(("extra", "astride"), [(0, 0), (8, 7 / 8), (64, 0), (4, 15 / 16)])
 def test_the_choice_sees_how_far_rows_lie_apart(machine, extra, astride):
     made = pg.fuse(product)
     x, w = (
@@ -222,7 +222,7 @@ def test_the_choice_sees_how_far_rows_lie_apart(machine, extra, astride):
     sizes = {"D0": 4096, "D1": 1024, "D2": 2048}
     assert kernel.program.inputs[0].alignment == (8 if extra == 4 else 16)
     problem, _ = decide.candidates(kernel.program, device("sm_90a"), kernel._sizes)
-    assert problem.astride == astride
+    assert problem.astride == (astride, astride)
     assert kernel._sizes == sizes | (
         {"x.pitch": 1024 + extra, "w.pitch": 1024 + extra} if extra else {}
     )

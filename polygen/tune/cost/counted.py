@@ -59,7 +59,7 @@ class Counts(NamedTuple):
         batches: matrices of results.
         across_bytes: of the other operands, of one matrix of results.
         groups: of the raster: how often the other operands are swept.
-        astride: 1 if rows of an operand lie astride the lines of the cache.
+        astride: of the bytes fetched, those of rows that lie astride lines of the cache.
         copied: of the operands that are copied first, to rows that start at lines.
         made_from: read where computed operands are made first.
         made_first: of these operands, written.

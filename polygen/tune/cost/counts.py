@@ -144,6 +144,8 @@ def _counts(device: Device, fitted: Fitted, terms: _Terms) -> Counts:
     all_copied = copied and problem.copied == problem.operands
     moved = (lefts - by_hand[0], rights - by_hand[1])
     fetched = (moved[0] * rows // cluster.n + moved[1] * columns // cluster.m) * cta.k * size
+    apart = (problem.astride[0] * rows / cluster.n, problem.astride[1] * columns / cluster.m)
+    astride = (moved[0] * apart[0] + moved[1] * apart[1]) * cta.k * size
     if makes:
         fetched += (left - moved[0] * size * cta.m * cta.k) * rows // cta.m
     tile = (cta.m * cta.k, cta.n * cta.k)
@@ -241,7 +243,7 @@ def _counts(device: Device, fitted: Fitted, terms: _Terms) -> Counts:
         batches=problem.batches,
         across_bytes=across,
         groups=groups,
-        astride=problem.astride and not all_copied,
+        astride=0 if all_copied else int(astride),
         copied=problem.copied_bytes if copied else 0,
         **terms.first,
         exchanged=schedule.exchange,

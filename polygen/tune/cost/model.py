@@ -159,9 +159,8 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     outgrown = np.log2(np.clip(c.along_bytes / (p.group_share * p.l2_bytes), 1.0, None))
     product = product * (1 + p.group_loss * np.where(c.groups > 1, outgrown, 0.0))
     boxes = c.box_rows / p.box_rate
-    own = beside * np.where(
-        c.astride > 0, np.maximum(boxes, c.fetched / p.fetch_rate_astride), boxes
-    )
+    whole_line = boxes / np.maximum(c.fetched, 1)
+    own = beside * (boxes + c.astride * np.maximum(1 / p.fetch_rate_astride - whole_line, 0))
     finish, zeros = _finish(p, c, c.split, c.panels), c.outside / p.outside_rate
     # Functions of consumers on their way out beside each other take turns at the same schedulers.
     more = np.maximum(np.where(c.turns > 0, c.turns, c.workers) * beside - 2, 0)

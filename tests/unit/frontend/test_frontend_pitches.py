@@ -30,12 +30,15 @@ def test_arrays_with_rows_have_pitches():
 @pytest.mark.parametrize(
     ("sizes", "alignment", "astride"),
     [
-        ({}, 16, False),
-        ({"x.pitch": 1032}, 16, True),
-        ({"x.pitch": 1088}, 16, False),
-        ({"x.pitch": 1028}, 8, True),
-        ({"K": 1023}, 2, True),
-        ({"K": 1023, "x.pitch": 1024, "w.pitch": 1024}, 16, False),
+        ({}, 16, (0, 0)),
+        ({"x.pitch": 1032}, 16, (7 / 8, 0)),
+        ({"x.pitch": 1040, "w.pitch": 1056}, 16, (3 / 4, 1 / 2)),
+        ({"x.pitch": 1088}, 16, (0, 0)),
+        ({"x.pitch": 1028}, 8, (15 / 16, 0)),
+        ({"K": 1023}, 2, (63 / 64, 63 / 64)),
+        ({"K": 1023, "x.pitch": 1024, "w.pitch": 1024}, 16, (0, 0)),
+        ({"K": 16}, 16, (0, 0)),  # four rows in each line
+        ({"K": 24}, 16, (1 / 4, 1 / 4)),
     ],
 )
 def test_pitches_decide_alignments_and_what_is_chosen_for(sizes, alignment, astride):

@@ -26,7 +26,7 @@ PROBLEM = Problem(4096, 4096, 512, matrices=1, pointwise=True, k_inner=(True, Fa
 def test_a_file_gives_back_what_was_written(tmp_path):
     entries = {
         PROBLEM: Tuned("a", 12.5, "GPU"),
-        Problem(3000, 3000, 3000, astride=True): Tuned("b", 85.0, "GPU"),
+        Problem(3000, 3000, 3000, astride=(0.875, 0.875)): Tuned("b", 85.0, "GPU"),
     }
     (tmp_path / "gpu.toml").write_text(dump_tuned("GPU", entries))
     assert read_tuned(tmp_path / "gpu.toml") == entries

@@ -24,12 +24,12 @@ ALL = tuple(Fitted(s, 1 if s.specialised else 2) for s in shipped(H200))
 PROBLEMS = (
     Problem(4096, 4096, 4096),
     Problem(16, 4096, 4096),
-    Problem(3000, 3000, 3000, astride=True),
+    Problem(3000, 3000, 3000, astride=(0.875, 0.875)),
     Problem(512, 512, 4096, functions=1, pointwise=True),
     Problem(4096, 4096, 512, matrices=2, matrix_bytes=4, functions=1, pointwise=True),
     Problem(8192, 8192, 8192, element_bytes=1),
     Problem(16384, 4096, 128, result_bytes=0, folds=(1, 1, 1)),
-    Problem(3001, 3001, 3001, astride=True, access_bytes=2, threaded=(1, 1)),
+    Problem(3001, 3001, 3001, astride=(0.875, 0.875), access_bytes=2, threaded=(1, 1)),
     Problem(
         4096, 4096, 4096, threaded=(1, 0), computed=(1, 0), source_bytes=(1 << 25, 0),
         operand_functions=(1, 0), held=(8, 64),
@@ -140,7 +140,7 @@ def test_blocks_of_a_multiprocessor_fill_their_rings_beside_each_other():
     alone = replace(shared, min_blocks=1)
 
     def total(schedule, rows):
-        problem = Problem(rows, 1003, 77, astride=True, access_bytes=2, threaded=(1, 1))
+        problem = Problem(rows, 1003, 77, astride=(0.875, 0.875), access_bytes=2, threaded=(1, 1))
         counted = counts(H200, Fitted(schedule, schedule.min_blocks), problem)
         return times(P, Columns([counted]))["total"][0]
 
@@ -202,7 +202,7 @@ def test_larger_problems_take_longer(dim):
         {"functions": 2},
         {"matrices": 1, "matrix_bytes": 2},
         {"result_bytes": 4},
-        {"astride": True},
+        {"astride": (0.875, 0.5)},
         {"element_bytes": 4},
     ],
 )
@@ -303,7 +303,7 @@ def test_a_cost_names_its_longest_part(problem):
 
 
 def test_a_copy_before_the_kernel_is_a_part_of_its_own():
-    odd = Problem(4096, 4096, 1031, threaded=(1, 1), access_bytes=2, astride=True)
+    odd = Problem(4096, 4096, 1031, threaded=(1, 1), access_bytes=2, astride=(0.875, 0.875))
     (one,) = (x for x in ALL if x.schedule.name == "pingpong_128x128x64")
     copying = replace(one, schedule=replace(one.schedule, launch=Launches(realign=True)))
     filled, copied = cost(H200, one, odd), cost(H200, copying, odd)
@@ -313,8 +313,8 @@ def test_a_copy_before_the_kernel_is_a_part_of_its_own():
     least = 2 * moved / (P.memory_share * P.memory) * 1e-3
     assert P.copy_start < dict(copied.parts)[BEFORE] <= P.copy_start + least
     # Behind the copy nothing is shifted, and rows begin at lines.
-    assert (copied.counts.threaded, copied.counts.astride) == (0, False)
-    aligned = cost(H200, one, replace(odd, threaded=(0, 0), access_bytes=16, astride=False))
+    assert (copied.counts.threaded, copied.counts.astride) == (0, 0)
+    aligned = cost(H200, one, replace(odd, threaded=(0, 0), access_bytes=16, astride=(0.0, 0.0)))
     assert copied.microseconds == pytest.approx(aligned.microseconds + dict(copied.parts)[BEFORE])
 
 
@@ -343,7 +343,7 @@ def found_in(one, roles):
 
 
 def test_what_no_copy_helps_is_still_moved_by_threads():
-    odd = Problem(4096, 4096, 1031, threaded=(1, 1), access_bytes=2, astride=True)
+    odd = Problem(4096, 4096, 1031, threaded=(1, 1), access_bytes=2, astride=(0.875, 0.875))
     half = replace(odd, uncopied=(1, 0))
     (one,) = (x for x in ALL if x.schedule.name == "pingpong_128x128x64")
     schedule = replace(one.schedule, launch=Launches(realign=True))
@@ -386,7 +386,7 @@ def test_the_explanation_names_bound_share_and_every_resource():
 
 
 def test_the_explanation_says_what_limits_what():
-    astride = explained("pingpong_64x128x64", Problem(3000, 3000, 3000, astride=True))
+    astride = explained("pingpong_64x128x64", Problem(3000, 3000, 3000, astride=(0.875, 0.875)))
     assert "bound: copies" in astride and "rows astride cache lines" in astride
     few = explained("16x64x128_w16x16_s6", Problem(1, 64, 64))
     assert "bound: start" in few and "filled with zeros" in few
