@@ -17,6 +17,7 @@ from polygen.bench import figures, plots, report
 from polygen.bench.record import KIND, latest, load, newest
 from polygen.hardware.cost_parameters import cost_parameters
 from polygen.hardware.device import device
+from polygen.runtime.files import write_text_atomic
 from polygen.tune.fit import judge
 from polygen.tune.measured import read_record
 
@@ -260,10 +261,17 @@ def table(record: dict[str, Any]) -> str:
 
 # The columns of the README's table.
 PEERS = ("separate", "eager", "cublaslt", "inductor", "cudnn")
+SPEED = FOLDER / "plots" / "speed.svg"
+
+
+def speeds(folder: Path = FOLDER / "results") -> plots.Data:
+    """The README's plot: of each suite what was measured last, every row."""
+    record = newest(list(records(folder).values()))
+    return plots.strips(record, report.suites_in(record))
 
 
 def speed(folder: Path = FOLDER / "results") -> str:
-    """The README's part: one table, of each suite what was measured last."""
+    """The README's part: a plot and a table, of each suite what was measured last."""
     record = newest(list(records(folder).values()))
     good = [line for line in record["rows"] if figures.is_measured(line)]
     lost = len(figures.losses(good))
@@ -273,6 +281,8 @@ cache; of each suite its last measurement. Geometric means of how many times as 
 takes; above 1 polygen is faster. In brackets: rows that have the library, where not all do; a dash
 where it took no part. *best of all* has the libraries without a column, too. Beside cuBLAS and
 separate kernels only fused rows count. Some library is faster in {lost} of {len(good)} rows.
+
+![Every row of every suite beside its fastest library]({SPEED.relative_to(README.parent)})
 
 {report.overview(record, PEERS)}"""
 
@@ -450,6 +460,7 @@ def main() -> None:
     name, record = next(iter(records(FOLDER / "results").items()))
     try:
         drawn = {path.name for path in plots.write(record, plots_folder(name))}
+        write_text_atomic(SPEED, plots.svg(plots.draw_strips, speeds()))
     except ModuleNotFoundError:
         print("no plots: matplotlib is not installed; pip install -e '.[bench]'")
         return

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,19 @@ def _empty_share(line: Line) -> float | None:
     """The time of an empty kernel over polygen's."""
     nothing, ours = figures.empty_microseconds(line), figures.microseconds(line)
     return nothing / ours if nothing is not None and ours else None
+
+
+def strips(record: Record, suites: Sequence[str]) -> Data:
+    """Of each suite the ratios of its rows to the fastest library, least first, and their mean."""
+    found = {}
+    for suite in suites:
+        lines = [x for x in record["rows"] if suite in x["suites"] and figures.is_measured(x)]
+        ratios = [ratio for line in lines if (ratio := figures.best_ratio(line)) is not None]
+        if ratios:
+            ratios.sort()
+            mean = statistics.geometric_mean(ratios)
+            found[suite] = {"ratios": [_short(one) for one in ratios], "mean": round(mean, 6)}
+    return {"suites": found}
 
 
 def roofline(record: Record) -> Data:
@@ -205,6 +220,34 @@ def _draw_bars(pyplot: Any, data: Data) -> Any:
     axes.set_xlabel("time of a library over polygen's; bar: the fastest library")
     axes.grid(axis="x", alpha=0.3)
     axes.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=6, frameon=False, fontsize=7)
+    return figure
+
+
+def draw_strips(pyplot: Any, data: Data) -> Any:
+    """A line of dots for each suite, and its mean."""
+    suites = data["suites"]
+    figure, axes = pyplot.subplots(figsize=(7.5, 0.9 + 0.27 * len(suites)))
+    for place, one in enumerate(suites.values()):
+        ratios = one["ratios"]
+        # Dots beside each other, so that as many as lie together are seen.
+        heights = [place + 0.22 * (at % 3 - 1) for at in range(len(ratios))]
+        colours = [_LOST if ratio < 1 else _COLOURS["cublaslt"] for ratio in ratios]
+        axes.scatter(ratios, heights, s=11, color=colours, alpha=0.7, linewidths=0)
+        axes.plot([one["mean"]] * 2, [place - 0.4, place + 0.4], color=_OURS, linewidth=2)
+        axes.annotate(
+            f"{one['mean']:.2f}", (1, place), xycoords=("axes fraction", "data"), xytext=(6, 0),
+            textcoords="offset points", va="center", fontsize=8,
+        )  # fmt: skip
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_xscale("log")
+    _plain_ticks(axes.xaxis, (0.5, 0.7, 1, 1.5, 2, 3, 5, 10))
+    labels = [f"{name} ({len(one['ratios'])})" for name, one in suites.items()]
+    axes.set_yticks(range(len(suites)), labels, fontsize=8)
+    axes.set_ylim(len(suites) - 0.4, -0.6)
+    axes.set_xlabel(
+        "time of the fastest library over polygen's, a dot per row; bar: geometric mean"
+    )
+    axes.grid(axis="x", alpha=0.3)
     return figure
 
 

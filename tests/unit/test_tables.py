@@ -120,6 +120,13 @@ def test_generation_times_come_from_their_record():
     assert made["PLOT"] in (ROOT / "docs" / "plots").glob("*.svg")
 
 
+def test_the_readme_s_plot_holds_every_row():
+    data, path = MADE["speeds"](), MADE["SPEED"]
+    assert f"data {plots.digest(data)}" in path.read_text(), f"{path}: make docs"
+    assert str(path.relative_to(ROOT)) in (ROOT / "README.md").read_text()
+    assert sum(len(one["ratios"]) for one in data["suites"].values()) > 300
+
+
 def test_plots_hold_the_data_of_the_record_of_most_suites():
     name, record = next(iter(MADE["records"](ROOT / "docs" / "results").items()))
     folder = MADE["plots_folder"](name)

@@ -166,6 +166,9 @@ def test_plotted_values_are_those_of_the_record():
     roof = plots.roofline(made)
     assert roof["points"][0]["tflops"] == pytest.approx(687.19, abs=0.01)
     assert roof["points"][0]["intensity"] == pytest.approx(2 * 4096**3 / (3 * 2 * 4096**2), 1e-4)
+    (strip,) = plots.strips(made, ["hopper", "llm"])["suites"].values()  # none of the other
+    assert strip["ratios"] == [0.9, 1.2, 1.2, 1.5006]
+    assert strip["mean"] == pytest.approx((0.9 * 1.2 * 1.2 * 1.5006) ** 0.25, abs=1e-3)
     gain = plots.fusion(made)
     assert gain["flops_per_byte"] == 200.0  # 800 TFLOP/s over 4 TB/s: a read and a write are 400/K
     assert [point["passes"] for point in gain["points"]] == [7, 4, 4]
