@@ -247,6 +247,9 @@ def together(problems: Sequence[Problem]) -> Problem:
         astride=(max(one.astride[0] for one in problems), max(one.astride[1] for one in problems)),
         matrix_bytes=mean([one.matrix_bytes for one in problems]),
         result_bytes=mean([one.result_bytes for one in problems]),
-        access_bytes=min(one.access_bytes for one in problems),
+        access_bytes=(
+            min(one.access_bytes[0] for one in problems),
+            min(one.access_bytes[1] for one in problems),
+        ),
         sections=tuple((one.m, one.n, one.batches) for one in problems),
     )

@@ -85,7 +85,7 @@ def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[st
         result_bytes=sum(write.tensor.dtype.bytes for write in work.writes),
         k_inner=(matched.a.k_contiguous, matched.b.k_contiguous),
         sum_bytes=matched.contraction.dtype.bytes,
-        access_bytes=min(chunk_bytes(), *(o.alignment for _, o in matched.operands)),
+        access_bytes=(_access_bytes(lefts), _access_bytes(rights)),
         products=len(matched.products),
         operands=(len(lefts), len(rights)),
         batches=count,
@@ -255,6 +255,11 @@ def _is_paired(operand: Operand) -> bool:
 def _functions(operands: tuple[Operand, ...]) -> int:
     """Functions beyond arithmetic in an element of all operands that are computed."""
     return sum(is_costly(s.function, s.args) for made in _made(operands) for s in made.statements)
+
+
+def _access_bytes(operands: tuple[Operand, ...]) -> int:
+    """The widest access that the rows of those that are arguments allow, a chunk at most."""
+    return min([chunk_bytes(), *(one.alignment for one in operands if one.computed is None)])
 
 
 def _has_any(operands: tuple[Operand, ...], dims: set[str]) -> bool:

@@ -27,7 +27,8 @@ class Problem:
         result_bytes: bytes written per result, all outputs together.
         k_inner: whether k is innermost in the left and in the right operand.
         sum_bytes: of one sum.
-        access_bytes: the widest access that the rows of all operands allow, 16 at most.
+        access_bytes: the widest access that the rows of operands that carry m, and that carry n,
+            allow, 16 at most.
         products: products that are summed beside each other.
         operands: how many of these carry m, and how many n.
         batches: matrices of results.
@@ -86,7 +87,7 @@ class Problem:
     result_bytes: int = 2
     k_inner: tuple[bool, bool] = (True, True)
     sum_bytes: int = 4
-    access_bytes: int = 16
+    access_bytes: tuple[int, int] = (16, 16)
     products: int = 1
     operands: tuple[int, int] = (1, 1)
     batches: int = 1
@@ -181,6 +182,7 @@ class Problem:
             uncopied=self.uncopied[::-1],
             own=self.own[::-1],
             astride=self.astride[::-1],
+            access_bytes=self.access_bytes[::-1],
             computed=self.computed[::-1],
             source_bytes=self.source_bytes[::-1],
             vectors=self.vectors[::-1],

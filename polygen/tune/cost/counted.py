@@ -37,7 +37,8 @@ class Counts(NamedTuple):
         made_functions: evaluated for them per k tile.
         made_waits: for what they are computed from, per k tile, without roles.
         thread_rounds: of them per k tile: what is on its way at once is written before the next.
-        access_bytes: the widest access that the rows of all operands allow, a whole chunk at most.
+        narrow: of the bytes that threads copy, those that no whole chunks can be copied of.
+        narrow_copies: of these, each as wide as it may be.
         outside: bytes outside the operands that the copy engine has filled with zeros.
         in_flight: k tiles whose products may still run when the next are issued.
         operand_reads: bytes that products or fragment loads read from shared memory per k tile,
@@ -115,7 +116,8 @@ class Counts(NamedTuple):
     made_functions: int
     made_waits: int
     thread_rounds: int
-    access_bytes: int
+    narrow: int
+    narrow_copies: int
     outside: int
     in_flight: int
     operand_reads: int

@@ -155,6 +155,12 @@ def _counts(device: Device, fitted: Fitted, terms: _Terms) -> Counts:
     made = (problem.computed[0] * tile[0] + problem.computed[1] * tile[1]) * size
     threaded = (by_hand[0] * tile[0] + by_hand[1] * tile[1]) * size
     by_roles = made if roles else 0
+    narrow = [
+        (every - computed) * elements * size if access < chunk_bytes() else 0
+        for every, computed, elements, access in zip(
+            problem.operands, problem.computed, tile, problem.access_bytes, strict=True
+        )
+    ]
     threaded -= by_roles
     if roles:
         tall_blocks = warp.m // device.warpgroup_rows  # instructions along m of one worker
@@ -223,7 +229,8 @@ def _counts(device: Device, fitted: Fitted, terms: _Terms) -> Counts:
         ),
         made_waits=0 if roles else -(-made // (workers * device.warp_size * _READ_TOGETHER)),
         thread_rounds=fill_rounds(schedule, by_hand, size, problem.held),
-        access_bytes=problem.access_bytes,
+        narrow=sum(narrow),
+        narrow_copies=sum(n // a for n, a in zip(narrow, problem.access_bytes, strict=True)),
         outside=left // cluster.n + right // cluster.m - threaded - by_roles - fetched,
         in_flight=schedule.pipeline.in_flight if roles else 0,
         operand_reads=operand_reads,

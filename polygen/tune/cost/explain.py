@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from polygen.hardware.cost_parameters import CostParameters
 from polygen.hardware.device import Device
-from polygen.hardware.swizzle import chunk_bytes
 from polygen.schedule.problem import Problem
 from polygen.tune.cost import Cost
 from polygen.tune.cost.counted import Counts
-from polygen.tune.cost.model import BEFORE
+from polygen.tune.cost.model import BEFORE, fetching
 
 _MEANINGS = {
     "products": "the tensor cores multiply",
@@ -98,14 +96,14 @@ def _shared(c: Counts, p: CostParameters) -> str:
 
 def _copies(c: Counts, p: CostParameters) -> str:
     if not c.roles:
-        narrow = c.access_bytes < chunk_bytes()
-        rate = min(p.warp_fetch_rate, p.warp_narrow_rate * c.access_bytes if narrow else math.inf)
-        wide = f", {c.access_bytes} B at a time" if narrow else ""
-        copied = c.filled - c.made
-        plain = [f"{copied} B{wide}, {rate:.0f} B a cycle"] if copied else []
-        return f"{_steps(c)} {'; '.join([*plain, *_made(c, p)])}"
-    rate = c.fetched / max(c.box_rows, 1) * p.box_rate
-    rate = min(rate, p.fetch_rate_astride) if c.astride else rate
+        parts = []
+        if c.narrow:
+            each = f"{c.narrow // c.narrow_copies} B at a time"
+            parts.append(f"{c.narrow} B, {each}, {p.warp_narrow_rate:g} copies a cycle")
+        if wide := c.filled - c.made - c.narrow:
+            parts.append(f"{wide} B, {p.warp_fetch_rate:.0f} B a cycle")
+        return f"{_steps(c)} {'; '.join([*parts, *_made(c, p)])}"
+    rate = c.fetched / max(float(fetching(p, c)), 1.0)
     busy = min(c.clusters, c.slots) * c.blocks
     astride = ", rows astride cache lines" if c.astride else ""
     shared = f" of {c.filled}" if c.blocks > c.split else ""

@@ -31,7 +31,6 @@ import numpy.typing as npt
 
 from polygen.hardware.cost_parameters import CostParameters
 from polygen.hardware.device import common_facts
-from polygen.hardware.swizzle import chunk_bytes
 from polygen.tune.cost.counted import Counts
 
 Column = npt.NDArray[np.float64]
@@ -126,6 +125,13 @@ def _memory(p: CostParameters, c: Columns) -> Column:
     return np.asarray(moved / (share * p.memory) * 1e-3)
 
 
+def fetching(p: CostParameters, c: Columns | Counts) -> Column:
+    """Cycles of a block's own copies of a k tile, by the copy engine."""
+    boxes = c.box_rows / p.box_rate
+    whole_line = boxes / np.maximum(c.fetched, 1)
+    return np.asarray(boxes + c.astride * np.maximum(1 / p.fetch_rate_astride - whole_line, 0))
+
+
 def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     """Cycles of a multiprocessor whose warps have roles.
 
@@ -158,9 +164,7 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     # What tiles of a group share is fetched again, if the cache does not hold it beside the rest.
     outgrown = np.log2(np.clip(c.along_bytes / (p.group_share * p.l2_bytes), 1.0, None))
     product = product * (1 + p.group_loss * np.where(c.groups > 1, outgrown, 0.0))
-    boxes = c.box_rows / p.box_rate
-    whole_line = boxes / np.maximum(c.fetched, 1)
-    own = beside * (boxes + c.astride * np.maximum(1 / p.fetch_rate_astride - whole_line, 0))
+    own = beside * fetching(p, c)
     finish, zeros = _finish(p, c, c.split, c.panels), c.outside / p.outside_rate
     # Functions of consumers on their way out beside each other take turns at the same schedulers.
     more = np.maximum(np.where(c.turns > 0, c.turns, c.workers) * beside - 2, 0)
@@ -294,14 +298,12 @@ def _warps(p: CostParameters, c: Columns) -> dict[str, Column]:
     out = out + _folding(p, c)
 
     # Narrow copies are limited by their number, wide ones by their bytes.
-    is_narrow = c.access_bytes < chunk_bytes()
-    narrow = np.minimum(p.warp_narrow_rate * c.access_bytes, p.warp_fetch_rate)
-    fetch_rate = np.where(is_narrow, narrow, p.warp_fetch_rate)
+    narrow = np.maximum(c.narrow_copies / p.warp_narrow_rate, c.narrow / p.warp_fetch_rate)
+    fetched = (c.filled - c.made - c.narrow) / p.warp_fetch_rate + narrow
     # Each thread makes its narrow copies one after the other, whatever other blocks do. Those that
     # run ahead of short sums it makes, too.
     threads = np.maximum(c.workers, 1) * common_facts()["warp_size"]
-    own = np.where(is_narrow, (c.filled - c.made) / c.access_bytes / threads, 0.0)
-    own = own * np.maximum(c.ahead / c.k_tiles, 1.0)
+    own = c.narrow_copies / threads * np.maximum(c.ahead / c.k_tiles, 1.0)
     busy = np.minimum(c.clusters / c.slots, 1.0)
     crowded = p.warp_latency * (1 + p.warp_crowding * busy)
 
@@ -320,7 +322,7 @@ def _warps(p: CostParameters, c: Columns) -> dict[str, Column]:
         shared = blocks * (c.operand_reads + c.filled) / p.warp_shared_rate
         shared = np.where(c.lanes > 0, 0.0, shared)
         # What is computed is computed by the warps that multiply.
-        copies = blocks * (c.filled - c.made) / fetch_rate
+        copies = blocks * fetched
         turns = np.where(blocks > 0, own * p.warp_narrow_turn, 0.0)
         copy = np.maximum(copies, turns) + blocks * _making(p, c)
         # What is computed is waited for where it is read; other blocks go on meanwhile.

@@ -46,7 +46,8 @@ def test_pitches_decide_alignments_and_what_is_chosen_for(sizes, alignment, astr
     made = product(**sizes)
     assert made.program.inputs[0].alignment == alignment
     problem, _ = candidates(made.program, H200, {**SIZES, **sizes})
-    assert (problem.astride, problem.access_bytes) == (astride, alignment)
+    assert (problem.astride, problem.access_bytes[0]) == (astride, alignment)
+    assert problem.access_bytes[1] == made.program.inputs[1].alignment
     assert (problem.threaded == (0, 0)) == (alignment == 16)  # what tensor maps take
 
 

@@ -170,6 +170,17 @@ def test_rows_astride_the_lines_of_the_cache_are_copied_more_slowly():
     assert predict(H200, at, replace(problem, astride=(0.875, 0.875))) > predict(H200, at, problem)
 
 
+def test_rows_at_any_address_take_time_in_the_operand_that_has_them():
+    at = named("128x128x64_w64x64_s3")
+    both = Problem(4096, 4096, 1031, threaded=(1, 1), access_bytes=(2, 2))
+    one = replace(both, threaded=(1, 0), access_bytes=(2, 16))
+    none = replace(both, threaded=(0, 0), access_bytes=(16, 16))
+    took = [predict(H200, at, problem) for problem in (none, one, both)]
+    assert took == sorted(took) and took[1] < 0.8 * took[2]
+    other = replace(one, threaded=(0, 1), access_bytes=(16, 2))
+    assert predict(H200, at, other) == pytest.approx(took[1])
+
+
 def test_wide_elements_multiply_more_slowly():
     at = named("pingpong_128x128x64")
     narrow, wide = (predict(H200, at, Problem(4096, 4096, 4096, size)) for size in (1, 4))
@@ -197,7 +208,7 @@ def test_the_origin_says_that_threads_move_what_tensor_maps_cannot_describe():
     problem = Problem(4096, 4096, 4096)
     assert "stored line by line" in choose(H200, problem, fit)[1]
     assert "stored line by line" not in choose(H200, problem, everything)[1]
-    filled = replace(problem, threaded=(1, 0), access_bytes=2)
+    filled = replace(problem, threaded=(1, 0), access_bytes=(2, 2))
 
     def in_place(schedule):
         return "no workspace" if schedule.launch.realign else fit(schedule)
@@ -301,7 +312,9 @@ def test_a_copy_is_not_worth_it_for_a_small_product():
         size: choose(H200, odd, everything)[0].launch.realign
         for size in (64, 4096)
         for odd in [
-            Problem(size, size, size - 1, threaded=(1, 1), access_bytes=2, astride=(0.875, 0.875))
+            Problem(
+                size, size, size - 1, threaded=(1, 1), access_bytes=(2, 2), astride=(0.875, 0.875)
+            )
         ]
     }
     assert found == {64: False, 4096: True}
@@ -447,7 +460,7 @@ def test_what_was_measured_for_other_sums_or_accesses_is_another_problem():
 
     usual = problem()
     assert problem(acc_dtype="f16") == replace(usual, sum_bytes=2) != usual
-    narrow = replace(usual, access_bytes=2, threaded=(0, 1))
+    narrow = replace(usual, access_bytes=(16, 2), threaded=(0, 1))
     assert problem(w="w:f16[N,K]@2") == narrow != usual
     assert usual in tuned(H200) and replace(usual, sum_bytes=2) not in tuned(H200)
 

@@ -29,7 +29,7 @@ PROBLEMS = (
     Problem(4096, 4096, 512, matrices=2, matrix_bytes=4, functions=1, pointwise=True),
     Problem(8192, 8192, 8192, element_bytes=1),
     Problem(16384, 4096, 128, result_bytes=0, folds=(1, 1, 1)),
-    Problem(3001, 3001, 3001, astride=(0.875, 0.875), access_bytes=2, threaded=(1, 1)),
+    Problem(3001, 3001, 3001, astride=(0.875, 0.875), access_bytes=(2, 2), threaded=(1, 1)),
     Problem(
         4096, 4096, 4096, threaded=(1, 0), computed=(1, 0), source_bytes=(1 << 25, 0),
         operand_functions=(1, 0), held=(8, 64),
@@ -140,7 +140,9 @@ def test_blocks_of_a_multiprocessor_fill_their_rings_beside_each_other():
     alone = replace(shared, min_blocks=1)
 
     def total(schedule, rows):
-        problem = Problem(rows, 1003, 77, astride=(0.875, 0.875), access_bytes=2, threaded=(1, 1))
+        problem = Problem(
+            rows, 1003, 77, astride=(0.875, 0.875), access_bytes=(2, 2), threaded=(1, 1)
+        )
         counted = counts(H200, Fitted(schedule, schedule.min_blocks), problem)
         return times(P, Columns([counted]))["total"][0]
 
@@ -303,7 +305,7 @@ def test_a_cost_names_its_longest_part(problem):
 
 
 def test_a_copy_before_the_kernel_is_a_part_of_its_own():
-    odd = Problem(4096, 4096, 1031, threaded=(1, 1), access_bytes=2, astride=(0.875, 0.875))
+    odd = Problem(4096, 4096, 1031, threaded=(1, 1), access_bytes=(2, 2), astride=(0.875, 0.875))
     (one,) = (x for x in ALL if x.schedule.name == "pingpong_128x128x64")
     copying = replace(one, schedule=replace(one.schedule, launch=Launches(realign=True)))
     filled, copied = cost(H200, one, odd), cost(H200, copying, odd)
@@ -314,7 +316,9 @@ def test_a_copy_before_the_kernel_is_a_part_of_its_own():
     assert P.copy_start < dict(copied.parts)[BEFORE] <= P.copy_start + least
     # Behind the copy nothing is shifted, and rows begin at lines.
     assert (copied.counts.threaded, copied.counts.astride) == (0, 0)
-    aligned = cost(H200, one, replace(odd, threaded=(0, 0), access_bytes=16, astride=(0.0, 0.0)))
+    aligned = cost(
+        H200, one, replace(odd, threaded=(0, 0), access_bytes=(16, 16), astride=(0.0, 0.0))
+    )
     assert copied.microseconds == pytest.approx(aligned.microseconds + dict(copied.parts)[BEFORE])
 
 
@@ -343,7 +347,7 @@ def found_in(one, roles):
 
 
 def test_what_no_copy_helps_is_still_moved_by_threads():
-    odd = Problem(4096, 4096, 1031, threaded=(1, 1), access_bytes=2, astride=(0.875, 0.875))
+    odd = Problem(4096, 4096, 1031, threaded=(1, 1), access_bytes=(2, 2), astride=(0.875, 0.875))
     half = replace(odd, uncopied=(1, 0))
     (one,) = (x for x in ALL if x.schedule.name == "pingpong_128x128x64")
     schedule = replace(one.schedule, launch=Launches(realign=True))
