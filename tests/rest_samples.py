@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 
@@ -29,19 +31,24 @@ def signature(rank: int, dtype: str = "bf16") -> tuple[str, ...]:
 
 
 def form(name: str = "cooperative", run: int = 1) -> Schedule:
-    """A small schedule: "cooperative", "by columns", "pingpong", "cluster" or "registers"."""
-    columns = 128
+    """A small schedule: "cooperative", "by columns", "pingpong", "three in turns", "cluster" or
+    "registers".
+    """
+    turns = {"pingpong": 2, "three in turns": 3}.get(name, 0)
+    columns = 64 if turns > 2 else 128
     tiles = {
         "by columns": (CtaTile(64, 2 * columns, 64), WarpTile(64, columns)),
-        "pingpong": (CtaTile(64, columns, 64), WarpTile(64, columns)),
     }
-    cta, warp = tiles.get(name, (CtaTile(128, columns, 64), WarpTile(64, columns)))
+    rows = 64 if turns else 128
+    cta, warp = tiles.get(name, (CtaTile(rows, columns, 64), WarpTile(64, columns)))
+    plain = Roles("cooperative", 40, 232)
+    roles = {0: plain, 2: replace(plain, form="pingpong"), 3: Roles("pingpong", 24, 152, turns=3)}
     return Schedule(
         "small",
         "sm_90a",
         tile=Tile(cta, warp),
         pipeline=Pipeline(stages=2, in_flight=1),
-        roles=Roles("pingpong" if name == "pingpong" else "cooperative", 40, 232),
+        roles=roles[turns],
         epilogue=Epilogue("registers" if name == "registers" else "tma", slots=2, prefetch=1),
         cluster=Cluster(2, 1) if name == "cluster" else Cluster(),
         raster=Raster(run=run),

@@ -343,9 +343,9 @@ def _check_whole(
         domain = domain.intersect_params(isl.Set(f"{program.prefix}{{ : {context} }}"))
         for n in range(len(statement.place.agents) + len(statement.loops)):
             name = (*statement.place.agents, *statement.loops)[n]
-            if tiles.run > 1 and name in ("turn", "i"):  # tiles of the first run
-                most = tiles.run - 1 if name == "i" else 1
-                domain = domain.upper_bound_val(isl.dim_type.set, n, isl.Val(most))
+            if tiles.run > 1 and name in ("turn", "i"):  # tiles of the first run, of all agents
+                if name == "i":
+                    domain = domain.upper_bound_val(isl.dim_type.set, n, isl.Val(tiles.run - 1))
             elif name == "rank" and tiles.beside > 1:
                 own = f"{{ {statement.instance} : rank mod {below} = 0 }}"
                 domain = domain.intersect(isl.Set(f"{program.prefix}{own}"))

@@ -62,7 +62,17 @@ def test_results_are_the_programs_with_what_is_chosen() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "run"), [("cooperative", 4), ("pingpong", 1), ("pingpong", 2)])
+@pytest.mark.parametrize(
+    ("name", "run"),
+    [
+        ("cooperative", 4),
+        ("pingpong", 1),
+        ("pingpong", 2),
+        ("three in turns", 1),
+        ("three in turns", 3),
+        ("three in turns", 6),
+    ],
+)
 def test_blocks_of_many_tiles_with_short_sums(name: str, run: int) -> None:
     kernel = pg.fuse(low_rank).compile(*signature(16), arch="sm_90a", schedule=form(name, run))
     arrays = whole_numbers(1, 16, 150, 712, 40)
