@@ -43,7 +43,7 @@ from polygen.lower.legal_first import check_first
 from polygen.lower.legal_folds import check_folds
 from polygen.lower.legal_joined import check_joined
 from polygen.lower.legal_last_round import check_last_round
-from polygen.lower.memory import memory, needed, workers
+from polygen.lower.memory import memory, needed
 from polygen.lower.pixels import check_pixels
 from polygen.lower.resources import filling_roles, registers_available, resources
 from polygen.lower.rest_legal import check_rest, check_rest_layout
@@ -298,7 +298,7 @@ def _fit_roles(
     check_rest_layout(schedule, matched, instruction)
     filled = ring_pieces(schedule, matched, tiles)
     if filled:
-        roles = filling_roles(schedule, device, workers(schedule, tiles))
+        roles = filling_roles(schedule, device, schedule.consumers)
         schedule = replace(schedule, roles=roles)
     # By threads: in panels, or straight from the registers where a tile is narrower than any panel.
     by_hand = replace(schedule.epilogue, through="lines")

@@ -14,7 +14,7 @@ from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.hardware.matrix_layout import spans
 from polygen.lower.legal_blocks import block_tile, check_promoting
-from polygen.lower.memory import rings, workers
+from polygen.lower.memory import rings
 from polygen.lower.registers import doubt, overlapped, registers_needed, sums_held
 from polygen.lower.resources import filling_roles
 from polygen.poly.fills import held, ring_pieces, rounds
@@ -154,7 +154,7 @@ def with_k_tile(candidate: Schedule, matched: Match, device: Device, atom: Atom)
     for count in _LONG_TILES:
         schedule = longer(count)
         tiles = tiling(schedule, atom)
-        roles = filling_roles(schedule, device, workers(schedule, tiles))
+        roles = filling_roles(schedule, device, schedule.consumers)
         pieces = sum(ring_pieces(schedule, matched, tiles).values())
         stage = sum(ring.slot_bytes for ring in rings(schedule, matched, tiles))
         room = (

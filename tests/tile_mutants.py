@@ -27,7 +27,7 @@ from polygen.poly.tile_program import Sync, SyncStatement, TileProgram
 from polygen.poly.tile_tree import Leaf, Loop, Node, Steps, filtered, leaves, loops_around, without
 from polygen.poly.tiling import Panels, RowVectors, tiling
 from polygen.schedule.load import load_schedule
-from polygen.schedule.model import Pipeline
+from polygen.schedule.model import Cluster, Pipeline
 
 SCHEDULES = Path(__file__).parents[1] / "schedules"
 _SET = isl.dim_type.set
@@ -84,6 +84,8 @@ class Case:
     registers: int | None = None  # of the producer
     folds: bool = False  # whether terms are folded
     overlap: int = 1  # blocks of a run, of sums in blocks
+    turns: int | None = None  # consumers that take turns
+    cluster: tuple[int, int] | None = None  # tiles of a cluster
 
 
 CASES = (
@@ -172,6 +174,10 @@ def program(case: Case) -> TileProgram:
         schedule = replace(schedule, pipeline=replace(schedule.pipeline, overlap=case.overlap))
     if case.k is not None:
         schedule = replace(schedule, cluster=replace(schedule.cluster, k=case.k))
+    if case.cluster is not None:
+        schedule = replace(schedule, cluster=Cluster(*case.cluster))
+    if case.turns is not None:
+        schedule = replace(schedule, roles=replace(schedule.roles, turns=case.turns))
     if case.registers is not None:
         roles = replace(schedule.roles, producer_registers=case.registers)
         schedule = replace(schedule, roles=roles)

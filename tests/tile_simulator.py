@@ -241,8 +241,10 @@ class Model:
             for leaf, text in counter.advances:
                 once = dict.fromkeys((i for i, _ in self._pairs(text)), 1)
                 self.steps.setdefault(leaf, []).append((counter.name, once))
-            for leaf, text in counter.skips:
-                many = dict(Count(i for i, _ in self._pairs(text)))
+            for leaf, text in counter.skips:  # a version is one, however many blocks have it
+                kept = self.buffers[counter.buffers[0]].versions
+                passed = {(i, cell[:kept]) for i, cell in self._pairs(text)}
+                many = dict(Count(i for i, _ in passed))
                 self.steps.setdefault(leaf, []).append((counter.name, many))
 
     def _read_trees(self) -> None:

@@ -26,9 +26,9 @@ from polygen.poly.register_operands import tile_extents
 from polygen.poly.results import copies_staged
 from polygen.poly.tiling import tiling
 from polygen.schedule.model import ROW_WARPS, ROW_WORDS, Cluster, Schedule
+from polygen.schedule.structure import MOST_CONSUMERS
 
 Fields: TypeAlias = dict[str, tuple[bool, str]]  # of a schedule
-_MOST_CONSUMERS = 3  # with the producer's, four warpgroups share the registers
 
 
 def check_launch(schedule: Schedule, device: Device) -> None:
@@ -212,7 +212,7 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom, work: Pointwork) -
             nearest=f"tile.warp.n = {cta.n}{between} tile.warp.m = {cta.m}"
             + (', or roles.form = "cooperative"' if shared else ""),
         )
-    if tiles.warp_count > _MOST_CONSUMERS:
+    if tiles.warp_count > MOST_CONSUMERS:
         raise ScheduleError(
             f"{tiles.warp_count} consumer warpgroups",
             where=where,
@@ -383,7 +383,7 @@ def _check_together(schedule: Schedule, where: str) -> None:
 def _least_part(extent: int, step: int) -> int:
     """The smallest part of which at most three make `extent`."""
     fitting = (own for own in range(step, extent + 1, step) if extent % own == 0)
-    return next((own for own in fitting if extent // own <= _MOST_CONSUMERS), extent)
+    return next((own for own in fitting if extent // own <= MOST_CONSUMERS), extent)
 
 
 def _blocks(cluster: Cluster) -> str:

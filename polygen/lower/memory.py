@@ -37,11 +37,6 @@ SUM_BYTES = 4  # sums are staged as f32
 _BARRIER_BYTES = common_facts()["mbarrier_bytes"]
 
 
-def workers(schedule: Schedule, tiles: Tiling) -> int:
-    """Warps or warpgroups that multiply: those that take turns hold a whole tile each."""
-    return max(schedule.roles.turns, tiles.warp_count) if schedule.in_turns else tiles.warp_count
-
-
 def memory(
     schedule: Schedule,
     matched: Match,
@@ -135,7 +130,7 @@ def _panels(schedule: Schedule, work: Pointwork, tiles: Tiling) -> list[Buffer]:
     chosen = panels(schedule, work)
     if chosen is None:
         return []
-    owners, tile = workers(schedule, tiles), (tiles.atom[0], chosen.columns)
+    owners, tile = schedule.consumers, (tiles.atom[0], chosen.columns)
     ahead, behind = schedule.epilogue.prefetch, schedule.epilogue.slots
     return [
         *(
@@ -181,7 +176,7 @@ def _landings(schedule: Schedule, matched: Match, tiles: Tiling) -> list[Buffer]
     if tiles.split == 1:
         return []
     size = tiles.warp[0] * tiles.warp[1] // tiles.chunks * SUM_BYTES
-    owners = workers(schedule, tiles)
+    owners = schedule.consumers
     note = f"sums of {tiles.share // tiles.chunks} columns from each of {tiles.split} blocks"
     return [
         Buffer(
@@ -199,7 +194,7 @@ def _given(schedule: Schedule, matched: Match, work: Pointwork, tiles: Tiling) -
     """
     if tiles.warps[1] * tiles.beside == 1:
         return []
-    rows, agents = tiles.warp[0] * matched.real.bytes * tiles.beside, workers(schedule, tiles)
+    rows, agents = tiles.warp[0] * matched.real.bytes * tiles.beside, schedule.consumers
     slots = LANDING_SLOTS if tiles.beside > 1 else 1
     return [
         Buffer(
@@ -213,7 +208,7 @@ def _given(schedule: Schedule, matched: Match, work: Pointwork, tiles: Tiling) -
 
 def _norms(schedule: Schedule, matched: Match, work: Pointwork, tiles: Tiling) -> list[Buffer]:
     """What an agent folds of the rows of operands: a number for each fold."""
-    agents = workers(schedule, tiles)
+    agents = schedule.consumers
     return [
         Buffer(
             f"{NORMS}_{one.ring}", "norms", 0, 1,

@@ -12,7 +12,6 @@ from __future__ import annotations
 from polygen.hardware.atom import Atom
 from polygen.hardware.data_file import read
 from polygen.hardware.device import common_facts
-from polygen.lower.memory import workers
 from polygen.lower.promoting import numbers_held
 from polygen.lower.tally import WAYS, rows_together
 from polygen.poly.match import Match
@@ -132,7 +131,7 @@ def registers_needed(
     figures = read(FILE)["consumers"]
     words = panel_words(schedule, work, atom)
     held = figures["panel"] + -(-words * figures["word_percent"] // _PERCENT)
-    alone = figures["alone"] if workers(schedule, tiles) == 1 else 0
+    alone = figures["alone"] if schedule.consumers == 1 else 0
     functions = function_registers(work) if schedule.epilogue.through == "tma" else 0
     beside: int = max(figures["least"], held) + functions + alone
     # Fragments are gone when a panel is finished, and what makes them when they are multiplied.

@@ -9,7 +9,7 @@ from polygen.hardware.atom import Atom
 from polygen.hardware.data_file import read
 from polygen.hardware.device import Device
 from polygen.hardware.swizzle import chunk_bytes
-from polygen.lower.memory import SUM_BYTES, rings, workers
+from polygen.lower.memory import SUM_BYTES, rings
 from polygen.lower.plan import Resources
 from polygen.lower.registers import fragments_held, overlapped, sums_held
 from polygen.poly.by_lanes import held as held_by_lanes
@@ -26,7 +26,7 @@ _FEWEST_STAGES = 2  # that let a copy run beside products
 def thread_count(schedule: Schedule, tiles: Tiling, device: Device) -> int:
     """Threads of a block; with roles, the producer's warpgroup and the consumers."""
     if schedule.specialised:
-        return (workers(schedule, tiles) + 1) * device.group_threads
+        return (schedule.consumers + 1) * device.group_threads
     return tiles.warp_count * device.warp_size
 
 
@@ -97,9 +97,9 @@ def resources(
     registers = max(registers, overlapped(schedule, matched, tiles, atom))
     if schedule.specialised:
         one = tiles.atoms[1] * atom.c.registers
-        _check_given(schedule, device, workers(schedule, tiles), registers, sums, one)
+        _check_given(schedule, device, schedule.consumers, registers, sums, one)
         if ring_pieces(schedule, matched, tiles):
-            _check_filling(schedule, matched, device, workers(schedule, tiles))
+            _check_filling(schedule, matched, device, schedule.consumers)
         _check_side_by_side(schedule, device, shared_bytes)
         blocks = schedule.min_blocks  # persistent: as many as were asked for
     else:

@@ -64,7 +64,7 @@ def check_rest(schedule: Schedule, match: Match) -> None:
             where=f"schedule {schedule.name}",
             why="nothing is kept from one tile to the next"
             if rest is None
-            else f"each of {turns} has as many tiles of a run",
+            else f"each of {turns} has as many tiles of a run as the others",
             nearest="Use raster.run = " + ("1" if rest is None else str(-(-run // turns) * turns)),
         )
     if rest is None:

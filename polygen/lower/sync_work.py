@@ -93,7 +93,7 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Counters pass what other agents take: each, and how many versions of a tile."""
+    """Counters pass what other agents take: each, and by how many versions."""
 
     counters: tuple[tuple[str, str], ...]
 

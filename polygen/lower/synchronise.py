@@ -15,7 +15,7 @@ from polygen.errors import VerifyError
 from polygen.lower.given import Given
 from polygen.lower.plan import Leaf
 from polygen.lower.sync_work import Grids, Groups, Nothing, Placed, Signal, Skip, Turn
-from polygen.poly.counters import Counter, tiles_passed
+from polygen.poly.counters import Counter, passed_over
 from polygen.poly.dependent import KIND as GRID
 from polygen.poly.derive_syncs import Synchronised
 from polygen.poly.tile_program import Sync, SyncStatement
@@ -144,20 +144,14 @@ def sync_leaves(given: Given, syncs: tuple[Placed, ...], everywhere: str) -> Ite
 
 def versions_passed(tree: Synchronised, leaf: SyncStatement) -> tuple[tuple[str, str], ...]:
     """The counters that a skip moves on, and by how many versions of their buffers each."""
-    tiles = tiles_passed(leaf.place, looped=bool(leaf.loops))
-    return tuple(
-        (c.name, " * ".join(x for x in (tiles, _versions_of_tile(tree, c)) if x != "1") or "1")
-        for c in tree.counters
-        if leaf.name in dict(c.skips)
-    )
-
-
-def _versions_of_tile(tree: Synchronised, counter: Counter) -> str:
-    """How many versions of a counter's buffers an output tile has: one, or one for each k tile."""
-    versions = tree.program.buffer(counter.buffers[0]).versions
-    if versions not in (1, 2):
-        raise VerifyError(f"{counter.name} passes versions of {versions} loops", where="skip")
-    return "k_tiles" if versions > 1 else "1"
+    found = []
+    for counter in tree.counters:
+        if leaf.name in dict(counter.skips):
+            buffer = tree.program.buffer(counter.buffers[0])
+            factors = passed_over(leaf.place, buffer, looped=bool(leaf.loops))
+            count = " * ".join(factor for factor in factors if factor != "1")
+            found.append((counter.name, count or "1"))
+    return tuple(found)
 
 
 def _leaf(leaf: SyncStatement, unit: str, work: Placed | Signal | Turn | Skip) -> Leaf:

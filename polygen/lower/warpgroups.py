@@ -17,7 +17,7 @@ from polygen.lower.fill import fill
 from polygen.lower.folds import around
 from polygen.lower.given import Given
 from polygen.lower.making import make
-from polygen.lower.memory import memory, workers
+from polygen.lower.memory import memory
 from polygen.lower.operands import boxes, k_of_all, operand_layout
 from polygen.lower.partial_sums import landings
 from polygen.lower.plan import Inside, Leaf, Place
@@ -104,7 +104,7 @@ def barriers(tree: Synchronised) -> list[tuple[str, int, int]]:
 def places(given: Given) -> tuple[Place, ...]:
     """The roles as places: consumers first, behind them the warps of the producer's warpgroup."""
     loops = {one.place.name: one.loops() for one in given.tree.places}
-    consumers, roles = workers(given.schedule, given.tiles), given.schedule.roles
+    consumers, roles = given.schedule.consumers, given.schedule.roles
     first, few = consumers * given.device.warpgroup_warps, roles.producer_registers
     warps, alone = 1, True
     if any(ring.pieces for ring in given.tree.main.rings):  # its threads fill rings

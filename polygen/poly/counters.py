@@ -7,8 +7,8 @@ and parity = rank / slots mod 2. No formula for the rank is needed, and with sym
 none is affine. Where a slot is a function of the loops, the buffer says so instead (`Buffer.slot`).
 
 What is proved: the leaf at which a counter goes up meets every version once, in their order, with
-the skips, which pass over as many tiles as the code says; and every leaf that uses it runs after it
-went up for the version before its own, and not after it went up for its own.
+the skips, which pass over as many versions as the code says; and every leaf that uses it runs after
+it went up for the version before its own, and not after it went up for its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from polygen.errors import VerifyError
 from polygen.poly.before import by_agent
 from polygen.poly.happens_before import Order
 from polygen.poly.phases import met, tagged
-from polygen.poly.tile_program import Buffer, Place, Sync, TileProgram
+from polygen.poly.tile_program import K_TILES, Buffer, Place, Sync, TileProgram
 from polygen.poly.versions import of_each_agent, same_agent, union_of_maps
 
 _SET, _IN, _OUT = isl.dim_type.set, isl.dim_type.in_, isl.dim_type.out
@@ -76,50 +76,61 @@ def check_counters(order: Order, program: TileProgram, counters: Iterable[Counte
         skips = {name: _cells(order, name, text) for name, text in counter.skips}
         _check_passing(order, lead, up, skips, counter.name)
         for name, passed in skips.items():
-            _check_skip(order, name, passed, up)
+            _check_skip(order, name, program.buffer(lead), passed, up)
         for name, text in counter.uses:
             _check_use(order, lead, name, _cells(order, name, text), up | skips, up)
 
 
-def tiles_passed(place: Place, *, looped: bool) -> str:
-    """How many output tiles a skip passes over, as text.
+def passed_over(place: Place, buffer: Buffer, *, looped: bool) -> tuple[str, str]:
+    """What a skip passes over: output tiles, and versions of a buffer in each of them, as text.
 
     Args:
-        place: whose agents take turns at tiles.
-        looped: whether it is behind each of their own; else it is before the first.
+        place: whose agents take turns at tiles, agent 0 at the first one.
+        buffer: whose versions are passed.
+        looped: whether the skip is behind each tile of its agent, before the tiles of all others;
+            else it is before the first one, behind the tiles of the agents before it.
+
+    Raises:
+        VerifyError: a tile has versions of more loops than over its k tiles.
     """
-    others = place.counts[-1] - 1
-    return str(others) if looped or others == 1 else place.agents[-1]
+    if buffer.versions not in (1, 2):
+        raise VerifyError(f"{buffer.name} has versions of {buffer.versions} loops", where="skip")
+    tiles = str(place.counts[-1] - 1) if looped else place.agents[-1]
+    return tiles, K_TILES if buffer.versions > 1 else "1"
 
 
-def _check_skip(order: Order, leaf: str, passed: isl.Map, up: dict[str, isl.Map]) -> None:
-    """A skip passes over the tiles that `tiles_passed` counts, where tiles of its own follow."""
-    place, agents = order.leaves[leaf].place, len(order.leaves[leaf].place.agents)
+def _check_skip(
+    order: Order, leaf: str, buffer: Buffer, passed: isl.Map, up: dict[str, isl.Map]
+) -> None:
+    """A skip passes over what `passed_over` says; it need not where no tile of its own follows."""
+    place = order.leaves[leaf].place
+    who, agents = ",".join(place.agents), len(place.agents)
     own = order.times[leaf].domain()
     looped = own.dim(_SET) > agents
-    who = [f"a{n}" for n in range(agents)]
-    count = tiles_passed(place, looped=looped)
-    number, last = (count if count.isdigit() else who[-1]), ("i" if looped else "-1")
-    instance, agent = ",".join([*who, "i"] if looped else who), ",".join(who)
-    counted = isl.Map(f"{{ {leaf}[{instance}] -> [{agent},t] : {last} < t <= {last} + {number} }}")
-    counted, found = counted.intersect_domain(own), _of_tiles(passed, agents)
-    ahead = isl.Map(f"{{ [{agent},own] -> [{agent},t] : t < own }}")
-    needed = [
-        counted.intersect_range(_of_tiles(cells, agents).range().apply(ahead))
-        for cells in up.values()
+    tiles, each = passed_over(place, buffer, looped=looped)
+    instance, last = (f"{who},i", "i") if looped else (who, "-1")
+    version, inside = ("t,k", f" and 0 <= k < {each}") if buffer.versions > 1 else ("t", "")
+    said = order.model.read(
+        f"{leaf}[{instance}] -> [{who},{version}] : {last} < t <= {last} + {tiles}{inside}"
+    ).intersect_domain(own)
+    before = isl.Map(f"{{ [{who},own] -> [{who},{version}] : t < own }}")
+    found = _of_agents(passed, agents, buffer.versions)
+    wanted = [
+        said.intersect_range(_of_agents(c, agents, 1).range().apply(before)) for c in up.values()
     ]
-    for one, other in ((found, counted), *((each, found) for each in needed)):
+    for one, other in ((found, said), *((each, found) for each in wanted)):
         wrong = one.subtract(other)
         if not wrong.is_empty():
             raise VerifyError(
-                f"counters: {leaf} passes over {count} tile(s), and not {isl.sample_pair(wrong)}",
+                f"counters: {leaf} passes over {tiles} tile(s) of {each} version(s), and not "
+                f"{isl.sample_pair(wrong)}",
                 where=_WHERE,
             )
 
 
-def _of_tiles(cells: isl.Map, agents: int) -> isl.Map:
-    """Instance -> its agent, and the tile that its version is of."""
-    return by_agent(cells.project_out(_OUT, 1, cells.dim(_OUT) - 1), agents)
+def _of_agents(cells: isl.Map, agents: int, loops: int) -> isl.Map:
+    """Instance -> its agent, and of its cell the first coordinates."""
+    return by_agent(cells.project_out(_OUT, loops, cells.dim(_OUT) - loops), agents)
 
 
 def _check_used(order: Order, buffer: Buffer, used: set[tuple[str, str]]) -> None:
@@ -284,6 +295,12 @@ def check_turns(order: Order, sync: Sync) -> None:
     Raises:
         VerifyError: with a pair of turns.
     """
+    if (sync.slots, sync.phase) != (1, -1):
+        raise VerifyError(
+            f"counters: {sync.name} is not from one turn to the next: {sync.slots} slot(s), phase "
+            f"{sync.phase}",
+            where=_WHERE,
+        )
     ((signal, arrives),) = sync.signals
     gives, takes = _cells(order, signal, arrives), _cells(order, sync.wait, sync.waits_for)
     place = order.leaves[sync.wait].place

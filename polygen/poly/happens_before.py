@@ -110,14 +110,14 @@ class Order(AgentOrder):
             remembered.composed(arrives, rounds), self.waits_for(sync).reverse()
         )
 
-    def _seen(self, sync: Sync, signal: str) -> isl.Map:
-        """The same, and of a token that agents pass round those who get it before it is back."""
-        found = step = self.relation(sync, signal)
-        more = self.leaves[sync.wait].place.counts[-1] - 2 if sync.kind == "turn" else 0
-        passes = self.first_started(sync.wait, signal) if more > 0 else None
-        for _ in range(more if passes is not None else 0):
-            step = remembered.composed(remembered.composed(step, passes), found)
-            found = found.union(step)
+    def _reached(self, sync: Sync, signal: str) -> isl.Map:
+        """`relation`, and of a token that agents pass round all who get it before it is back."""
+        once = found = passed_on = self.relation(sync, signal)
+        others = self.leaves[sync.wait].place.counts[-1] - 1 if sync.kind == "turn" else 1
+        onward = self.first_started(sync.wait, signal) if others > 1 else None
+        for _ in range(others - 1 if onward is not None else 0):
+            passed_on = remembered.composed(remembered.composed(passed_on, onward), once)
+            found = found.union(passed_on)
         return found
 
     def waits_for(self, sync: Sync) -> isl.Map:
@@ -272,7 +272,7 @@ class Order(AgentOrder):
             found: isl.Map | None = None
             if to_signal is not None and not to_signal.is_empty():
                 last = path.hops[-1]
-                found = search.compose(to_signal, self._seen(last.sync, last.signal))
+                found = search.compose(to_signal, self._reached(last.sync, last.signal))
             search.known[key] = None if found is None or found.is_empty() else found
         return search.known[key]
 

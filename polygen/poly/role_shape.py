@@ -70,7 +70,7 @@ class RoleShape:
     @property
     def consumers(self) -> int:
         """Warpgroups that multiply."""
-        return self.schedule.roles.turns if self.in_turns else self.tiles.warp_count
+        return self.schedule.consumers
 
     def place(self, name: str, threads: int, *, each_consumer: bool) -> Place:
         """A place of every block, or of every consumer of it."""

@@ -233,13 +233,18 @@ class Schedule:
 
     @property
     def consumers(self) -> int:
-        """Of a block, what multiplies: warpgroups with roles, else warps."""
+        """Warpgroups of a block that multiply, or warps without roles.
+
+        Those that take turns at whole tiles share none of them; those of a chain do, and take turns
+        at products.
+        """
         cta, warp = self.tile.cta, self.tile.warp
-        return self.roles.turns if self.in_turns else cta.m // warp.m * (cta.n // warp.n)
+        sharing = cta.m // warp.m * (cta.n // warp.n)
+        return max(self.roles.turns, sharing) if self.in_turns else sharing
 
     @property
     def in_turns(self) -> bool:
-        """Whether consumers take turns at whole tiles."""
+        """Whether consumers take turns: at whole tiles, or in a chain at products."""
         return self.roles.form == "pingpong"
 
     @property

@@ -11,7 +11,9 @@ from polygen.schedule.idle import idle
 from polygen.schedule.lanes import lane_problems
 from polygen.schedule.model import MATRIX, Schedule, Tile
 
-_TURNS = (2, 3)  # of `roles.turns`
+# Warpgroups of a block that multiply: the producer's has a warp of its own and a loader for each.
+MOST_CONSUMERS = 3
+_FEWEST_TURNS = 2
 
 
 def check_structure(schedule: Schedule, atom: Atom, where: str) -> None:
@@ -94,10 +96,11 @@ def _role_problems(schedule: Schedule, most: int) -> list[str]:
         problems += [
             f"{name} {how} roles: it decides nothing there. Leave it out" for name in idle(schedule)
         ]
-    if schedule.in_turns and schedule.roles.turns not in _TURNS:
+    turns = min(max(schedule.roles.turns, _FEWEST_TURNS), MOST_CONSUMERS)
+    if schedule.in_turns and schedule.roles.turns != turns:
         problems.append(
             f"roles.turns = {schedule.roles.turns}: with the producer's, four warpgroups share a "
-            f"block. Nearest legal: {min(max(schedule.roles.turns, _TURNS[0]), _TURNS[-1])}"
+            f"block. Nearest legal: {turns}"
         )
     if schedule.epilogue.columns and through not in ("tma", "lines"):
         problems.append(

@@ -57,9 +57,4 @@ def _(plan: KernelPlan, one: Leaf, work: Turn) -> Text:
 @leaf("skip", "mbarrier", Skip, needs=_NEEDS)
 def _(plan: KernelPlan, one: Leaf, work: Skip) -> Text:
     passing = " ".join(f"{name}.advance_by({count});" for name, count in work.counters)
-    others = (
-        "tiles of the other consumers"
-        if plan.schedule.roles.turns > 2
-        else "a tile of the other consumer"
-    )
-    return Text(passing, f"{one.statement}: {others}", inline=True)
+    return Text(passing, f"{one.statement}: tiles of other consumers", inline=True)

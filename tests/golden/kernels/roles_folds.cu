@@ -491,10 +491,10 @@ pg_roles_folds(const unsigned short* __restrict__ x, const unsigned short* __res
     auto fence_store = [&](int, int) __attribute__((always_inline)) { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); };
     // wait_last_store: all group(s) of tma.store are complete
     auto wait_last_store = [&]() __attribute__((always_inline)) { if (thread % 128 == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); };
-    // skip_ring: a tile of the other consumer
+    // skip_ring: tiles of other consumers
     auto skip_ring = [&](int) __attribute__((always_inline)) { ring_consumer.advance_by(k_tiles); ring_consumer_behind.advance_by(k_tiles); };
-    // skip_ring_first: a tile of the other consumer
-    auto skip_ring_first = [&]() __attribute__((always_inline)) { ring_consumer.advance_by(k_tiles); ring_consumer_behind.advance_by(k_tiles); };
+    // skip_ring_first: tiles of other consumers
+    auto skip_ring_first = [&]() __attribute__((always_inline)) { ring_consumer.advance_by(turn * k_tiles); ring_consumer_behind.advance_by(turn * k_tiles); };
     // turn: wait_full_ring begins when the phase before its own is over, for its parity bit
     unsigned turn_parity = 1 - group;
     auto wait_turn = [&](int) __attribute__((always_inline)) {
