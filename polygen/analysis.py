@@ -6,10 +6,12 @@ import functools
 import threading
 from dataclasses import dataclass, replace
 
+from polygen.frontend.alignment import realigned
 from polygen.frontend.program import Program
 from polygen.generated import kept
 from polygen.poly.depth import linear
 from polygen.poly.depth import sums as sums_of_axes
+from polygen.poly.fills import by_threads
 from polygen.poly.fusion import Fusion, fuse
 from polygen.poly.half_planes import read_domain, restricted
 from polygen.poly.match import Match, match
@@ -103,6 +105,36 @@ def all_analysed(program: Program, *, in_tile: bool = False) -> Prospect:
         first, *others = (one.prospect for one in sections_analysed(program, in_tile=in_tile))
         return replace(first, others=tuple(others))
     return analysed(program, in_tile=in_tile).prospect
+
+
+def come_alike(program: Program) -> Program:
+    """The program; of several sections, with rows of operands aligned alike.
+
+    Rows at any address come by threads, others by tensor maps: a single row, or a weight of its
+    own, may be better aligned than the others.
+
+    Args:
+        program: no chain, with the alignments that the sizes leave.
+    """
+    with ISL_LOCK:
+        if len(sections(rewritten(program))) == 1:
+            return program
+    changed = realigned(program, _lowest([one.matched for one in prospect(program).each]))
+    # An array may be one section's left operand and the right one of another.
+    return program if changed == program else come_alike(changed)
+
+
+def _lowest(matches: list[Match]) -> dict[str, int]:
+    """Alignments, by tensor, with which operands come alike that would come in two ways."""
+    lowest: dict[str, int] = {}
+    for role in dict(matches[0].operands):
+        every = [dict(one.operands)[role] for one in matches if role in dict(one.operands)]
+        plain = [one for one in every if one.computed is None]
+        if len({by_threads(one) for one in plain}) > 1:
+            least = min(one.alignment for one in plain)
+            for one in plain:
+                lowest[one.tensor.name] = min(least, lowest.get(one.tensor.name, least))
+    return lowest
 
 
 def sections_analysed(program: Program, *, in_tile: bool = False) -> tuple[Analysed, ...]:

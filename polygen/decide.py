@@ -17,7 +17,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from polygen import knobs
-from polygen.analysis import MOST_PROSPECTS, Prospect, all_analysed, in_tiles, prospect
+from polygen.analysis import (
+    MOST_PROSPECTS,
+    Prospect,
+    all_analysed,
+    come_alike,
+    in_tiles,
+    prospect,
+)
 from polygen.chained import is_chain
 from polygen.covering import by_clusters, by_tiles, in_blocks
 from polygen.errors import InvarianceError, ScheduleError, UnsupportedProgram, echo
@@ -312,6 +319,7 @@ def candidates(
             why="its schedule follows from what registers and shared memory hold",
             nearest="Give a schedule of your own, whose tile.cta.k is the keys of a tile",
         )
+    program = come_alike(program)
     found = all_analysed(program)
     problem = whole_problem(program, found, sizes)
     fit = _in_pixels(_fitting(found, device, careful=False), problem)

@@ -18,13 +18,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from polygen import knobs
-from polygen.analysis import ISL_LOCK, prospect
+from polygen.analysis import ISL_LOCK, come_alike, prospect
 from polygen.chained import is_chain
 from polygen.decide import candidates, decide
 from polygen.errors import PolygenError
 from polygen.fit_chain import decide_chain
-from polygen.fit_sections import lowest_of_each
-from polygen.frontend.alignment import realigned
 from polygen.frontend.program import Program
 from polygen.hardware.device import Device
 from polygen.poly.sections import sections
@@ -59,20 +57,6 @@ def decision(
     program = come_alike(program)
     _, schedule, origin = decide(program, prospect(program), device, sizes, "auto", sums=sums)
     return schedule, origin
-
-
-def come_alike(program: Program) -> Program:
-    """The program; of several sections, with rows of operands aligned alike.
-
-    Rows at any address come by threads, others by tensor maps: a single row, or a weight of its
-    own, may be better aligned than the others.
-    """
-    with ISL_LOCK:
-        several = len(sections(program)) > 1
-    if not several:
-        return program
-    lowest = lowest_of_each([one.matched for one in prospect(program).each])
-    return realigned(program, lowest) if lowest else program
 
 
 def multiplied(

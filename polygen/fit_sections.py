@@ -19,7 +19,7 @@ from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.lower.legal_last_round import check_last_round
 from polygen.lower.memory import memory
-from polygen.poly.fills import by_threads, ring_pieces
+from polygen.poly.fills import ring_pieces
 from polygen.poly.kernel_parts import main_loop
 from polygen.poly.match import Match
 from polygen.poly.orientation import oriented, oriented_work
@@ -84,22 +84,6 @@ def fitting_all(
         return reason
 
     return fit
-
-
-def lowest_of_each(matches: Sequence[Match]) -> dict[str, int]:
-    """Alignments, by tensor, with which operands come alike that would come in two ways.
-
-    Args:
-        matches: the products of each section.
-    """
-    lowest: dict[str, int] = {}
-    for role in dict(matches[0].operands):
-        every = [dict(one.operands)[role] for one in matches if role in dict(one.operands)]
-        plain = [one for one in every if one.computed is None]
-        if len({by_threads(one) for one in plain}) > 1:
-            least = min(one.alignment for one in plain)
-            lowest |= {one.tensor.name: least for one in plain}
-    return lowest
 
 
 def check_operands(matches: Sequence[Match], device: Device) -> None:

@@ -7,11 +7,18 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from polygen.analysis import ISL_LOCK, Analysed, analysed, prospect, sections_analysed
+from polygen.analysis import (
+    ISL_LOCK,
+    Analysed,
+    analysed,
+    come_alike,
+    prospect,
+    sections_analysed,
+)
 from polygen.brief import Brief
 from polygen.chained import as_made, is_chain
 from polygen.decide import decide
-from polygen.decision import come_alike, multiplied, placed
+from polygen.decision import multiplied, placed
 from polygen.emit.cuda import emit
 from polygen.emit.functions import is_costly
 from polygen.emit.source import KernelSource

@@ -42,6 +42,8 @@ from polygen.poly.fusion import fuse
 from polygen.poly.prologue import multiplied, prologues, without_prologues
 from polygen.poly.rows import with_rows
 from polygen.poly.scop import scop
+from polygen.poly.sections import sections
+from polygen.rewrite.programs import rewritten
 
 Array = np.ndarray[Any, Any]
 
@@ -68,7 +70,8 @@ def host(array: Any) -> Array:
 
 def by_rows(program: Program) -> bool:
     """Whether rows of the outputs can be computed alone, as `sampled` does."""
-    return not (program.folds or program.by_digits)
+    several = len(sections(rewritten(program))) > 1  # which have no rows in common
+    return not (program.folds or program.by_digits or several)
 
 
 def row_axes(program: Program) -> dict[str, int]:

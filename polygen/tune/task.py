@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from polygen import covering, knobs
+from polygen.analysis import come_alike
 from polygen.api import Fused, target
 from polygen.chained import is_chain
 from polygen.decide import candidates
@@ -96,6 +97,7 @@ def describe(
     device = target(arch)
     program = with_sizes(program, known)
     problem, fit = candidates(program, device, known)
+    program = come_alike(program)  # results are looked up for what is multiplied
     anchor, plan = automatic(program, device, known, frozenset())
     found = [anchor]
     for each in (problem, fit), covering.candidates(program, device, known):

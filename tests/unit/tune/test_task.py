@@ -6,7 +6,7 @@ import pytest
 import polygen as pg
 from polygen.covering import in_blocks
 from polygen.hardware.device import device
-from polygen.tune.identity import candidate_key
+from polygen.tune.identity import candidate_key, canonical
 from polygen.tune.task import describe
 
 MATRICES = ("bf16[M,K]", "bf16[N,K]")
@@ -57,3 +57,29 @@ def test_windows_are_compared_on_a_few_images():
     made = described(convolution, ("bf16[B,28,28,64]", "bf16[64,3,3,64]"), B=64)
     assert made.small is not None and made.small["B"] < 32
     assert any(one.schedule.tile.pixels for one in made.candidates)
+
+
+SECTIONS = ("bf16[M,K]", "bf16[N,K]", "bf16[256,K]@2")
+
+
+def test_sections_whose_rows_come_in_two_ways_have_schedules_to_measure(monkeypatch):
+    """What is found is then looked up for the program as it is multiplied."""
+
+    def two(x, u, w):
+        return x @ u.T, x @ w.T
+
+    sizes = {"M": 512, "N": 512, "K": 512}
+    made = described(two, SECTIONS, **sizes)
+    assert len(made.candidates) > 100 and made.small is not None
+    asked = []
+    monkeypatch.setattr("polygen.decide.lookup.best", lambda program, *_: asked.append(program))
+    pg.fuse(two).compile(*SECTIONS, arch="sm_90a", sizes=sizes)
+    assert [canonical(one, sizes) for one in asked] == [canonical(made.program, sizes)]
+
+
+def test_an_array_on_both_sides_comes_alike_on_both():
+    def turned(x, u, w):
+        return x @ u.T, w @ x.T
+
+    made = described(turned, SECTIONS, M=64, N=72, K=64)
+    assert {one.alignment for one in made.program.inputs} == {2}

@@ -22,6 +22,7 @@ PROGRAMS = [
     (lambda x, w, c: np.argmin(c - 2 * (x @ w.T), axis=1), (*MATRICES, "f32[N]")),
     (lambda x, w: pg.softmax(x @ w.T), MATRICES),
     (lambda x, d: (x.T @ d, d.sum(axis=0)), ("bf16[K,M]", "bf16[K,N]")),
+    (lambda x, u, w: (x @ u.T, x @ w.T), (*MATRICES, "bf16[24,K]@2")),
 ]
 TRIED = 4  # candidates beside the anchor
 
