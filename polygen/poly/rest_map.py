@@ -19,7 +19,7 @@ from polygen import isl
 from polygen.poly.kernel_parts import MIDDLE, REST
 from polygen.poly.match import Match, RestMatch
 from polygen.poly.scop import Scop, clear_name, must_flow, reuse_dependences, space
-from polygen.poly.tiling import Roles, Tiling, called
+from polygen.poly.tiling import Roles, Tiling, called, whose_turn
 from polygen.schedule.model import Schedule
 from polygen.schedule.sums import SumOrder
 
@@ -158,7 +158,7 @@ def _elements(
     wide, (_, across, _) = tiles.cta[1] * tiles.run, tiles.cta
     agents, columns = tiles.warps[1], tiles.warp[1]
     if turns and tiles.run > 1:  # of a run each consumer has the tiles of its turns
-        agents, columns = schedule.roles.turns, across
+        agents, columns = schedule.consumers, across
     outer = [
         f"0 <= {name} < {extent}"
         for name, (_, extent) in zip(batches, matched.batches, strict=True)
@@ -182,7 +182,7 @@ def _elements(
     last = tiles.expressions(row, col)
     agent = ["0"] if schedule.cluster.blocks > 1 else []
 
-    in_turns = "0" if tiles.run == 1 else f"({{i}}) mod {schedule.roles.turns}"
+    in_turns = whose_turn(tiles, schedule, "{i}")
     which = in_turns if turns else "{w_n}"
     made = ",".join((*batches, f"floor({col}/{wide})", which.format(**last), row, e))
 

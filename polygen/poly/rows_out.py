@@ -24,7 +24,7 @@ from polygen.poly.legality import Proof
 from polygen.poly.match import Match
 from polygen.poly.ring_folds import RingFolds, RingOutput
 from polygen.poly.scop import Scop, space
-from polygen.poly.tiling import Tiling
+from polygen.poly.tiling import Tiling, whose_turn
 from polygen.schedule.model import Schedule
 
 
@@ -118,7 +118,7 @@ def _owner(e: dict[str, str], tiles: Tiling, schedule: Schedule) -> list[str]:
     if not schedule.specialised:
         return [warp]
     if schedule.in_turns:
-        warp = "0" if tiles.run == 1 else f"({e['i']}) mod {schedule.roles.turns}"
+        warp = whose_turn(tiles, schedule, e["i"])
     return [warp, e["i"]]
 
 

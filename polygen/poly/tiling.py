@@ -129,15 +129,18 @@ def tiling(schedule: Schedule, atom: Atom) -> Tiling:
     )  # fmt: skip
 
 
+def whose_turn(tiles: Tiling, schedule: Schedule, tile: str) -> str:
+    """Of consumers that take turns, the one that has a tile of a block's first run; isl text."""
+    return "0" if tiles.run == 1 else f"({tile}) mod {schedule.consumers}"
+
+
 def called(what: str, product: str) -> str:
     """``multiply``, or ``multiply_1`` where there are several products."""
     return f"{what}_{product}" if product else what
 
 
 def completed(tiles: Tiling) -> str:
-    """What the sums are called that the epilogue reads: of the last round parts become totals in
-    the place of sums.
-    """
+    """What the epilogue reads: sums, or totals; those of a last round are in the place of sums."""
     return "total" if tiles.split > 1 and not tiles.last else "sum"
 
 
@@ -327,9 +330,7 @@ def _by_roles(
     rank = ["0"] if schedule.cluster.blocks > 1 else []
     if tiles.beside > 1:
         rank = [f"{schedule.cluster.m}*floor(({s.n} mod {tiles.row})/{tiles.cta[1]})"]
-    group = warp
-    if schedule.in_turns:
-        group = "0" if tiles.run == 1 else f"({e['i']}) mod {schedule.roles.turns}"
+    group = whose_turn(tiles, schedule, e["i"]) if schedule.in_turns else warp
     multiply = called("multiply", s.product)
     if s.does == "product" and tiles.split > 1:
         k, rest, own = e["k_tile"], f"{e['k_step']},{e['a_m']}", tiles.part_tiles
