@@ -34,6 +34,7 @@ from polygen.frontend.scattering import require_returned, require_unread
 from polygen.frontend.shapes import check_tensor
 from polygen.frontend.split_folds import split_where_folded
 from polygen.frontend.statements import Builder
+from polygen.frontend.summed_products import with_products
 from polygen.frontend.trace import Trace
 from polygen.frontend.traced import Traced
 
@@ -87,7 +88,7 @@ def build_program(
     builder = Builder(_prefix("v", given), Iterators(names), acc_dtype)
     stores = {one.target: one for one in trace.assigned}
     values = [stores[root].value if root in stores else root for root in roots]
-    values = folded_by_parts(trace, split_where_folded(trace, values))
+    values = folded_by_parts(trace, split_where_folded(trace, with_products(trace, values)))
     nodes = (node for value in values for node in walk(value, products=False))
     beside = any(isinstance(node, ProductNode) for node in nodes)
     for position, value in enumerate(values):

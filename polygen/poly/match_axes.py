@@ -26,12 +26,13 @@ def axes_of(program: Program, fusion: Fusion, folds: Sequence[Fold] = ()) -> tup
         mapped = dict(zip(fusion.iterators(other.name), written, strict=True))
         free = {mapped[it]: side for it, side in _free(other).items() if mapped[it] in free}
     candidates = [it for it in written if it in free]
+    unread = [it for it in written if not any(it in a.iterators for a in first.reads)]
+    candidates = candidates or unread[1:]
     if not candidates:
         raise _no_product(program, first)
     contiguous = _contiguous(program, fusion, written)
     n = contiguous if contiguous in candidates else candidates[-1]
-    left = [it for it in candidates if it != n and _opposite(program, fusion, it, n)]
-    unread = [it for it in written if not any(it in a.iterators for a in first.reads)]
+    left = [it for it in candidates if it != n and it in free and _opposite(program, fusion, it, n)]
     left = left or unread[:1]
     if not left:
         raise _no_product(program, first)
@@ -135,5 +136,6 @@ def _no_product(program: Program, product: Contraction) -> UnsupportedProgram:
         where=program.name,
         why="a tensor-core instruction multiplies what rows and columns of the result have of "
         "their own; here both operands have the same axes",
-        nearest="Use pointwise code: a product of tensor cores would compute one element a row",
+        nearest="Compute it outside of the kernel, as np.sum(x * w, axis=-1): a product of tensor "
+        "cores would compute one element a row",
     )

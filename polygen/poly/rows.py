@@ -2,7 +2,7 @@
 
 A matrix times a vector has an output with one free axis. An instruction multiplies matrices, so the
 statements get one more axis, of extent 1, that no operand has: the vector becomes a matrix with one
-row. Arrays stay as they are.
+row. A vector times a vector has none, and gets two. Arrays stay as they are.
 """
 
 from __future__ import annotations
@@ -16,24 +16,26 @@ _NAMES = "ijrstuvw"
 
 
 def with_rows(program: Program) -> Program:
-    """The program, with an axis of extent 1 if its products have columns and no rows."""
-    alone = [p for p in program.contractions if _is_row(p)]
-    if not alone or len(alone) < len(program.contractions):
+    """The program, with axes of extent 1 if its products have columns and no rows, or neither."""
+    if not program.contractions or not all(map(_is_row, program.contractions)):
         return program
     used = {*program.tensors, *program.sizes}
     used |= {iterator for s in program.statements for iterator, _ in s.domain}
     candidates = chain(_NAMES, (f"r{number}" for number in count()))
     name = next(one for one in candidates if one not in used)
     arrays = set(program.tensors)
-    return replace(
-        program, statements=tuple(_extended(s, name, arrays) for s in program.statements)
-    )
+    extended = tuple(_extended(s, name, arrays) for s in program.statements)
+    return with_rows(replace(program, statements=extended))
 
 
 def _is_row(product: Contraction) -> bool:
-    """Whether the output has an axis that one operand alone has, and none to go with it."""
+    """Whether the output lacks an axis: it is a number, or a number in one row; or it has an axis
+    that one operand alone has, and none to go with it.
+    """
     left, right = (set(access.iterators) for access in product.reads)
     written = set(product.write.iterators)
+    if not written & (left | right):
+        return len(written) < 2
     return bool(written & (left - right)) != bool(written & (right - left)) and not (
         written - left - right
     )

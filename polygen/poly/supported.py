@@ -49,14 +49,6 @@ def require_supported(program: Program) -> None:
         _require_one_sum(program, product)
     for product in program.contractions:
         require_each_once(program, product)
-    for tensor in program.outputs:
-        if not tensor.dims:
-            raise UnsupportedProgram(
-                f"the output {tensor} is a number",
-                where=program.name,
-                why="a kernel stores matrices and rows",
-                nearest="Make one of the vectors a matrix: an inner product has no rows or columns",
-            )
     _require_one_domain(program)
 
 

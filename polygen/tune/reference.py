@@ -71,7 +71,8 @@ def host(array: Any) -> Array:
 def by_rows(program: Program) -> bool:
     """Whether rows of the outputs can be computed alone, as `sampled` does."""
     several = len(sections(rewritten(program))) > 1  # which have no rows in common
-    return not (program.folds or program.by_digits or several)
+    numbers = any(not tensor.dims for tensor in program.outputs)
+    return not (program.folds or program.by_digits or several or numbers)
 
 
 def row_axes(program: Program) -> dict[str, int]:

@@ -84,6 +84,18 @@ PROGRAMS = {
     "vector on the left": (lambda x, w, b: relu(x @ w + b), ("bf16[K]", "bf16[K,N]", "bf16[N]")),
     "vector on the right": (lambda x, w: x @ w, ("bf16[M,K]", "bf16[K]")),
     "vectors of a batch": (lambda x, w: einsum("bk,bkn->bn", x, w), ("bf16[B,K]", "bf16[B,K,N]")),
+    "two vectors": (lambda x, w, b: relu(x @ w + b), ("bf16[K]", "bf16[K]", "f32")),
+    "a row and a column that are vectors": (
+        lambda x, w: x[None] @ w[:, None], ("bf16[K]", "bf16[K]"),
+    ),
+    "all elements of two matrices": (lambda x, w: np.vdot(x, w), ("f32[M,K]", "f32[M,K]")),
+    "squares of a vector": (lambda x: np.sqrt(np.inner(x, x)), ("f64[K]",)),
+    "elements that are multiplied and summed": (
+        lambda x, w: (x[:, None, :] * w).sum(-1), ("bf16[M,K]", "bf16[N,K]"),
+    ),
+    "elements that are cast before": (
+        lambda x, w: (x.astype("bf16") * w.astype("bf16")).sum(1), ("s8[M,K]", "bf16[K]"),
+    ),
     # --- slices
     "every second": (lambda x, w: x[:, 1::2] @ w, ("bf16[M,128]", "bf16[64,N]")),
     "every second of tf32": (lambda x, w: x[:, ::2] @ w, ("tf32[M,96]", "tf32[48,N]")),
@@ -138,6 +150,37 @@ def test_a_shared_operand_is_copied_once():
     function, signature = PROGRAMS["gated pair"]
     plan = fuse(function).compile(*signature, arch="sm_80").passes.plan
     assert [b.name for b in plan.buffers if b.kind == "ring"] == ["ring_a", "ring_b", "ring_b2"]
+
+
+def test_sums_of_products_of_elements_are_products_where_there_is_no_other():
+    vectors = "bf16[K]", "bf16[K]"
+    written = [
+        str(fuse(one, name="f").program(*vectors)).splitlines()[1:]
+        for one in (
+            lambda a, b: np.vdot(a, b),
+            lambda a, b: np.inner(a, b),
+            lambda a, b: a @ b,
+            lambda a, b: (a * b).sum(),
+        )
+    ]
+    assert all(one == written[0] for one in written), written
+    beside = fuse(lambda x, w: (x @ w.T, np.vecdot(x, x))).program("bf16[M,K]", "bf16[N,K]")
+    assert len(beside.contractions) == len(beside.folds) == 1
+
+
+@pytest.mark.parametrize(
+    ("function", "signature"),
+    [
+        (lambda a, b: np.outer(a, b), ("bf16[M]", "bf16[N]")),
+        (lambda a, b: np.vecdot(a, b), ("bf16[M,K]", "bf16[M,K]")),
+        (lambda a, b: (a * b).sum(), ("bf16[M,K]", "bf16[K]")),
+        (lambda a, b: (a * 2 * b).sum(), ("bf16[K]", "bf16[K]")),  # would be rounded
+        (lambda a, b: (a.astype("f32") * b).sum(), ("f16[K]", "bf16[K]")),
+    ],
+)
+def test_what_sums_no_product_or_would_round_it_is_none(function, signature):
+    with pytest.raises(UnsupportedProgram, match=r"reads no contraction.*Use x @ w in it"):
+        fuse(function).program(*signature)
 
 
 def test_products_of_several_types_are_refused():
