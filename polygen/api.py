@@ -27,6 +27,7 @@ from polygen.frontend.invariant import (
     check_stored,
     with_invariant,
 )
+from polygen.frontend.on_arrays import require_count
 from polygen.frontend.pitches import pitch_of
 from polygen.frontend.program import Program, Tensor
 from polygen.generated import content
@@ -178,11 +179,7 @@ class Fused(ArrayCode):
         alignment class the kernel is the same. Invariant dims keep their names, so that all sizes
         of them are one program, whose sums are of one class.
         """
-        if len(operands) != len(self._parameters):
-            raise ArgumentError(
-                f"{self.name} takes {len(self._parameters)} operands, got {len(operands)}",
-                nearest=f"Expected: {', '.join(self._parameters)}",
-            )
+        require_count(self.name, self._parameters, operands)
         names: dict[int, str] = {}
         apart: dict[str, int] = {}
         invariant: dict[str, int] = {}

@@ -9,9 +9,10 @@ from typing import Any
 
 from polygen.chained import with_numbers
 from polygen.errors import SignatureError
-from polygen.frontend import evaluate, given
+from polygen.frontend import given
 from polygen.frontend.build import build_for, with_sizes_of
 from polygen.frontend.invariant import Invariant, check_axes, places, with_invariant
+from polygen.frontend.on_arrays import checked_reference
 from polygen.frontend.program import Program, Tensor
 from polygen.frontend.signature import parse_signature
 
@@ -43,9 +44,14 @@ class ArrayCode:
         """The function itself, unfused, in float64.
 
         Args:
-            operands: NumPy arrays and numbers.
+            operands: NumPy arrays and numbers, one for each parameter.
+
+        Raises:
+            ArgumentError: too few or too many operands, or one that holds no real numbers.
+            ShapeError: their shapes do not fit.
+            TraceError: the function fails on them in another way.
         """
-        return evaluate.reference(self.function, operands)
+        return checked_reference(self.function, self.name, self._parameters, operands)
 
     def program(
         self,

@@ -232,3 +232,38 @@ def test_every_message_ends_a_sentence():
         up.compile(*SIGNATURE, arch="sm_80", sizes={"Q": 1})
     assert str(caught.value).endswith(".")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "fragments"),
+    [
+        (lambda x, w, b: (x, w), ArgumentError, ("up takes 3 operands, got 2", "x, w, b")),
+        (lambda x, w, b: (x, w, b, b), ArgumentError, ("up takes 3 operands, got 4",)),
+        (lambda x, w, b: (x, w[:, 1:], b), ShapeError, ("x has inner dim 8, w.T has inner dim 7",)),
+        (lambda x, w, b: (x, w, b[1:]), ShapeError, ("has 6 where b has 5", "b is [5]")),
+        (lambda x, w, b: (3.0, w, b), ShapeError, ("x has 0 axes", "Use *")),
+        (lambda x, w, b: (x * 1j, w, b), ArgumentError, ("x: the array holds complex", "x.real")),
+        (
+            lambda x, w, b: (x.astype(str), w, b),
+            ArgumentError,
+            ("x: the array holds <U", "float32"),
+        ),
+        (lambda x, w, b: (x, None, b), ArgumentError, ("w: a NoneType is neither an array",)),
+        (lambda x, w, b: ([[1.0, 2.0], [3.0]], w, b), ArgumentError, ("x: a list is no array",)),
+        (lambda x, w, b: (x.view("V8"), w, b), ArgumentError, ("x: the array holds |V8",)),
+    ],
+)
+def test_the_reference_refuses_what_a_call_refuses(change, error, fragments):
+    x, w, b = np.ones((4, 8)), np.ones((6, 8), BF16), np.ones(6, np.float32)
+    with pytest.raises(error) as caught:
+        up.reference(*change(x, w, b))
+    for fragment in fragments:
+        assert fragment in str(caught.value), str(caught.value)
+
+
+def test_what_fails_on_numbers_alone_is_named_in_a_reference():
+    rows = pg.fuse(lambda x, r, w: x[r] @ w.T, name="rows")
+    x, w = np.ones((4, 8)), np.ones((6, 8))
+    assert rows.reference(x, np.array([3, 0]), w).shape == (2, 6)
+    with pytest.raises(PolygenError, match=r"rows: the function raises IndexError: index 9"):
+        rows.reference(x, np.array([9]), w)
