@@ -68,7 +68,7 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse with the options in front, whatever their places, and refuse unknown ones here."""
-        words = self._command_first(list(args or ()))
+        words = self._values_joined(self._command_first(list(args or ())))
         if any(action.dest == "program" for action in self._actions):
             words = self._options_first(words)
         found, extras = super().parse_known_args(words, namespace)
@@ -87,6 +87,20 @@ class Parser(argparse.ArgumentParser):
             return words
         at = next((n for n, word in enumerate(words) if word in (commands[0] or ())), 0)
         return [words[at], *words[:at], *words[at + 1 :]]
+
+    def _values_joined(self, words: list[str]) -> list[str]:
+        """Write ``--budget -3s`` as ``--budget=-3s``: argparse takes the value for an option."""
+        found: list[str] = []
+        for at, word in enumerate(words):
+            if word == "--":
+                return [*found, *words[at:]]
+            before = self._option_string_actions.get(found[-1]) if found else None
+            one = before is not None and before.nargs is None and found[-1].startswith("--")
+            if one and word.startswith("-") and not self._is_option(word):
+                found[-1] += f"={word}"
+            else:
+                found.append(word)
+        return found
 
     def _options_first(self, words: list[str]) -> list[str]:
         """Put options with their values before the program and its operands.

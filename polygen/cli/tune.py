@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import re
 import sys
 import tomllib
@@ -33,8 +34,10 @@ _LISTED = 40
 def seconds(text: str) -> float:
     """A budget: ``30s``, ``2m``, ``90``."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip(), re.ASCII)
-    if found is None or float(found[1]) <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time, as in 30s, 2m or 90")
+    if found is None or not 0 < float(found[1]) < math.inf:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a time above 0, in seconds, minutes or hours: 90, 30s, 2m or 1.5h"
+        )
     return float(found[1]) * _UNITS[found[2]]
 
 

@@ -88,12 +88,24 @@ def test_the_list_is_by_predicted_time_and_needs_no_gpu(capsys):
         ([*WORDS, "--schedule", "some.toml"], "tuning finds the schedule"),
         (WORDS[:-1], "no size for K"),
         ([*WORDS, "--replay", "missing.json"], "no record of measured schedules"),
-        ([*WORDS, "--budget", "soon"], "'soon' is not a time, as in 30s, 2m or 90"),
-        ([*WORDS, "--budget", "0"], "'0' is not a time"),
+        (
+            [*WORDS, "--budget", "soon"],
+            "'soon' is not a time above 0, in seconds, minutes or hours",
+        ),
+        ([*WORDS, "--budget", "0"], "'0' is not a time above 0"),
+        ([*WORDS, "--budget", "nan"], "'nan' is not a time above 0"),
+        ([*WORDS, "--budget", "-3s"], "'-3s' is not a time above 0"),
+        ([*WORDS, "--budget=-3s"], "90, 30s, 2m or 1.5h. See `polygen tune --help`"),
+        (["tune", "--budget", "-.5", *WORDS[1:]], "'-.5' is not a time above 0"),
+        ([*WORDS, "--budget", "9" * 400], "is not a time above 0"),
     ],
 )
 def test_wrong_usage_is_refused(words, message, capsys):
-    if "--schedule" not in words and "--replay" not in words and "--budget" not in words:
+    if (
+        "--schedule" not in words
+        and "--replay" not in words
+        and not any(word.startswith("--budget") for word in words)
+    ):
         words = [*words, "--list"]
     assert main(words) == 2
     assert message in capsys.readouterr().err
