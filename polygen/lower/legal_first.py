@@ -8,7 +8,7 @@ from polygen.poly.match import Match
 from polygen.poly.pointwise import Pointwork
 from polygen.schedule.model import Schedule
 
-_ALONE = "Compute the operand in a call of its own, and pass it as an argument"
+_ALONE = "Compute the operand before the call, and pass it as an argument"
 
 
 def _by_rows(matched: Match) -> str:
@@ -64,5 +64,5 @@ def check_first(matched: Match, schedule: Schedule) -> None:
             where=f"schedule {schedule.name}",
             why="a tile has parts of rows, whose folds are known when whole rows are read",
             nearest='roles.form = "cooperative" with roles.computes = "before", which sm_90a has; '
-            "or compute the operand in a call of its own, and pass it as an argument",
+            "or compute the operand before the call, and pass it as an argument",
         )

@@ -8,6 +8,7 @@ import functools
 
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.program import Program
+from polygen.frontend.shapes import check_matmul_dtypes
 from polygen.rewrite.batch_sums import batches_in_sums
 from polygen.rewrite.block_factors import factors_behind
 from polygen.rewrite.even_sections import even_sections
@@ -41,12 +42,26 @@ def _rewritten(program: Program) -> Program:
     if found.first:
         return factors_behind(found)
     try:
-        return factors_behind(norms_behind(found))
+        return factors_behind(_of_types_that_meet(norms_behind(found)))
     except UnsupportedProgram as reason:
         made = _made_first(found, reason)
         if made is None:
             raise
         return factors_behind(made)
+
+
+def _of_types_that_meet(program: Program) -> Program:
+    """The same; arguments that meet where a norm was left it, which has no type of its own.
+
+    Raises:
+        DTypeError: no tensor core multiplies what two arguments hold.
+    """
+    given = {tensor.name: tensor.dtype for tensor in program.inputs}
+    for product in program.contractions:
+        if {access.name for access in product.reads} <= given.keys():
+            first, second = ((access.name, given[access.name]) for access in product.reads)
+            check_matmul_dtypes(first, second)
+    return program
 
 
 @functools.lru_cache(maxsize=_MOST)
@@ -72,5 +87,5 @@ def _made_first(program: Program, reason: UnsupportedProgram) -> Program | None:
             reason.what,
             where=reason.where,
             why=f"{reason.why}; and {other.what}: {other.why}",
-            nearest=reason.nearest,
+            nearest=other.nearest,
         ) from other

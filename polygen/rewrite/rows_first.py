@@ -38,6 +38,10 @@ from polygen.frontend.program import (
 
 _TYPES = (BF16, F16)  # in which such an operand is multiplied; in chains f32 and tf32, too
 _BYTE = 8  # bits
+_ALONE = "Compute the operand before the call, and pass it as an argument"
+_IN_16_BITS = (
+    f'{_ALONE}; or multiply 16-bit numbers, v.astype("bf16") @ w.astype("bf16"), on sm_90a'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +120,8 @@ def row_operand(program: Program, value: str) -> RowOperand:
     types = (*_TYPES, F32) if chained else _TYPES
     if last.dtype not in types:
         named = " or ".join(map(str, types))
-        raise _refusal(program, last, f"{value} of {last.dtype}, which is none of {named},")
+        what = f"{value} of {last.dtype}, which is none of {named},"
+        raise _refusal(program, last, what, _IN_16_BITS)
     sizes = dict(last.domain)
     dims = tuple(sizes.get(str(one), 1) for one in index)
     summed = _summed(program, value, dims)
@@ -236,11 +241,13 @@ def _require_own(program: Program, values: tuple[str, ...]) -> None:
             raise _refusal(program, one, f"{name}, which is used beside the operand,")
 
 
-def _refusal(program: Program, statement: Statement, what: str) -> UnsupportedProgram:
+def _refusal(
+    program: Program, statement: Statement, what: str, nearest: str = _ALONE
+) -> UnsupportedProgram:
     return UnsupportedProgram(
         f"{what} is not made before the kernel",
         where=f"{program.name}, {statement.name}",
         why="a launch before the kernel makes an operand row by row: of folds over the axis that "
         "is summed, of arguments, and of values of the same row",
-        nearest="Compute the operand in a kernel of its own, and pass it as an argument",
+        nearest=nearest,
     )

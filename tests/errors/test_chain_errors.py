@@ -169,7 +169,7 @@ def test_both_operands_are_made_of_sums() -> None:
 def test_folds_that_no_launch_before_makes(function, what: str) -> None:
     text = _refused(function)
     assert what in text and "is not made before the kernel" in text
-    assert "in a kernel of its own, and pass it as an argument" in text
+    assert "before the call, and pass it as an argument" in text
 
 
 def test_a_product_that_turns_the_rows() -> None:

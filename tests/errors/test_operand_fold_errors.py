@@ -9,7 +9,7 @@ import pytest
 from matrix import roles, small
 
 import polygen as pg
-from polygen.errors import ScheduleError, UnsupportedProgram, VerifyError
+from polygen.errors import DTypeError, ScheduleError, UnsupportedProgram, VerifyError
 from polygen.frontend.build import build_program
 from polygen.frontend.dtypes import BF16
 from polygen.frontend.program import Tensor
@@ -108,7 +108,7 @@ def test_rows_that_no_launch_before_makes(arch):
     found = pg.fuse(lambda x, w: pg.softmax(x).astype("bf16") @ w.T)
     with pytest.raises(UnsupportedProgram, match="in which are folds over its rows, on") as error:
         found.compile(*SIGNATURE, arch=arch)
-    assert "Compute the operand in a call of its own" in str(error.value)
+    assert "Compute the operand before the call" in str(error.value)
 
 
 def test_folds_that_are_folded_of_folds():
@@ -154,3 +154,33 @@ def test_results_that_are_read_elsewhere(change, message):
     plan = distances.compile(*SIGNATURE, arch="sm_80", schedule=schedule).passes.plan
     with pytest.raises(VerifyError, match=message):
         check_shared(plan, replace(plan.epilogue.reads[0], **change), plan.work.reads[0])
+
+
+TF32 = "f32[M,K]", "tf32[N,K]"
+
+
+def test_what_is_written_in_the_place_of_a_cast_to_tf32_compiles():
+    def scaled(x, w):
+        return (x * 2).astype("tf32") @ w.T
+
+    with pytest.raises(DTypeError, match="Leave the cast out: beside a tf32 operand"):
+        pg.fuse(scaled).program(*TF32)
+    kernel = pg.fuse(lambda x, w: (x * 2) @ w.T).compile(*TF32, arch="sm_80")
+    assert not kernel.check().findings
+
+
+def test_a_norm_that_leaves_an_argument_of_another_type_says_which_types_meet():
+    fused = pg.fuse(lambda x, w: pg.rms_norm(x) @ w.T)
+    with pytest.raises(DTypeError, match=r"x @ w: x is f32, .*or tf32\[...\], whose arrays stay"):
+        fused.compile(*TF32, arch="sm_80")
+    assert not fused.compile("tf32[M,K]", TF32[1], arch="sm_80").check().findings
+
+
+@pytest.mark.parametrize("kind", ["f32", "tf32"])
+def test_rows_of_f32_that_are_folded_first_are_rounded_or_passed(kind):
+    signature = f"{kind}[M,K]", f"{kind}[N,K]"
+    with pytest.raises(UnsupportedProgram, match="none of bf16 or f16") as error:
+        pg.fuse(lambda x, w: pg.softmax(x) @ w.T).compile(*signature, arch="sm_90a")
+    assert 'v.astype("bf16") @ w.astype("bf16"), on sm_90a' in str(error.value)
+    rounded = pg.fuse(lambda x, w: pg.softmax(x).astype("bf16") @ w.astype("bf16").T)
+    assert not rounded.compile(*signature, arch="sm_90a").check().findings
