@@ -160,7 +160,7 @@ def ends_of(roots: Iterable[Node]) -> InputNode | None:
             f"{describe(fold)} in a function with rows in groups",
             where="ends",
             why="parts of a fold have places that are known before any group is",
-            nearest=f"Return {describe(fold.value)}, and fold it in a second function",
+            nearest=f"Return {describe(fold.value)}, and fold it outside of the kernel",
         )
     if len(found) > 1:
         raise UnsupportedProgram(

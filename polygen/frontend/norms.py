@@ -134,7 +134,9 @@ def _matrix_norm(x: Traced, order: Any, axes: tuple[int, ...], keepdims: Any) ->
     along = axes[0] if abs(order) == 1 else axes[1]
     raise UnsupportedProgram(
         text,
-        why="it is a fold of what is folded, whose last part another thread block makes",
+        why="it is a fold of sums of whole columns, which are known when all tiles have run"
+        if abs(order) == 1
+        else "it is a fold of sums of whole rows, which are known when all tiles have run",
         nearest=f"Return `np.sum(np.abs(v), axis={along})` of it, and take the "
         f"{'largest' if order > 0 else 'smallest'} of what the kernel returns",
     )

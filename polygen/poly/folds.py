@@ -223,8 +223,7 @@ class _Splitting:
             what = f"results over different axes, {fold.write} and {other.write}, in one element"
             raise _refusal(self.program, statement, fold, what)
         if self.along[statement.name] is None or own is None:
-            what = "a result used by elements of other rows than its own"
-            raise _refusal(self.program, statement, fold, what)
+            raise _refusal(self.program, statement, fold, _used(statement, fold))
         self.after_rows.setdefault(own, []).append(statement)
         if isinstance(statement, Pointwise):
             self.late[statement.write.name] = needed[0]
@@ -326,8 +325,7 @@ def _require_own_axes(
     for access in (one for one in statement.reads if one.name in results):
         found = results[access.name]
         if found.extents != tuple(extent for _, extent in axes):
-            what = "a result used by elements of its own row"
-            raise _refusal(program, statement, found.fold, what)
+            raise _refusal(program, statement, found.fold, _used(statement, found.fold))
         if [at for at in access.index if isinstance(at, str) and at in own] != own:
             what = "a result with its axes in another order"
             raise _refusal(program, statement, found.fold, what)
@@ -356,12 +354,20 @@ def _written(statement: Statement) -> str:
     return statement.write.name
 
 
+def _used(statement: Statement, fold: Fold) -> str:
+    """By what a result is used: by elements of which it has not all, or others than it has."""
+    of, by = ([str(e) for _, e in without_ones(one.domain)] for one in (fold, statement))
+    if sorted(of) == sorted(by):
+        return "a result used by elements of other rows than its own"
+    return f"a result of elements [{', '.join(of)}] used by elements [{', '.join(by)}]"
+
+
 def _refusal(program: Program, statement: Statement, fold: Fold, what: str) -> UnsupportedProgram:
     """The dependence: who needs a result, and when that is known."""
     return UnsupportedProgram(
         f"{statement.name} reads what comes of {fold.write}: {what} is not generated yet",
         where=f"{program.name}, dependence {fold.name} -> {statement.name}",
-        why=f"{fold.name}: {fold}; its last part is made by another thread block, which need not "
-        "have run",
-        nearest=f"Return {fold.write.name} beside the matrix, and use it in a second function",
+        why=f"{fold.name}: {fold}; it is known when all tiles have run, and the elements that it "
+        "is of are computed with it then, row by row, and no others",
+        nearest=f"Return {fold.write.name} beside the matrix, and use it outside of the kernel",
     )

@@ -265,7 +265,8 @@ def _refuse(program: Program, depth: int) -> NoReturn:
     raise UnsupportedProgram(
         f"{program.name} cannot be fused into one kernel",
         where=f"dependence {witness}",
-        why="the value is computed at one output point and used at another, "
-        "that is, in another thread block",
-        nearest="Return the product from one function and combine it in a second",
+        why="the value is computed for one element of the result and used for another; a kernel "
+        "has a value where it is computed, and nowhere else",
+        nearest="Write what is used elsewhere as a product of its own, as w.T @ x.T for (x @ w).T; "
+        "or return the product, and combine its elements outside of the kernel",
     )

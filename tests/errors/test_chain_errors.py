@@ -211,7 +211,7 @@ def test_folds_that_tiles_have_no_parts_of() -> None:
     text = _refused(lambda q, k, v: softmax(q, k, v).sum(axis=0), *_batched())
     assert "folds no axis of a tile" in text and "Fold rows or columns as well" in text
     text = _refused(lambda q, k, v: (softmax(q, k, v) ** 2).sum(axis=-1).max())
-    assert "a fold of what is folded" in text and "in a second function" in text
+    assert "a fold of what is folded" in text and "outside of the kernel" in text
 
 
 def _batched() -> tuple[str, ...]:

@@ -59,7 +59,7 @@ SPLIT = [
     (
         lambda x, w: x @ w.T - np.max(x @ w.T, axis=1, keepdims=True) - np.min(x @ w.T, axis=0),
         "results over different axes, v1[i] and v3[j], in one element",
-        "Return v1 beside the matrix, and use it in a second function",
+        "Return v1 beside the matrix, and use it outside of the kernel",
     ),
     (
         lambda x, w: np.sum(pg.softmax(x @ w.T), axis=0),
@@ -95,7 +95,25 @@ def test_where_a_result_is_not_known_yet(function, what, nearest):
         split_folds(program(function))
     said = str(error.value)
     assert what in said and nearest in said and "dependence F" in said
-    assert "made by another thread block" in said
+    assert "it is known when all tiles have run" in said
+
+
+PARTS = [
+    (lambda v: pg.rms_norm(v)[:, :32], "a result of elements [M, 64] used by elements [M, 32]"),
+    (
+        lambda v: np.max(v[:, :32], axis=1, keepdims=True) + v,
+        "a result of elements [M, 32] used by elements [M, 64]",
+    ),
+]
+
+
+@pytest.mark.parametrize(("function", "what"), PARTS)
+def test_results_used_by_a_part_of_their_row(function, what):
+    fused = pg.fuse(lambda x, w: function(x @ w.T))
+    with pytest.raises(UnsupportedProgram) as error:
+        fused.compile("bf16[M,K]", "bf16[64,K]", arch="sm_80")
+    assert what in str(error.value) and "thread block" not in str(error.value)
+    assert "beside the matrix, and use it outside of the kernel" in str(error.value)
 
 
 def test_results_of_other_rows():
@@ -330,7 +348,7 @@ def test_rows_in_groups():
     function = pg.fuse(lambda x, w, ends: np.max(pg.grouped_matmul(x, w, ends), axis=1))
     with pytest.raises(UnsupportedProgram, match="in a function with rows in groups") as error:
         function.program("bf16[T,K]", "bf16[E,K,N]", "s32[E]")
-    assert "fold it in a second function" in str(error.value)
+    assert "fold it outside of the kernel" in str(error.value)
 
 
 def test_no_derivative():

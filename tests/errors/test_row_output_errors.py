@@ -83,7 +83,7 @@ def compile_(function, *signature, arch="sm_80", **options):
         (
             lambda x, w, e: (pg.grouped_matmul(x, w, e), np.sum(x, axis=1)),
             ("bf16[T,K]", "bf16[E,K,N]", "s32[E]"), "in a function with rows in groups",
-            "fold it in a second function",
+            "fold it outside of the kernel",
         ),
         (
             lambda q, k, v: (pg.softmax(q @ k.mT) @ v, np.sum(q, axis=-1)), ("bf16[2,S,64]",) * 3,
