@@ -48,7 +48,7 @@ from polygen.lower.legal import (
 )
 from polygen.lower.legal_blocks import check_blocks, check_promoting
 from polygen.lower.legal_first import check_first, check_first_device
-from polygen.lower.legal_folds import check_folded, check_folds
+from polygen.lower.legal_folds import check_folded, check_folds, check_parts
 from polygen.lower.legal_joined import check_joined
 from polygen.lower.legal_last_round import check_last_round
 from polygen.lower.pixels import check_pixels
@@ -164,6 +164,7 @@ def decide(
     for one in prospect.each:
         check_wide(decided, one.matched)
         check_blocks(one.matched, instruction)
+        check_parts(decided, one.matched, one.work)
         check_promoting(decided, one.matched)
         check_groups(decided, one.matched)
         check_sums(decided, one.matched)

@@ -186,8 +186,7 @@ class Trace:
             raise DTypeError(
                 describe_cast(node, dtype),
                 why="tf32 is how a matmul reads f32 storage, not a value's type",
-                nearest="Leave the cast out: beside a tf32 operand, what is computed in f32 is "
-                "multiplied as tf32",
+                nearest='Use .astype("f32"), which is multiplied as tf32 beside a tf32 operand',
             )
         if dtype not in STORED:
             raise DTypeError(

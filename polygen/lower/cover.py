@@ -10,6 +10,7 @@ from polygen.hardware.device import common_facts
 from polygen.hardware.matrix_layout import box_rows_most
 from polygen.poly.match import Match
 from polygen.poly.pointwise import Pointwork
+from polygen.schedule.idle import not_shared
 from polygen.schedule.model import IN_TILE, Cluster, Schedule
 
 _GROUP = 8  # columns that all instructions have, or several times as many
@@ -64,7 +65,7 @@ def check_rows(
             f"cluster {cluster.m} x {cluster.n} x {cluster.k} with rows in a tile",
             where=where,
             why=why,
-            nearest="Use cluster.k = 1",
+            nearest=f"Use {not_shared(schedule)}",
         )
     if cluster.n > 1 and schedule.tile.warp.n != cta.n:
         raise ScheduleError(

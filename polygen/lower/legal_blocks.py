@@ -6,6 +6,7 @@ from polygen.errors import ScheduleError, UnsupportedProgram
 from polygen.hardware.atom import Atom
 from polygen.poly.match import Match
 from polygen.poly.promoted_by import MOST_OVERLAP, SETS
+from polygen.schedule.idle import computed_by, not_shared
 from polygen.schedule.model import Schedule
 
 
@@ -65,7 +66,7 @@ def check_promoting(schedule: Schedule, match: Match) -> None:
             f"cluster.k = {schedule.cluster.k} with sums in blocks of {block}",
             where=where,
             why="blocks that share sums have ranges of k tiles, which end anywhere",
-            nearest="Use cluster.k = 1",
+            nearest=f"Use {not_shared(schedule)}",
         )
     if match.in_parts and not schedule.makes_first:
         roles, of = schedule.roles, "products of f32, which warpgroups multiply in parts of tf32"
@@ -74,7 +75,7 @@ def check_promoting(schedule: Schedule, match: Match) -> None:
             where=where,
             why="a part is read by products that are far from each other in k: it is made once, "
             "by a launch before the kernel",
-            nearest='Use roles.computes = "before"'
+            nearest=f"Use {computed_by(schedule, 'before')}"
             if schedule.specialised
             else "Warps split operands in registers: multiply them as they are",
         )

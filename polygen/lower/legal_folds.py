@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from polygen.errors import ScheduleError, UnsupportedProgram
 from polygen.lower.legal import other_ways, refuse
+from polygen.poly.match import Match
 from polygen.poly.pointwise import Pointwork
+from polygen.schedule.idle import not_shared
 from polygen.schedule.model import Schedule
 
 
@@ -24,7 +26,7 @@ def check_folds(schedule: Schedule, work: Pointwork) -> None:
                 f"cluster.k = {schedule.cluster.k} with {name}, a fold of an operand",
                 where=f"schedule {schedule.name}",
                 why="blocks that share sums have a range of k each, and whole rows none of them",
-                nearest="Use cluster.k = 1",
+                nearest=f"Use {not_shared(schedule)}",
             )
         if schedule.cluster.tiles > 1:
             raise ScheduleError(
@@ -55,6 +57,27 @@ def check_folds(schedule: Schedule, work: Pointwork) -> None:
                 else "panels are of matrices that are stored, and only folds leave",
                 nearest='Use epilogue.through = "registers"',
             )
+
+
+def check_parts(schedule: Schedule, match: Match, work: Pointwork) -> None:
+    """Refuse roles for products of f32 beside folds, or in groups: nobody makes their parts.
+
+    Raises:
+        ScheduleError: with the way that such products are multiplied.
+    """
+    if not (match.in_parts and schedule.specialised):
+        return
+    folds = [fold.value for one in (work, *work.before) for fold in one.folds]
+    folds += [one.fold.write.name for one in work.operands.folds]
+    if folds or match.groups is not None:
+        beside = f"beside {folds[0]}, a fold" if folds else "with rows in groups"
+        raise ScheduleError(
+            f"roles with products of f32 {beside}",
+            where=f"schedule {schedule.name}",
+            why="warpgroups multiply f32 in parts of tf32 that a launch before the kernel makes; "
+            "kernels with folds, or with rows in groups, follow no launch that makes operands",
+            nearest="Use a schedule without roles, whose warps split operands in registers",
+        )
 
 
 def check_folded(work: Pointwork) -> None:

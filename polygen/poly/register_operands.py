@@ -25,6 +25,7 @@ from polygen.poly.match import Match
 from polygen.poly.operand import Operand
 from polygen.poly.prologue import Fragment, Prologue
 from polygen.poly.tiling import Tiling
+from polygen.schedule.idle import computed_by
 from polygen.schedule.model import Schedule
 
 _LEFT = "m"
@@ -55,7 +56,7 @@ def in_registers(match: Match, schedule: Schedule) -> Match:
             why="consumers compute what the instruction takes from registers, the left operand",
             nearest=f"exchange = {str(not schedule.exchange).lower()}"
             if right
-            else 'roles.computes = "producer"',
+            else computed_by(schedule, "producer"),
         )
     operands = tuple((name, made.get(name, operand)) for name, operand in match.operands)
     return replace(match, operands=operands)
@@ -73,7 +74,7 @@ def _stored(operand: Operand, made: Prologue, schedule: Schedule) -> Operand:
         why="the copy engine brings the elements of one matrix, which are adjacent, and begin rows "
         f"at multiples of {common_facts()['tensor_map_row_bytes']} bytes; vectors and numbers of "
         "groups are read beside them; rows by index it cannot bring",
-        nearest='roles.computes = "producer"',
+        nearest=computed_by(schedule, "producer"),
     )
 
 

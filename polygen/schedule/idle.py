@@ -7,6 +7,8 @@ schedules/README.md, with the others.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from polygen.schedule.model import Schedule, leaves
 
 # Of kernels whose warps multiply what they have copied themselves.
@@ -23,6 +25,7 @@ _NO_CHAINS = (
     "roles.turns", "cluster.share", "cluster.columns", "raster.run", "launch.realign",
     "launch.dependent",
 )  # fmt: skip
+_SHARED = ("cluster.share", "cluster.columns")  # of blocks that share sums
 _USUAL = dict(leaves(Schedule()))
 
 
@@ -45,3 +48,25 @@ def idle(schedule: Schedule, *, chain: bool = False) -> list[str]:
         fields += () if schedule.epilogue.through == "tma" else ("epilogue.columns",)
     asked = dict(leaves(schedule))
     return [name for name in fields if asked[name] != _USUAL[name]]
+
+
+def not_shared(schedule: Schedule) -> str:
+    """What a message says to write where blocks are not to share sums."""
+    asked = dict(leaves(schedule))
+    return "cluster.k = 1" + _without([name for name in _SHARED if asked[name] != _USUAL[name]])
+
+
+def computed_by(schedule: Schedule, who: str) -> str:
+    """What a message says to write where others are to compute operands.
+
+    Args:
+        schedule: with roles.
+        who: "producer" or "before".
+    """
+    other = replace(schedule, roles=replace(schedule.roles, computes=who))
+    gone = [name for name in idle(other) if name not in idle(schedule)]
+    return f'roles.computes = "{who}"' + _without(gone)
+
+
+def _without(names: list[str]) -> str:
+    return f", without {' and '.join(names)}" if names else ""

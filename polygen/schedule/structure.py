@@ -138,7 +138,7 @@ def _shared_sum_problems(schedule: Schedule, columns: int) -> list[str]:
     cluster, own = schedule.cluster, schedule.tile.warp.n
     if cluster.k == 1:
         return [
-            f"{name} without blocks that share sums. Nearest legal: cluster.k = 2, or leave it out"
+            f"{name} without blocks that share sums. Nearest legal: leave it out, or cluster.k = 2"
             for name, asked in (
                 (f'cluster.share = "{cluster.share}"', cluster.last),
                 (f"cluster.columns = {cluster.columns}", cluster.columns),

@@ -16,6 +16,7 @@ from polygen.frontend.program import Tensor
 from polygen.lower.tallies import check_shared, check_tallies
 from polygen.lower.tally import Tally
 from polygen.poly.folds import split_folds
+from polygen.schedule.load import load_schedule, schedules_folder
 from polygen.schedule.model import Epilogue
 
 X, W = Tensor("x", BF16, ("M", "K"), (0, 1)), Tensor("w", BF16, ("N", "K"), (0, 1))
@@ -163,9 +164,9 @@ def test_what_is_written_in_the_place_of_a_cast_to_tf32_compiles():
     def scaled(x, w):
         return (x * 2).astype("tf32") @ w.T
 
-    with pytest.raises(DTypeError, match="Leave the cast out: beside a tf32 operand"):
+    with pytest.raises(DTypeError, match="which is multiplied as tf32 beside a tf32 operand"):
         pg.fuse(scaled).program(*TF32)
-    kernel = pg.fuse(lambda x, w: (x * 2) @ w.T).compile(*TF32, arch="sm_80")
+    kernel = pg.fuse(lambda x, w: (x * 2).astype("f32") @ w.T).compile(*TF32, arch="sm_80")
     assert not kernel.check().findings
 
 
@@ -184,3 +185,24 @@ def test_rows_of_f32_that_are_folded_first_are_rounded_or_passed(kind):
     assert 'v.astype("bf16") @ w.astype("bf16"), on sm_90a' in str(error.value)
     rounded = pg.fuse(lambda x, w: pg.softmax(x).astype("bf16") @ w.astype("bf16").T)
     assert not rounded.compile(*signature, arch="sm_90a").check().findings
+
+
+@pytest.mark.parametrize(
+    ("function", "fold"),
+    [
+        (lambda x, w: np.sum(x * x, axis=1, keepdims=True) - x @ w.T, "v2"),
+        (lambda x, w: (x @ w.T, np.max(x @ w.T, axis=1)), "v2"),
+        (lambda x, w: pg.rms_norm(x) @ w.T, "v1"),
+    ],
+    ids=["of an operand", "of results", "of a norm"],
+)
+@pytest.mark.parametrize("computes", ["producer", "before"])
+def test_roles_for_f32_beside_folds_send_nobody_in_a_circle(function, fold, computes):
+    given = roles("one")
+    given = replace(given, roles=replace(given.roles, computes=computes))
+    with pytest.raises(ScheduleError, match=f"roles with products of f32 beside {fold}") as error:
+        pg.fuse(function).compile("f32[M,K]", "f32[N,K]", arch="sm_90a", schedule=given)
+    assert "Use a schedule without roles" in str(error.value)
+    without = load_schedule(schedules_folder() / "sm_80" / "64x64x64_w32x32_s4.toml")
+    chosen = replace(without, epilogue=Epilogue("registers"))
+    assert pg.fuse(function).compile("f32[M,K]", "f32[N,K]", arch="sm_90a", schedule=chosen)

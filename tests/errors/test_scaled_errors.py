@@ -7,7 +7,7 @@ import pytest
 import polygen as pg
 from polygen.errors import DTypeError, ScheduleError, ShapeError, UnsupportedProgram
 from polygen.schedule.load import load_schedule, schedules_folder
-from polygen.schedule.model import Cluster, CtaTile
+from polygen.schedule.model import Cluster, CtaTile, Schedule
 
 X, W = "e4m3[M,512]", "e4m3[N,512]"
 
@@ -138,3 +138,41 @@ def test_runs_of_blocks_are_refused_where_sums_have_none():
             X, W, arch="sm_90a", sizes={"M": 64, "N": 64}, schedule=beside
         )
     assert caught.value.nearest == "Use pipeline.overlap = 1"
+
+
+def test_what_goes_where_blocks_no_longer_share_sums():
+    """Each piece of advice, followed, is one that the next refusal does not take back."""
+    fused, signature = pg.fuse(lambda x, w: x @ w.T), ("f32[M,K]", "f32[N,K]")
+    folder = schedules_folder() / "sm_90a"
+    given = load_schedule(folder / "cooperative_128x128x64_w64_s5_k2x16last.toml")
+    with pytest.raises(ScheduleError) as error:
+        fused.compile(*signature, arch="sm_90a", schedule=given)
+    assert "Use cluster.k = 1, without cluster.share and cluster.columns" in str(error.value)
+    given = replace(given, cluster=Cluster())
+    with pytest.raises(ScheduleError, match=r'Use roles.computes = "before"\.'):
+        fused.compile(*signature, arch="sm_90a", schedule=given)
+    given = replace(given, roles=replace(given.roles, computes="before"))
+    with pytest.raises(ScheduleError, match=r"tile.cta.k = 32\.$"):
+        fused.compile(*signature, arch="sm_90a", schedule=given)
+    cta = replace(given.tile.cta, k=32)
+    given = replace(given, tile=replace(given.tile, cta=cta))
+    assert fused.compile(*signature, arch="sm_90a", schedule=given)
+
+
+def test_fields_that_decide_nothing_once_a_launch_before_computes():
+    given = load_schedule(
+        schedules_folder() / "sm_90a" / "cooperative_128x128x64_w64_s5_e3p2_f4_made.toml"
+    )
+    with pytest.raises(ScheduleError) as error:
+        pg.fuse(lambda x, w: x @ w.T).compile("f32[M,K]", "f32[N,K]", arch="sm_90a", schedule=given)
+    assert 'Use roles.computes = "before", without pipeline.fragments' in str(error.value)
+
+
+def test_a_share_without_blocks_that_share_is_left_out():
+    with pytest.raises(ScheduleError, match=r"Nearest legal: leave it out, or cluster\.k = 2"):
+        pg.fuse(lambda x, w: x @ w.T).compile(
+            "bf16[M,K]",
+            "bf16[N,K]",
+            arch="sm_90a",
+            schedule=Schedule(cluster=Cluster(share="last")),
+        )
