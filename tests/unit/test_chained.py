@@ -255,6 +255,15 @@ def test_shipped_tiles_of_warps_spill_nothing(columns: int) -> None:
 
 
 @pytest.mark.sample(2)
+@pytest.mark.parametrize("columns", [97, 111, 113, 127])
+def test_odd_heads_of_f32_have_a_tile_that_spills_nothing(columns: int) -> None:
+    signature = (f"f32[B,S,{columns}]", f"f32[B,T,{columns}]", f"f32[B,T,{columns}]")
+    kernel = pg.fuse(softmax).compile(*signature, arch="sm_120")
+    taken = kernel.resources
+    assert taken.spill_store_bytes == taken.spill_load_bytes == 0
+
+
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("lead", ["", "B,", "B,H,"])
 @pytest.mark.parametrize("columns", [192, 256])
 def test_results_of_wide_tiles_leave_in_panels(columns: int, lead: str) -> None:
