@@ -82,7 +82,7 @@ def _product(trace: Trace, fold: FoldNode, terms: Node) -> Node | None:
 
 def _is_argument(node: Node) -> bool:
     """Whether it is one, or a part of one, as it is or cast."""
-    if isinstance(node, ApplyNode) and node.function == "cast":
+    while isinstance(node, ApplyNode) and node.function == "cast":
         (node,) = node.args
     source = node.source if isinstance(node, ViewNode) else node
     return isinstance(source, InputNode) and bool(source.dims)

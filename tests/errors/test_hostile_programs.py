@@ -139,7 +139,6 @@ PROGRAMS = {
     "batch dims": made("lambda x, w: x @ w.mT")("bf16[B,M,K]", "bf16[C,N,K]"),
     "batch sizes": made("lambda x, w: x @ w.mT")("bf16[2,M,K]", "bf16[3,N,K]"),
     "transposed batch": made("lambda x, w: x @ w.T")(*B),
-    "inner product": made("lambda x, w: x @ w")("bf16[K]", "bf16[K]"),
     "scalar": made("lambda x, w, s: s @ w")(*G, "f32[]"),
     "rows by floats": made("lambda x, r, w: x[r] @ w.T")(G[0], "bf16[T]", G[1]),
     "rows by bytes": made("lambda x, r, w: x[r] @ w.T")(G[0], "s8[T]", G[1]),

@@ -96,6 +96,10 @@ PROGRAMS = {
     "elements that are cast before": (
         lambda x, w: (x.astype("bf16") * w.astype("bf16")).sum(1), ("s8[M,K]", "bf16[K]"),
     ),
+    "elements that are cast twice": (
+        lambda x, w: (x.astype("f32").astype("bf16") * w.astype("bf16")).sum(),
+        ("s8[M,K]", "u8[M,K]"),
+    ),
     # --- slices
     "every second": (lambda x, w: x[:, 1::2] @ w, ("bf16[M,128]", "bf16[64,N]")),
     "every second of tf32": (lambda x, w: x[:, ::2] @ w, ("tf32[M,96]", "tf32[48,N]")),
