@@ -128,7 +128,7 @@ class Fused(ArrayCode):
             check_sizes(program, known)
             return make(program, known)
 
-        if schedule != "auto" or single:
+        if schedule != "auto" or single or promised:
             return whole()
         return in_order(built, given.sizes_of(sizes), target(arch), make, whole)
 

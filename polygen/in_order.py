@@ -49,7 +49,7 @@ def in_order(
     """
     if not _may_be_cut(program):
         return whole()
-    if faster_apart(program, sizes, device):
+    if multiplies_sums(program) and faster_apart(program, sizes, device):
         found = cut_into_kernels(program, sizes, device, make)
         if found is not None:
             return found
@@ -76,10 +76,10 @@ def cut_into_kernels(
 
 
 def _may_be_cut(program: Program) -> bool:
-    """Whether a product multiplies what another sums, and nothing is asked that parts alone do not
-    give: bits that sizes have no part in, or results that are stored into arguments.
+    """Whether there are several products, and nothing is asked that parts alone do not give: bits
+    that sizes have no part in, or results that are stored into arguments.
     """
-    return not program.invariant and not program.in_place and multiplies_sums(program)
+    return not program.invariant and not program.in_place and len(program.contractions) > 1
 
 
 class _Cutting:

@@ -119,6 +119,41 @@ SAMPLES = {
         lambda x, y, a, b, c: (pg.relu(x @ a) + pg.relu(y @ b)) @ c,
         ("bf16[M,64]", "bf16[M,64]", "bf16[64,64]", "bf16[64,64]", "bf16[64,64]"), {"M": 70},
     ),
+    # Products that no other is behind, which no kernel runs beside each other.
+    "results of f32": Sample(
+        lambda x, w, u: (x @ w.T, x @ u.T), ("f32[M,K]", "f32[N,K]", "f32[P,K]"),
+        {"M": 37, "N": 24, "P": 16, "K": 40},
+    ),
+    "results in other orders": Sample(
+        lambda x, w, u: (x @ w.T, x @ u), ("bf16[M,K]", "bf16[N,K]", "bf16[K,P]"),
+        {"M": 37, "N": 24, "P": 16, "K": 40},
+    ),
+    "a column beside": Sample(
+        lambda x, w, u: x @ w + x @ u, ("f16[M,K]", "f16[K,N]", "f16[K,1]"),
+        {"M": 37, "N": 24, "K": 40},
+    ),
+    "a sum of two types": Sample(
+        lambda x, w, y, u: x @ w.T + y @ u.T,
+        ("bf16[M,K]", "bf16[N,K]", "f32[M,K]", "f32[N,K]"), {"M": 37, "N": 24, "K": 40},
+    ),
+    "a pair beside one": Sample(
+        lambda x, w, u, v: (pg.relu(x @ w.T) + x @ u.T, x @ v.T),
+        ("bf16[M,K]", "bf16[N,K]", "bf16[N,K]", "bf16[P,K]"),
+        {"M": 37, "N": 24, "P": 16, "K": 40},
+    ),
+    "groups beside rows": Sample(
+        lambda x, w, e, u: (pg.grouped_matmul(x, w, e), x @ u.T),
+        ("bf16[T,K]", "bf16[E,K,N]", "s32[E]", "bf16[P,K]"),
+        {"T": 50, "E": 3, "N": 24, "P": 16, "K": 40},
+    ),
+    "the largest of some columns": Sample(
+        lambda x, w: (v := x @ w.T) + np.max(v[:, :32], axis=1, keepdims=True),
+        ("bf16[M,K]", "bf16[64,K]"), {"M": 37, "K": 40},
+    ),
+    "three results": Sample(
+        lambda x, w, u: (x @ w.T, x.T @ x, x @ u), ("f16[M,K]", "f16[N,K]", "f16[K,P]"),
+        {"M": 37, "N": 24, "P": 16, "K": 40}, 3,
+    ),
 }  # fmt: skip
 
 

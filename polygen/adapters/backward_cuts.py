@@ -106,7 +106,7 @@ def derive_by_cuts(
     """
     reasons: list[GradientError] = []
     for cut in cuts(program, {}):
-        if multiplies_sums(cut.before):
+        if multiplies_sums(cut.before) or not cut.between:
             continue
         try:
             return _Parts(program, cut, wanted, apart).derived(derive)

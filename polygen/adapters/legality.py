@@ -11,12 +11,13 @@ import functools
 from polygen.analysis import ISL_LOCK, prospect
 from polygen.chained import is_chain, matched
 from polygen.errors import PolygenError, UnsupportedProgram
-from polygen.frontend.closure import multiplies_sums
 from polygen.frontend.program import Program
 from polygen.pipeline import check_length
 from polygen.poly.chain_operands import require_copies
 from polygen.rewrite.cuts import cuts
 from polygen.rewrite.programs import rewritten
+
+_SEVERAL = 2  # products, between which a program may be cut
 
 
 @functools.lru_cache(maxsize=1024)
@@ -52,7 +53,7 @@ def refusal_in_order(program: Program) -> PolygenError | None:
         program: of at least one statement; its sizes may be symbolic.
     """
     reason = refusal(program)
-    if reason is None or not multiplies_sums(program):
+    if reason is None or len(program.contractions) < _SEVERAL:
         return reason
     for cut in cuts(program, {}):
         if refusal(cut.before) is None and refusal_in_order(cut.after) is None:

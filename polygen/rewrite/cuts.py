@@ -8,9 +8,11 @@ stores.
 1. A product is of level 1 if no other is behind its operands, else one level behind the highest of
    those that are. A cut behind level n has the products up to there that operands behind it are
    made of; those that nothing multiplies again stay with what adds them up.
-2. What the second part reads of the first is stored as it is: an operand in the type in which it is
+2. Products that no other is behind can also be cut from each other: those of one result, those of
+   one domain, and each alone.
+3. What the second part reads of the first is stored as it is: an operand in the type in which it is
    multiplied, anything else as what it is computed in. So both parts round as the whole does.
-3. Results that are made of the first part alone are the first part's.
+4. Results that are made of the first part alone are the first part's.
 """
 
 from __future__ import annotations
@@ -56,10 +58,11 @@ class Cut:
 
 
 def cuts(program: Program, sizes: Mapping[str, int], taken: Collection[str] = ()) -> Iterator[Cut]:
-    """The cuts of a program, the one with most products in the first part first.
+    """The cuts of a program, the one with most products in the first part first, and last those
+    between products that need not be apart.
 
     Args:
-        program: whose products may read what others sum; it stores into no argument.
+        program: of several products; it stores into no argument.
         sizes: as far as they are known.
         taken: names that no array between the parts may have.
     """
@@ -77,8 +80,8 @@ def _firsts(program: Program, sizes: Mapping[str, int]) -> Iterator[frozenset[st
         later = [name for name in at if at[name] > level]
         found = frozenset().union(*(behind[name] for name in later))
         yield frozenset(name for name in found if at[name] <= level)
-    alone = _of_operands(program)
-    yield from sorted(alone, key=lambda one: _elements(program, one, sizes))
+    for alone in (_of_operands(program), _beside(program)):
+        yield from sorted(alone, key=lambda one: _elements(program, one, sizes))
 
 
 def _products_behind(program: Program) -> dict[str, frozenset[str]]:
@@ -102,16 +105,28 @@ def levels(program: Program) -> dict[str, int]:
     return found
 
 
-def _of_operands(program: Program) -> dict[frozenset[str], str]:
-    """The products that a single operand is made of, which are of level 1, with its name."""
+def _of_operands(program: Program) -> list[frozenset[str]]:
+    """The products that a single operand is made of, which are of level 1."""
     values, at = Values(program.statements), levels(program)
-    found: dict[frozenset[str], str] = {}
+    read = (access.name for product in program.contractions for access in product.reads)
+    behind = (values.behind(name) & set(at) for name in read)
+    return [one for one in behind if one and all(at[name] == 1 for name in one)]
+
+
+def _beside(program: Program) -> list[frozenset[str]]:
+    """Some of the products, and what is behind them: those of one result, of one domain, each
+    alone; most of them first.
+    """
+    values, behind = Values(program.statements), _products_behind(program)
+    results = [values.behind(tensor.name) & set(behind) for tensor in program.outputs]
+    domains: dict[tuple[Dim, ...], set[str]] = {}
     for product in program.contractions:
-        for access in product.reads:
-            behind = values.behind(access.name) & set(at)
-            if behind and all(at[name] == 1 for name in behind):
-                found.setdefault(behind, access.name)
-    return found
+        sizes = dict(product.domain)
+        extents = tuple(sizes[iterator] for iterator in product.write.iterators)
+        domains.setdefault(extents, set()).add(product.write.name)
+    wanted = [*results, *map(frozenset, domains.values()), *(frozenset([one]) for one in behind)]
+    closed = [one.union(*(behind[name] for name in one)) for one in wanted]
+    return sorted((one for one in closed if len(one) < len(behind)), key=len, reverse=True)
 
 
 def _elements(program: Program, first: frozenset[str], sizes: Mapping[str, int]) -> int:

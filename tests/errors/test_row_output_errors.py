@@ -93,7 +93,7 @@ def compile_(function, *signature, arch="sm_80", **options):
 )  # fmt: skip
 def test_what_does_not_leave_is_refused(function, signature, message, nearest):
     with pytest.raises(UnsupportedProgram) as error:
-        compile_(function, *signature)
+        compile_(function, *signature, single=True)
     assert message in str(error.value) and nearest in str(error.value)
 
 

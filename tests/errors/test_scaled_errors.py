@@ -76,7 +76,7 @@ def test_products_of_one_kernel_have_blocks_of_one_size():
 
     with pytest.raises(UnsupportedProgram, match="S0, S2 are summed in blocks of all, 128"):
         pg.fuse(function, name="refused").compile(
-            X, "f32[M,4]", W, W, arch="sm_90a", sizes={"M": 64, "N": 64}
+            X, "f32[M,4]", W, W, arch="sm_90a", sizes={"M": 64, "N": 64}, single=True
         )
 
 
