@@ -5,7 +5,8 @@
                                         dx, du of the first part, whose cotangent is dh
 
 1. The program is cut behind its products of the first level (`polygen.rewrite.cuts`), or behind
-   those of one operand where these have no derivative together; what is left is cut again.
+   those of one operand where these have no derivative together; what is left is cut again. Results
+   over several domains are cut from each other, and need not have anything between.
 2. What lies between is computed again, so that nothing but arguments has to be kept. What reaches
    it is a gradient of the second part, in its own type, and a cotangent of the first.
 """
@@ -93,7 +94,7 @@ def saved(program: Program, pieces: Iterable[Piece | Total]) -> tuple[str, ...]:
 def derive_by_cuts(
     program: Program, wanted: frozenset[str], derive: Derive, apart: frozenset[str] | None
 ) -> Gradient:
-    """The derivative of a program of several levels of products.
+    """The derivative of a program of several levels of products, or of several domains.
 
     Args:
         program: what is differentiated.
@@ -106,7 +107,7 @@ def derive_by_cuts(
     """
     reasons: list[GradientError] = []
     for cut in cuts(program, {}):
-        if multiplies_sums(cut.before) or not cut.between:
+        if multiplies_sums(cut.before):
             continue
         try:
             return _Parts(program, cut, wanted, apart).derived(derive)
@@ -164,7 +165,11 @@ class _Parts:
             first = found.pieces
             for name, parts in found.terms:
                 terms[name] = (*terms.get(name, ()), *parts)
-        pieces = _in_order(again, last.pieces, totals, first)
+        pieces = (
+            _in_order(again, last.pieces, totals, first)
+            if self.cut.between
+            else (*last.pieces, *first)
+        )
         order = tuple((name, terms.get(name, ())) for name in sorted(self.wanted))
         outputs = tuple(cotangents[tensor.name] for tensor in self.program.outputs)
         return Gradient(outputs, saved(self.program, pieces), pieces, order)

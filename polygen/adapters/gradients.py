@@ -51,7 +51,7 @@ def derive(
     Raises:
         GradientError: there is none, or it is not derived.
     """
-    if multiplies_sums(program):
+    if multiplies_sums(program) or len(sections(program)) > 1:
         return derive_by_cuts(program, wanted, derive, apart)
     _require_known(program, wanted)
     writer = Writer.of(program)
@@ -109,9 +109,9 @@ def _require_known(program: Program, wanted: frozenset[str]) -> None:
             why="what comes back to a row's result goes to all of the row",
             nearest="Fold outside, or let none come back: torch.no_grad(), jax.lax.stop_gradient",
         )
-    if program.in_parts or len(sections(program)) > 1:
+    if program.in_parts:
         raise GradientError(
-            "results over different output domains, or in parts",
+            "results in parts",
             where=program.name,
             why="a derivative is computed at every point of one domain",
             nearest="Make an operator of each part, or call it under torch.no_grad()",

@@ -97,6 +97,18 @@ CASES = {
         lambda x, u, v: pg.tanh((x @ u).T) @ v,
         ["tf32[M,K]", "tf32[K,N]", "tf32[M,D]"],
     ),
+    "widths of their own": (
+        lambda x, u, v, b: (x @ u.T, pg.tanh(x @ v.T + b)),
+        ["tf32[M,K]", "tf32[N,K]", "tf32[D,K]", "f32[D]"],
+    ),
+    "three widths": (
+        lambda x, u, v, w: (pg.sin(x @ u), x @ v, pg.silu(x @ w) * (x @ w)),
+        ["tf32[M,K]", "tf32[K,N]", "tf32[K,D]", "tf32[K,T]"],
+    ),
+    "widths behind layers": (
+        lambda x, u, v, w: ((h := pg.tanh(x @ u)) @ v, h @ w),
+        ["tf32[M,K]", "tf32[K,N]", "tf32[N,D]", "tf32[N,T]"],
+    ),
     "named": (lambda d, g0, r1: pg.tanh(d @ g0.T + r1), ["tf32[M,K]", "tf32[N,K]", "f32[N]"]),
 }
 SIZES = {"M": 4, "N": 5, "K": 3, "B": 2, "H": 3, "S": 4, "T": 5, "D": 2}
@@ -191,7 +203,7 @@ def test_it_is_what_central_differences_give(name):
 # What arrives has other axes than what is kept, all is linear, or more would be kept than summed.
 NOTHING_KEPT = (
     "bare", "bias", "stretched", "heads", "turned by a vector", "two results", "rows and columns",
-    "operand again", "selected",
+    "operand again", "selected", "widths behind layers",
 )  # fmt: skip
 
 
