@@ -13,7 +13,7 @@ from polygen.errors import ShapeError, TraceError, UnsupportedProgram, echo
 from polygen.frontend.describing import describe
 from polygen.frontend.dtypes import BOOL, F32
 from polygen.frontend.monoids import INDEX, MONOIDS
-from polygen.frontend.nodes import Dims, ExtentNode, FoldNode, JoinNode, Node
+from polygen.frontend.nodes import Dims, FoldNode, JoinNode, Node
 from polygen.frontend.shapes import shape_text
 from polygen.frontend.trace import Trace
 
@@ -43,7 +43,7 @@ def folded(trace: Trace, node: Node, function: str, axis: Any, keepdims: bool) -
         found = trace.cast(found, BOOL)
     elif function == "mean":
         total, extents = _fold(trace, node, "sum", axes), tuple(node.dims[at] for at in axes)
-        found = trace.apply("div", total, trace.make(ExtentNode, extents))
+        found = trace.apply("div", total, trace.extent(*extents))
     else:
         found = _fold(trace, node, function, axes)
     if not keepdims:

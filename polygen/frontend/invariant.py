@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from polygen.errors import ArgumentError, InvarianceError, echo
-from polygen.frontend.program import Program, Tensor
+from polygen.frontend.program import Dim, Extent, Pointwise, Program, Statement, Tensor
 
 _WHERE = "invariant"
 
@@ -129,7 +129,8 @@ def with_invariant(
         for iterator, extent in product.domain
         if iterator not in product.write.iterators
     }
-    legal = [name for name in program.sizes if name not in summed]
+    counted = {dim: one for one in program.statements for dim in _counted(one)}
+    legal = [name for name in program.sizes if name not in summed and name not in counted]
     nearest = f"Dims that can be: {', '.join(legal) or 'none'}"
     for name in names:
         if name in static:
@@ -152,8 +153,21 @@ def with_invariant(
             )
         if name not in program.sizes:
             raise InvarianceError(f"no dim is called {echo(name)}", where=_WHERE, nearest=nearest)
+    for name in (name for name in names if name in counted):
+        raise InvarianceError(
+            f"{counted[name].write.name} is computed with the size {name}: {counted[name]}",
+            where=_WHERE,
+            why="elements have another value for every size",
+            nearest=f"Pass the number as an argument, f32; {nearest}",
+        )
     ordered = tuple(name for name in program.sizes if name in names)
     return replace(program, invariant=ordered)
+
+
+def _counted(statement: Statement) -> set[Dim]:
+    """The dims whose sizes a statement computes with."""
+    args = statement.args if isinstance(statement, Pointwise) else ()
+    return {dim for arg in args if isinstance(arg, Extent) for dim in arg.dims}
 
 
 def check_stored(program: Program) -> None:

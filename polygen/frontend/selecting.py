@@ -25,7 +25,6 @@ from polygen.frontend.exact import Exact
 from polygen.frontend.folding import refuse_keywords
 from polygen.frontend.folds import summed
 from polygen.frontend.functions import PUBLIC as POINTWISE
-from polygen.frontend.nodes import ExtentNode
 from polygen.frontend.shapes import dim_hint, shape_text
 from polygen.frontend.symbolic import first_symbolic
 from polygen.frontend.traced import Traced
@@ -176,7 +175,7 @@ def take_along_axis(arr: Any, indices: Any, axis: Any = -1) -> Any:
         raise ShapeError(f"{text} along axis {place}", nearest=f"Axes are {-rank} to {rank - 1}")
     place %= rank
     _require_indices(text, value, named, place)
-    extent = Traced(value.trace, value.trace.make(ExtentNode, (value.node.dims[place],)))
+    extent = Traced(value.trace, value.trace.extent(value.node.dims[place]))
     where = POINTWISE["where"]
     column, numbers = value.indices()[place], named.astype(F32)
     counted = where(numbers < 0.0, numbers + extent, numbers)

@@ -24,7 +24,6 @@ from polygen.frontend.dtypes import BOOL, S32
 from polygen.frontend.folding import axes_of, refuse_keywords
 from polygen.frontend.folds import averaged, largest, smallest, summed
 from polygen.frontend.functions import PUBLIC as POINTWISE
-from polygen.frontend.nodes import ExtentNode
 from polygen.frontend.shapes import dim_hint, shape_text
 from polygen.frontend.symbolic import Symbolic, first_symbolic
 from polygen.frontend.traced import Traced
@@ -143,7 +142,7 @@ def _less(a: Traced, axes: tuple[int, ...], ddof: float, like: Any = None) -> An
     numbers = [extent for extent in extents if isinstance(extent, int)]
     if len(numbers) == len(extents):
         return max(math.prod(numbers) - ddof, 0.0)
-    count = Traced(a.trace, a.trace.make(ExtentNode, extents))
+    count = Traced(a.trace, a.trace.extent(*extents))
     if ddof == 0:
         return count
     return POINTWISE["maximum"](POINTWISE["where"](like == like, count, count) - ddof, 0.0)

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from polygen.errors import TraceError
 
 
-class Size:
-    """A dim with a name, as a function sees it in ``x.shape``: it has no number yet.
+def _computed(operator: str) -> Any:
+    """An operator of a size: that of its number, which kernels compute with."""
 
-    It prints as its name and equals its name; whatever would need the number is refused.
+    def of_number(self: Size, *others: Any) -> Any:
+        return getattr(self.number(), operator)(*others)
+
+    return of_number
+
+
+class Size:
+    """A dim with a name, as a function sees it in ``x.shape``.
+
+    It prints as its name and equals its name. Kernels have its number, and compute with it as with
+    a value of f32: ``x.sum(0) / x.shape[0]``. What Python would need the number for is refused.
+
+    Args:
+        name: of the dim.
+        number: makes the value.
     """
 
-    __slots__ = ("name",)
+    __slots__ = ("name", "number")
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, number: Callable[[], Symbolic]) -> None:
+        self.name, self.number = name, number
 
     def __repr__(self) -> str:
         return self.name
@@ -30,17 +44,29 @@ class Size:
         return hash(self.name)
 
     def refuse(self, *_: object) -> NoReturn:
-        """Raise TraceError: the number is not known."""
-        raise TraceError(
-            f"the size {self.name} is used as a number",
+        """Raise TraceError: the number is not known. Where it is given, the dim becomes it."""
+        error = TraceError(
+            f"the size {self.name} is used as a number that Python has",
             why="sizes are arguments of the kernel: the function is run once, for all of them",
-            nearest=f'Pass the number as an argument (f32), or fix it with static=("{self.name}",)',
+            nearest=f'Fix it with static=("{self.name}",). Kernels compute +, -, *, /, ** and '
+            "np.sqrt of a size, and pg.indices gives the places of elements",
         )
+        error.unknown = (self.name,)
+        raise error
 
-    __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = refuse
-    __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rpow__ = refuse
-    __lt__ = __le__ = __gt__ = __ge__ = __neg__ = refuse
+    __add__, __radd__ = _computed("__add__"), _computed("__radd__")
+    __sub__, __rsub__ = _computed("__sub__"), _computed("__rsub__")
+    __mul__, __rmul__ = _computed("__mul__"), _computed("__rmul__")
+    __truediv__, __rtruediv__ = _computed("__truediv__"), _computed("__rtruediv__")
+    __pow__, __rpow__ = _computed("__pow__"), _computed("__rpow__")
+    __neg__ = _computed("__neg__")
+    __floordiv__ = __mod__ = __rfloordiv__ = __rmod__ = refuse
+    __lt__ = __le__ = __gt__ = __ge__ = refuse
     __index__ = __int__ = __float__ = refuse
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **keywords: Any) -> Any:
+        numbers = (one.number() if isinstance(one, Size) else one for one in args)
+        return getattr(ufunc, method)(*numbers, **keywords)
 
 
 class Symbolic:

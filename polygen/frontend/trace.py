@@ -42,6 +42,7 @@ from polygen.frontend.joining import (
 from polygen.frontend.nodes import (
     ApplyNode,
     CoordinateNode,
+    ExtentNode,
     InputNode,
     JoinNode,
     Node,
@@ -99,6 +100,10 @@ class Trace:
         """The node of an argument."""
         return self._intern(InputNode, tensor)
 
+    def extent(self, *dims: Dim) -> Node:
+        """How many elements there are along some dims."""
+        return self.make(ExtentNode, dims)
+
     def lift(self, value: Any, where: str) -> Node:
         """The node of a number; nodes pass.
 
@@ -109,7 +114,7 @@ class Trace:
         if isinstance(value, Node):
             return value
         if isinstance(value, Size):
-            value.refuse()
+            return self.extent(value.name)
         if isinstance(value, np.ndarray) and value.ndim == 0:
             value = value.item()
         if isinstance(value, np.ndarray) or (hasattr(value, "__array__") and np.ndim(value)):

@@ -29,6 +29,7 @@ from polygen.frontend.numpy_functions import (
     handler_of,
     made_of_traced,
 )
+from polygen.frontend.program import Dim
 from polygen.frontend.shapes import shape_text
 from polygen.frontend.symbolic import Size, Symbolic
 from polygen.frontend.trace import Trace
@@ -91,8 +92,13 @@ class Traced(Symbolic):
     # --- what an array has
     @property
     def shape(self) -> tuple[Size | int, ...]:
-        """The dims: numbers, or names that have no number yet."""
-        return tuple(Size(dim) if isinstance(dim, str) else dim for dim in self.node.dims)
+        """The dims: numbers, or names that kernels know the numbers of."""
+        return tuple(map(self._size, self.node.dims))
+
+    def _size(self, dim: Dim) -> Size | int:
+        if isinstance(dim, int):
+            return dim
+        return Size(dim, lambda: self._of(self.trace.extent(dim)))
 
     @property
     def ndim(self) -> int:
@@ -274,7 +280,8 @@ class Traced(Symbolic):
     def __bool__(self) -> bool:
         self._refuse(
             "a condition (if, while, and, or, not, min, max, a chained comparison) on",
-            "Use pg.where(condition, a, b), np.minimum, np.maximum or np.logical_and",
+            "Use pg.where(condition, a, b), np.minimum, np.maximum or np.logical_and; "
+            "np.arange of a size is pg.indices of a value",
         )
 
     def __iter__(self) -> NoReturn:

@@ -30,6 +30,7 @@ from polygen.poly.layer_match import (
 from polygen.poly.match import Along, Match, match
 from polygen.poly.operand import Operand
 from polygen.poly.pointwise import Element, Pointwork, pointwork
+from polygen.poly.prologue import size_in_front
 from polygen.poly.row_passes import in_passes
 from polygen.poly.scop import scop
 from polygen.rewrite.chain import Chain
@@ -190,6 +191,9 @@ def match_chain(chain: Chain, *, behind: bool = False) -> ChainMatch:
     layers = match_layers(chain.layers)
     if layers:
         require_rows_of(chain.scores, layers[-1], scores)
+    for work in (before, *(one.work for one in layers)):
+        if work.sizes:
+            raise size_in_front(work.sizes[0][0])
     left = [one.leaves for one in layers]
     before, again = read_again(chain.scores, before, left)
     own = next(one.index for one in before.writes if one.name == chain.kept)

@@ -225,6 +225,16 @@ def operand_of(program: Program, last: Pointwise) -> Tensor:
     return Tensor(last.write.name, kind, dims, tuple(range(len(dims))))
 
 
+def size_in_front(size: str) -> UnsupportedProgram:
+    """The refusal of a size that is computed with in front of a product."""
+    return UnsupportedProgram(
+        f"{size}: a size is computed with in front of a product",
+        why="who computes operands has the elements of arguments, and numbers that are arguments",
+        nearest="Compute with it behind the product, make the dim static, or pass the number as an "
+        "argument (f32)",
+    )
+
+
 def prologue(
     tensors: Mapping[str, Tensor],
     statements: tuple[Pointwise, ...],
@@ -277,7 +287,7 @@ def of_elements(
                     numbers.setdefault(place, name) if place.dim else float(place.offset)
                 )
             elif isinstance(argument, Extent):
-                raise AssertionError("extents stand in what follows folds")
+                raise size_in_front(f"{argument} in {statement.name}")
             elif argument.name not in tensors:
                 arguments.append(argument.name)
             else:

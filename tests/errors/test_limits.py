@@ -14,6 +14,7 @@ from polygen import knobs
 from polygen.cli import main
 from polygen.errors import (
     ExpressionError,
+    InvarianceError,
     PolygenError,
     ScheduleFileError,
     ShapeError,
@@ -175,16 +176,35 @@ def test_numbers_in_descriptions_beyond_the_limit(digits):
         parse_signature(f"bf16[M,K]@{'9' * digits}")
 
 
-def test_a_size_is_no_number_yet():
+def test_a_size_is_no_number_of_python_s():
     for function in (
-        lambda x, w: x @ w.T * x.shape[0],
-        lambda x, w: x @ w.T * (1 / x.shape[1]),
         lambda x, w: x @ w.T * math.sqrt(x.shape[1]),
-        lambda x, w: x @ w.T + np.arange(w.shape[0]),
+        lambda x, w: x @ w.T * (x.shape[1] // 2),
+        lambda x, w: x @ w.T if x.shape[0] > 1 else x @ w.T * 2,
         lambda x, w: next(x @ w.T for _ in range(x.shape[0])),
     ):
-        with pytest.raises(TraceError, match=r"the size [MNK] is used as a number .*static="):
+        with pytest.raises(TraceError, match=r"size [MNK] is used as a number that .*static="):
             source(function)
+    with pytest.raises(
+        TraceError, match=r"condition .* size\(N\).*.*np.arange of a size is pg.indices"
+    ):
+        source(lambda x, w: x @ w.T + np.arange(w.shape[0]))
+    halved = pg.fuse(lambda x, w: x @ w.T * (x.shape[1] // 2))
+    assert halved.compile(*XW, arch="sm_80", sizes={"K": 64}).program.sizes == ("M", "N")
+    with pytest.raises(ShapeError, match=r"size\(M\) \* size\(N\).* is no size"):
+        source(lambda x, w: (x @ w.T).reshape(x.shape[0] * w.shape[0]))
+
+
+def test_a_size_is_computed_with_behind_products_alone():
+    for function in (lambda x, w: (x / x.shape[1]) @ w.T, lambda x, w: x @ (w * w.shape[0]).T):
+        with pytest.raises(UnsupportedProgram, match="a size is computed with in front of a prod"):
+            source(function)
+    with pytest.raises(
+        InvarianceError, match=r"v1 is computed with the size M: .*Dims that can be: N"
+    ):
+        pg.fuse(lambda x, w: x @ w.T / x.shape[0]).compile(
+            "bf16[M,K]", "bf16[N,K]", arch="sm_90a", invariant=("M",)
+        )
 
 
 def test_a_size_is_its_name():

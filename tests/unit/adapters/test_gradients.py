@@ -97,6 +97,10 @@ CASES = {
         lambda x, u, v: pg.tanh((x @ u).T) @ v,
         ["tf32[M,K]", "tf32[K,N]", "tf32[M,D]"],
     ),
+    "sizes": (
+        lambda x, w: pg.tanh(x @ w / np.sqrt(x.shape[1])) * (1 - x.shape[0]) / (w.shape[1] ** 2),
+        ["tf32[M,K]", "tf32[K,N]"],
+    ),
     "widths of their own": (
         lambda x, u, v, b: (x @ u.T, pg.tanh(x @ v.T + b)),
         ["tf32[M,K]", "tf32[N,K]", "tf32[D,K]", "f32[D]"],
