@@ -284,9 +284,9 @@ def _parameters(name):
         (lambda x, w: (x @ w.T)[:, [0]], "c[:, None]", lambda x, w, c: x @ w.T + c[:, None]),
         (lambda x, w: x @ w.T // 2, "+ - * / ** @", lambda x, w: -(x @ w.T) / 2 * 3 - 1 + 2**3),
         (
+            lambda x, w: (x * x.shape[1]) @ w.T,
+            "Compute with it behind the product",
             lambda x, w: x @ w.T * x.shape[1],
-            "Pass the number as an argument (f32)",
-            lambda x, w, s: x @ w.T * s,
         ),
         (lambda x, w: np.add.accumulate(x @ w.T), "`np.add` itself",
          lambda x, w: np.add(x @ w.T, 1)),
@@ -312,7 +312,7 @@ def test_code_for_functions(wrong, suggestion, right):
 
 
 def test_a_size_can_be_fixed():
-    scaled = pg.fuse(lambda x, w: x @ w.T * (1 / x.shape[1]), name="f")
+    scaled = pg.fuse(lambda x, w: x @ w.T * (1 / float(x.shape[1])), name="f")
     signature = ("bf16[M,K]", "bf16[N,K]")
     assert 'static=("K",)' in refusal(scaled.compile, *signature, arch="sm_90a").nearest
     assert scaled.compile(*signature, arch="sm_90a", static=("K",), sizes={"K": 64}).source
