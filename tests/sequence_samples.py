@@ -150,6 +150,14 @@ SAMPLES = {
         lambda x, w: (v := x @ w.T) + np.max(v[:, :32], axis=1, keepdims=True),
         ("bf16[M,K]", "bf16[64,K]"), {"M": 37, "K": 40},
     ),
+    "rows weighed by what others sum": Sample(  # a vector lies between, and no matrix
+        lambda x, w: (x * pg.relu(x @ w)[:, None]).T @ x, ("f32[M,K]", "f32[K]"),
+        {"M": 24, "K": 40},
+    ),
+    "rows gated by a column": Sample(
+        lambda x, w, g: (x * pg.relu(x @ g)) @ w, ("f32[M,64]", "f32[64,N]", "f32[64,1]"),
+        {"M": 24, "N": 16},
+    ),
     "three results": Sample(
         lambda x, w, u: (x @ w.T, x.T @ x, x @ u), ("f16[M,K]", "f16[N,K]", "f16[K,P]"),
         {"M": 37, "N": 24, "P": 16, "K": 40}, 3,

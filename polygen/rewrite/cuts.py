@@ -70,6 +70,9 @@ def cuts(program: Program, sizes: Mapping[str, int], taken: Collection[str] = ()
     for first in _firsts(program, sizes):
         if first and first not in seen:
             seen.append(first)
+            spread = _spread(program, first)
+            if spread:
+                yield _cut(program, first, taken, spread)
             yield _cut(program, first, taken)
 
 
@@ -142,10 +145,35 @@ def _elements(program: Program, first: frozenset[str], sizes: Mapping[str, int])
     )
 
 
-def _cut(program: Program, first: frozenset[str], taken: Collection[str]) -> Cut:
+def _spread(program: Program, first: frozenset[str]) -> frozenset[str]:
+    """Values of the first part that are spread over more axes than what they are made of has, as
+    `x * v[:, None]` of a vector of sums, and what is made of these. The second part can make them.
+    """
+    values = Values(program.statements)
+    sums = {product.write.name for product in program.contractions}
+    found: set[str] = set()
+    for one in program.statements:
+        read = [access for access in one.reads if values.behind(access.name) & sums]
+        if not (
+            isinstance(one, Pointwise) and _is_early(values.behind(one.write.name) & sums, first)
+        ):
+            continue
+        axes = {iterator for access in read for iterator in access.iterators}
+        if any(access.name in found for access in read) or not axes.issuperset(one.write.iterators):
+            found.add(one.write.name)
+    return frozenset(found)
+
+
+def _cut(
+    program: Program,
+    first: frozenset[str],
+    taken: Collection[str],
+    spread: frozenset[str] = frozenset(),
+) -> Cut:
     values = Values(program.statements)
     sums = {product.write.name for product in program.contractions}
     early = {name for name in values.writers if _is_early(values.behind(name) & sums, first)}
+    early -= spread
     free = {name for name in values.writers if not values.behind(name) & sums}
     late = [one for one in program.statements if one.write.name not in early | free]
     crossing = dict.fromkeys(a.name for one in late for a in one.reads if a.name in early)
