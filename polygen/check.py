@@ -20,7 +20,7 @@ from polygen.emulated import Emulation, emulate, launch_of
 from polygen.frontend.closure import needed
 from polygen.frontend.dtypes import BF16, F16, F32, F64, S32, TF32, DType
 from polygen.frontend.evaluate import evaluate
-from polygen.frontend.program import Access, Pointwise, Program, Tensor
+from polygen.frontend.program import Access, Contraction, Pointwise, Program, Statement, Tensor
 from polygen.lower.plan import KernelPlan
 from polygen.machine import AccessProfile, Finding
 from polygen.pipeline import Passes, check_sizes
@@ -135,12 +135,16 @@ def operands_off(program: Program) -> dict[str, float]:
     if is_exact(program) or program.rest is not None:
         return {}
     layers, found = _lost_in_layers(program), dict[str, float]()
-    computed = _made_of_sums(program) if is_chain(program) else prologues(program)
+    computed: dict[str, tuple[Statement, ...]] = dict(
+        _made_of_sums(program) if is_chain(program) else prologues(program)
+    )
+    for value in () if is_chain(program) else program.first:  # with folds over their own rows
+        computed[value] = tuple(needed(program.statements, [value]))
     off = {TF32: _TF32_OFF, F32: _F32_OFF, F64: _F64_OFF}
     if is_chain(program):  # rounded under another factor: before what is a row's own divides it
         off |= {kind: 2.0**-kind.mantissa for kind in (F16, BF16)}
     for value, own in computed.items():
-        functions = {one.function for one in own}
+        functions = {one.function for one in own if not isinstance(one, Contraction)}
         if not (functions - _EXACT or layers):
             continue
         share = off.get(F32 if _PART in functions else _multiplied(program, value), 0.0)

@@ -47,7 +47,7 @@ from polygen.lower.legal import (
     check_wide,
 )
 from polygen.lower.legal_blocks import check_blocks, check_promoting
-from polygen.lower.legal_first import check_first, check_first_device
+from polygen.lower.legal_first import check_first, check_first_beside
 from polygen.lower.legal_folds import check_folded, check_folds, check_parts
 from polygen.lower.legal_joined import check_joined
 from polygen.lower.legal_last_round import check_last_round
@@ -65,7 +65,7 @@ from polygen.schedule.structure import check_structure
 from polygen.schedule.sums import SumClass
 from polygen.schedule.tuned import tuned
 from polygen.tune import lookup
-from polygen.tune.choose import TURNED, Offer, behind_making, behind_turning, choose
+from polygen.tune.choose import MADE, TURNED, Offer, behind_making, behind_turning, choose
 from polygen.tune.cost import predict_all
 from polygen.tune.cost.chains import longest_run
 
@@ -95,7 +95,7 @@ def decide(
     check_operands([one.matched for one in prospect.each], device)
     check_rest_device(prospect.matched, device)
     for one in prospect.each:
-        check_first_device(one.matched, one.work, device)
+        check_first_beside(one.matched, one.work)
     for one in prospect.each:
         check_folded(one.work)
     forced = knobs.current().schedule
@@ -286,9 +286,10 @@ def _offers(
             f"shipped {schedule.name}, measured fastest for {problem.m}x{problem.n}x{problem.k} "
             f"with such an epilogue: {before.microseconds:g} us on {before.gpu}"
         )
-        if first:
+        if first and schedule.specialised:
             schedule = behind_making(schedule, device, problem)
-            origin += "; operands that are computed are made first, in a launch before the kernel"
+        if first:
+            origin += MADE
         if turned:
             schedule = behind_turning(schedule, device, problem)
             origin += TURNED

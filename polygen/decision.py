@@ -52,7 +52,7 @@ def decision(
     if is_chain(program):
         chosen = decide_chain(program, device, "auto", sizes=sizes)
         return chosen.schedule, chosen.origin
-    program = placed(program, device, sizes, "auto", sums=sums)
+    program = rewritten(placed(program, device, sizes, "auto", sums=sums))
     program = multiplied(program, device, sizes, "auto", sums=sums)
     program = come_alike(program)
     _, schedule, origin = decide(program, prospect(program), device, sizes, "auto", sums=sums)
@@ -125,13 +125,15 @@ def placed(
     if schedule != "auto":
         makes = isinstance(schedule, Schedule) and schedule.makes_first
         return first if makes else program
-    if not device.has("wgmma"):
-        return program
     for one in (program, first):
         measured = lookup.best(one, device, sizes)
         if measured is not None:
             return first if measured.schedule.makes_first else program
-    behind, before = (predicted(one, device, sizes, skip, sums) for one in (program, first))
+    behind = predicted(program, device, sizes, skip, sums)
+    if behind is not None and not device.has("wgmma"):  # where nothing was measured of the launch
+        return program
+    as_multiplied = multiplied(first, device, sizes, "auto", skip, sums)
+    before = predicted(as_multiplied, device, sizes, skip, sums)
     return first if before is not None and (behind is None or before < behind) else program
 
 

@@ -238,7 +238,7 @@ def fitting(
                 fitted = _fit_roles(candidate, behind, device, out, instruction, careful)
                 check_pixels(fitted.schedule, behind, out)  # by the way out that is left
                 return fitted
-            return _fit_warps(candidate, found, device, out, instruction)
+            return _fit_warps(candidate, behind, device, out, instruction)
         except PolygenError as error:
             return error.what if isinstance(error, ResourceError) else str(error).rstrip(".")
 

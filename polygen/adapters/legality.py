@@ -40,7 +40,7 @@ def refusal(program: Program) -> PolygenError | None:
             prospect(program)
             found = rewritten(program).first
             if found:
-                return _not_everywhere(program, found)
+                return _made_before(program, found)
     except PolygenError as reason:
         return reason
     return None
@@ -61,11 +61,11 @@ def refusal_in_order(program: Program) -> PolygenError | None:
     return reason
 
 
-def _not_everywhere(program: Program, values: tuple[str, ...]) -> UnsupportedProgram:
+def _made_before(program: Program, values: tuple[str, ...]) -> UnsupportedProgram:
     return UnsupportedProgram(
         f"{', '.join(values)}: an operand with folds over its own rows",
         where=program.name,
-        why="a launch before the kernel makes it, on sm_90a alone, and graphs and operators are "
-        "cut alike for all devices",
+        why="a launch before the kernel makes it, and pieces of graphs and operators have none "
+        "that folds",
         nearest="Compute the operand beside the operator, or call polygen.fuse's function",
     )

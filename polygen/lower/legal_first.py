@@ -1,9 +1,11 @@
-"""Operands with folds over their own rows: what no launch before a kernel makes, by name."""
+"""Operands with folds over their own rows: what no launch before a kernel makes, by name.
+
+Without roles that launch makes them under every schedule, with roles where the schedule says so.
+"""
 
 from __future__ import annotations
 
 from polygen.errors import ScheduleError, UnsupportedProgram
-from polygen.hardware.device import Device
 from polygen.poly.match import Match
 from polygen.poly.pointwise import Pointwork
 from polygen.schedule.model import Schedule
@@ -17,13 +19,12 @@ def _by_rows(matched: Match) -> str:
     return next((one.tensor.name for one in found if one.computed and one.computed.passes), "")
 
 
-def check_first_device(matched: Match, work: Pointwork, device: Device) -> None:
+def check_first_beside(matched: Match, work: Pointwork) -> None:
     """Refuse such operands where no kernel follows a launch that makes them.
 
     Args:
         matched: the products.
         work: what is behind them.
-        device: the target.
 
     Raises:
         UnsupportedProgram: with the operand.
@@ -32,13 +33,6 @@ def check_first_device(matched: Match, work: Pointwork, device: Device) -> None:
     if not name:
         return
     what = f"the operand {name}, in which are folds over its rows,"
-    if not (device.has("wgmma") and device.has("tma")):
-        raise UnsupportedProgram(
-            f"{what} on {device}",
-            why="a launch before a kernel with roles makes such operands; without roles the "
-            "kernel reads operands itself, and a tile has parts of rows",
-            nearest=f"{_ALONE}; or a target with roles, sm_90a",
-        )
     folds = [fold.value for one in (work, *work.before) for fold in one.folds]
     folds += [one.fold.write.name for one in work.operands.folds]
     if folds or matched.groups is not None:
@@ -57,12 +51,11 @@ def check_first(matched: Match, schedule: Schedule) -> None:
         ScheduleError: with the operand.
     """
     name = _by_rows(matched)
-    if name and not schedule.makes_first:
+    if name and schedule.specialised and not schedule.makes_first:
         raise ScheduleError(
             f"the operand {name}, in which are folds over its rows, made by the kernel that "
             "multiplies it",
             where=f"schedule {schedule.name}",
             why="a tile has parts of rows, whose folds are known when whole rows are read",
-            nearest='roles.form = "cooperative" with roles.computes = "before", which sm_90a has; '
-            "or compute the operand before the call, and pass it as an argument",
+            nearest='roles.computes = "before"',
         )

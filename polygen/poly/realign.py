@@ -71,8 +71,24 @@ def behind_copy(matched: Match, schedule: Schedule) -> Match:
         ScheduleError: a copy for a kernel that has no use for it, or operands are to be made first
             of which there are none, or which this kernel computes itself.
     """
-    found = _behind_making(matched, schedule) if schedule.makes_first else matched
+    if schedule.makes_first:
+        found = _behind_making(matched, schedule)
+    else:
+        found = matched if schedule.specialised else _behind_rows(matched)
     return _behind_copy(found, matched, schedule)
+
+
+def _behind_rows(matched: Match) -> Match:
+    """The products on rows that have been made; what else is computed the kernel computes."""
+    return replace(
+        matched,
+        operands=tuple(
+            (name, replace(_aligned(one), computed=None))
+            if one.computed is not None and one.computed.passes
+            else (name, one)
+            for name, one in matched.operands
+        ),
+    )
 
 
 def _behind_making(matched: Match, schedule: Schedule) -> Match:
@@ -135,17 +151,22 @@ def realign_all(program: Program, sections: Sequence[Match], schedule: Schedule)
     named = {tensor.name: tensor for one in sections for tensor in copied(one, made=first)}
     tensors = tuple(named.values()) if schedule.launch.realign else ()
     turned = turned_operands(program)
-    made = (*(_made(program, sections) if first else ()), *turned.values())
+    # Without roles no schedule says who makes rows: nobody else does.
+    rows = row_operands(program) if first or not schedule.specialised else {}
+    in_chunks = _made(program, sections) if first else ()
+    made = (*in_chunks, *(one.tensor for one in rows.values()), *turned.values())
     if not tensors and not made:
         return None
-    by_rows = tuple(row_operands(program)) if first else ()
+    by_rows = tuple(rows)
     alone = by_rows and len(by_rows) == len(tensors) + len(made)  # else blocks copy several rows
     warps = schedule.epilogue.row_warps if alone else WARPS
     return Realign(f"pg_{program.name}_realign", tensors, made, by_rows, warps, tuple(turned))
 
 
 def _made(program: Program, sections: Sequence[Match]) -> Iterator[Tensor]:
-    """The arrays that computed operands become, each once, stored as their tiles are."""
+    """The arrays that operands become which are computed in chunks, each once, stored as their
+    tiles are.
+    """
     inner = {
         operand.tensor.name: operand.computed.inner
         for one in reversed(sections)
@@ -159,7 +180,6 @@ def _made(program: Program, sections: Sequence[Match]) -> Iterator[Tensor]:
         last = tensor.order[inner[value]]
         order = (*(axis for axis in tensor.order if axis != last), last)
         yield replace(tensor, order=order, alignment=chunk_bytes())
-    yield from (one.tensor for one in row_operands(program).values())
 
 
 def make_operands(program: Program, warps: int = WARPS) -> Realign | None:
@@ -248,7 +268,7 @@ def program_behind(program: Program, copy: Realign | None) -> Program:
         return program
     if copy.made:  # both launches have one list of arguments
         behind = without_first(program)
-        if len(copy.made) > len(copy.turned):
+        if len(copy.made) > len(copy.turned) + len(copy.by_rows):
             behind = without_prologues(behind)
         program = replace(behind, inputs=(*program.inputs, *copy.made))
     return realigned(program, dict.fromkeys(copy.names, chunk_bytes()))

@@ -85,6 +85,7 @@ def _made(of: RowOperand, program: Program) -> MadeRows:
     last = of.statements[-1][0]
     assert isinstance(last, Pointwise)
     tensor = Tensor(of.value, multiplied(program, last), of.dims, order, chunk_bytes())
+    tensor = replace(tensor, ragged=_ends_anywhere(tensor, program))
     numbers = {name for name, one in program.tensors.items() if not one.dims}
     known = {one.write.name for one, _ in of.statements if isinstance(one, Fold)}
     elements: list[Pointwise | Fold] = []
@@ -104,6 +105,18 @@ def _made(of: RowOperand, program: Program) -> MadeRows:
     elements[-1:] = _stored(elements[-1], last.dtype)
     rows = Rows(of.dims, own, tuple(elements), (of.value,), tuple(sorted(known)))
     return MadeRows(tensor, rows, tuple(after), tuple(one for one, _ in of.statements))
+
+
+def _ends_anywhere(made: Tensor, program: Program) -> bool:
+    """Whether rows may end inside of a chunk: but where rows of arguments that are as long do not,
+    of which each call says whether they do.
+    """
+    length = made.dims[made.order[-1]]
+    alike = [t for t in program.inputs if t.dims and t.dims[t.order[-1]] == length]
+    in_chunks = any(
+        one.alignment // one.dtype.bytes * made.dtype.bytes % made.alignment == 0 for one in alike
+    )
+    return not in_chunks or any(one.ragged for one in alike)
 
 
 def _stored(last: Pointwise | Fold, dtype: DType) -> tuple[Pointwise, ...]:

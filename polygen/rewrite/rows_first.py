@@ -36,12 +36,10 @@ from polygen.frontend.program import (
     Statement,
 )
 
-_TYPES = (BF16, F16)  # in which such an operand is multiplied; in chains f32 and tf32, too
+_TYPES = (BF16, F16, F32)  # in which such an operand is multiplied; f32 as tf32, or in parts
 _BYTE = 8  # bits
 _ALONE = "Compute the operand before the call, and pass it as an argument"
-_IN_16_BITS = (
-    f'{_ALONE}; or multiply 16-bit numbers, v.astype("bf16") @ w.astype("bf16"), on sm_90a'
-)
+_IN_16_BITS = f'{_ALONE}; or multiply 16-bit numbers, v.astype("bf16") @ w.astype("bf16")'
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +115,11 @@ def row_operand(program: Program, value: str) -> RowOperand:
     if not isinstance(last, Pointwise) or len(set(last.write.iterators)) < len(own_axes):
         raise _refusal(program, last, f"{last.write}, none of whose elements are computed alone,")
     chained = multiplies_sums(program)
-    types = (*_TYPES, F32) if chained else _TYPES
-    if last.dtype not in types:
-        named = " or ".join(map(str, types))
+    if last.dtype not in _TYPES:
+        named = ", ".join(map(str, _TYPES))
         what = f"{value} of {last.dtype}, which is none of {named},"
-        raise _refusal(program, last, what, _IN_16_BITS)
+        nearest = _IN_16_BITS if last.dtype.bits < F32.bits else _ALONE
+        raise _refusal(program, last, what, nearest)
     sizes = dict(last.domain)
     dims = tuple(sizes.get(str(one), 1) for one in index)
     summed = _summed(program, value, dims)
@@ -157,15 +155,18 @@ def _summed(program: Program, value: str, dims: Sequence[Dim]) -> set[int]:
     """The axes of an operand that products sum over: two of keys that are values, else one."""
     found = set()
     for product in program.contractions:
+        summed = product.summed[len(product.again) :]  # parts of f32 are rows of their own
         for access in product.reads:
             if access.name != value:
                 continue
-            places = [at for at, one in enumerate(access.index) if one in product.summed]
+            places = [at for at, one in enumerate(access.index) if one in summed]
             plain = all(
-                isinstance(one, str) or (one == 0 and dim == 1)
+                isinstance(one, str)
+                or (one == 0 and dim == 1)
+                or (isinstance(one, Form) and set(one.iterators) <= set(product.again))
                 for one, dim in zip(access.index, dims, strict=True)
             )
-            if not plain or len(places) != 1 or len(product.summed) != 1:
+            if not plain or len(places) != 1 or len(summed) != 1:
                 raise _refusal(program, product, f"{access}, read at other points than its own,")
             found.update(places)
     if len(found) != 1 and not multiplies_sums(program):

@@ -10,7 +10,9 @@
    additions to sums that are large already are no more than without parts. What is left out,
    x1 * w1 and what x1 loses, is less than 3 * 2^-22 of a product.
 2. The parts are operands that are computed: whoever makes those of other products makes these. Of
-   an operand that is computed itself its statements are part of that, for each part again.
+   an operand that is computed itself its statements are part of that, for each part again. Where
+   folds over its own rows are among them (`polygen.rewrite.rows_first`), each part has rows of its
+   own, which are made of the same arguments.
 3. Instructions of warpgroups cut sums off where f32 instructions round. So sums are in blocks, each
    promoted by an f32 instruction; no factor multiplies it.
 
@@ -22,11 +24,12 @@ matter of the schedule (`polygen.decision`).
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from polygen.frontend.dtypes import BOOL, F32, DType
 from polygen.frontend.forms import Digit, Form
+from polygen.frontend.indexing import at_places
 from polygen.frontend.program import (
     Access,
     Affine,
@@ -35,11 +38,13 @@ from polygen.frontend.program import (
     Contraction,
     Coordinate,
     Dim,
+    Fold,
+    Index,
     Pointwise,
     Program,
     Statement,
 )
-from polygen.rewrite.read_by_index import renamed
+from polygen.rewrite.rows_first import row_operand
 from polygen.rewrite.simplify import Fresh
 
 BLOCK = 32  # of k, whose products are added up before they are promoted
@@ -56,8 +61,9 @@ def in_parts(program: Program) -> Program | None:
         program: no chain.
 
     Returns:
-        None if it has other products, or some whose operands are computed of products or folds, or
-        are read as rows in groups or by index, as windows or reshapes.
+        None if it has other products, or some whose operands are computed of products, or of folds
+        and not row by row before the kernel, or are read as rows in groups or by index, as windows
+        or reshapes.
     """
     products = program.contractions
     if not products or program.rest is not None or not all(_splits(program, p) for p in products):
@@ -65,6 +71,7 @@ def in_parts(program: Program) -> Program | None:
     fresh = Fresh(program.statements, (*program.tensors, *program.sizes))
     known: dict[tuple[Access, tuple[tuple[str, Dim], ...], int], Access] = {}
     found: list[Statement] = []
+    first: list[str] = []
     for one in program.statements:
         if not isinstance(one, Contraction):
             found.append(one)
@@ -78,13 +85,15 @@ def in_parts(program: Program) -> Program | None:
                 statements = _made(program, one, access, fresh, rest=2 - len(side.terms))
                 found += statements
                 known[key] = statements[-1].write
+                first += [known[key].name] if access.name in program.first else []
             sides.append(Access(known[key].name, (side, *known[key].index[1:])))
         (k,) = one.summed
         kept = tuple(item for item in one.domain if item[0] != k)
         domain = (*kept, (p, PRODUCTS), (k, dict(one.domain)[k]))
         sums = replace(one, domain=domain, lhs=sides[0], rhs=sides[1], block=BLOCK, exact=False)
         found.append(sums)
-    return replace(program, statements=tuple(_without_unread(found, program)))
+    left = tuple(_without_unread(found, program))
+    return replace(program, statements=left, first=tuple(first))
 
 
 def _splits(program: Program, product: Contraction) -> bool:
@@ -101,10 +110,16 @@ def _splits(program: Program, product: Contraction) -> bool:
     return not product.block and len(product.summed) == 1
 
 
-def _behind(program: Program, access: Access) -> tuple[Pointwise, ...]:
+_Placed = tuple[Pointwise | Fold, Mapping[str, int]]  # and which axis each of its iterators is
+
+
+def _behind(program: Program, access: Access) -> tuple[_Placed, ...]:
     """The statements that compute an operand, each at its own point, in their order; () if it is
     none that they compute so, or one of rows in groups.
     """
+    if access.name in program.first:
+        by_row = row_operand(program, access.name)
+        return tuple((one, dict(axes)) for one, axes in by_row.statements)
     writers = {one.write.name: one for one in program.statements}
     wanted, met = [access.name], set[str]()
     while wanted:
@@ -118,8 +133,13 @@ def _behind(program: Program, access: Access) -> tuple[Pointwise, ...]:
                 return ()
             wanted += [read.name] if read.name in writers and read.name not in met else []
         met.add(name)
-    plain = all(isinstance(index, str) for index in access.index) and not program.ends
-    return tuple(one for one in program.pointwise if one.write.name in met) if plain else ()
+    if program.ends or not all(isinstance(index, str) for index in access.index):
+        return ()
+    return tuple(
+        (one, {iterator: axis for axis, (iterator, _) in enumerate(one.domain)})
+        for one in program.pointwise
+        if one.write.name in met
+    )
 
 
 def _without_unread(statements: list[Statement], program: Program) -> list[Statement]:
@@ -146,7 +166,7 @@ def _unused(letter: str, product: Contraction) -> str:
 
 def _made(
     program: Program, product: Contraction, access: Access, fresh: Fresh, rest: int
-) -> list[Pointwise]:
+) -> list[Pointwise | Fold]:
     """The statements that compute the parts of an operand: over their number, and its iterators.
 
     Args:
@@ -159,7 +179,7 @@ def _made(
     q, own = _unused("q", product), tuple(dict.fromkeys(access.iterators))
     sizes = dict(product.domain)
     domain = ((q, _PARTS), *((iterator, sizes[iterator]) for iterator in own))
-    found: list[Pointwise] = []
+    found: list[Pointwise | Fold] = []
 
     def made(function: str, *args: Argument, dtype: DType = F32) -> Access:
         value = Access(fresh("w"), (q, *own))
@@ -176,11 +196,11 @@ def _made(
 
 
 def _again(
-    statements: tuple[Pointwise, ...],
+    statements: Sequence[_Placed],
     access: Access,
     domain: tuple[tuple[str, Dim], ...],
     fresh: Fresh,
-) -> tuple[list[Pointwise], Access]:
+) -> tuple[list[Pointwise | Fold], Access]:
     """The statements behind an operand over a domain that counts its parts as well, and its value.
 
     Args:
@@ -189,25 +209,37 @@ def _again(
         domain: the number of the part, then the iterators of the access.
         fresh: names.
     """
-    extents, own = dict(domain), access.iterators
+    extents = dict(domain)
     (part, _), *_ = domain
-    over = (domain[0], *((iterator, extents[iterator]) for iterator in own))
     values: dict[str, Access] = {}
-    found = []
-    for one in statements:
-        names = dict(zip((iterator for iterator, _ in one.domain), own, strict=True))
+    found: list[Pointwise | Fold] = []
+    for one, axes in statements:
+        # Iterators that are none of the operand's axes run over one index, 0.
+        at: dict[str, Index] = {
+            it: access.index[axes[it]] if it in axes else 0 for it, _ in one.domain
+        }
 
-        def argument(of: Argument, names: Mapping[str, str] = names) -> Argument:
+        def moved(index: Index, at: Mapping[str, Index] = at) -> Index:
+            there = at_places(index, at, extents)
+            assert there is not None  # iterators are others, or 0
+            return there
+
+        def argument(of: Argument, moved: Callable[[Index], Index] = moved) -> Argument:
             if isinstance(of, Coordinate):
-                return Coordinate(renamed(of.index, names))
+                return Coordinate(moved(of.index))
             if not isinstance(of, Access):
                 return of
-            index = tuple(renamed(index, names) for index in of.index)
-            return values.get(of.name, Access(of.name, index))
+            index = tuple(map(moved, of.index))
+            return (
+                Access(values[of.name].name, (part, *index))
+                if of.name in values
+                else Access(of.name, index)
+            )
 
+        own = dict.fromkeys(one for one in at.values() if isinstance(one, str))
+        over = (domain[0], *((iterator, extents[iterator]) for iterator in own))
         args = tuple(argument(of) for of in one.args)
-        values[one.write.name] = Access(fresh("w"), (part, *own))
-        found.append(replace(
-            one, name=fresh("R"), domain=over, write=values[one.write.name], args=args
-        ))  # fmt: skip
-    return found, values[access.name]
+        write = Access(fresh("w"), (part, *map(moved, one.write.index)))
+        values[one.write.name] = write
+        found.append(replace(one, name=fresh("R"), domain=over, write=write, args=args))
+    return found, Access(values[access.name].name, (part, *access.index))

@@ -28,7 +28,7 @@ def check_conditions(source: KernelSource, kinds: Sequence[str], arrays: Arrays)
     if others:
         raise _refused(others[0], source, arrays)
     if broken:
-        raise _ragged(broken, source)
+        raise _ragged(broken, source, arrays)
 
 
 def _refused(one: Condition, source: KernelSource, arrays: Arrays) -> ArgumentError:
@@ -108,7 +108,10 @@ def _too_many(one: Condition, source: KernelSource, sizes: Mapping[str, int]) ->
     return ArgumentError(what, where=source.entry, why=why, nearest=nearest)
 
 
-def _ragged(broken: Sequence[Condition], source: KernelSource) -> AlignmentMismatch:
+def _ragged(broken: Sequence[Condition], source: KernelSource, arrays: Arrays) -> AlignmentMismatch:
+    """Word the error for rows that end inside of a copy, and name the arrays that have them: of an
+    operand that is made before the kernel, arguments whose rows are as long.
+    """
     required = dict(source.alignment)
     first = broken[0].tensor
     error = AlignmentMismatch(
@@ -118,7 +121,11 @@ def _ragged(broken: Sequence[Condition], source: KernelSource) -> AlignmentMisma
         nearest="Compile a variant for ragged rows",
     )
     error.alignment = source.alignment
-    error.ragged = tuple(one.tensor for one in broken)
+    made = {one.name for one in source.realign.made} if source.realign is not None else set()
+    dims = {one.dim for one in broken if one.tensor in made}
+    alike = (t for t in arrays.tensors.values() if t.dims and t.dims[t.order[-1]] in dims)
+    names = (*(one.tensor for one in broken), *(one.name for one in alike))
+    error.ragged = tuple(name for name in dict.fromkeys(names) if name not in made)
     return error
 
 

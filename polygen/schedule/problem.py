@@ -144,6 +144,12 @@ class Problem:
         sides = zip(self.computed, (self.m, self.n), matrices, strict=True)
         return read, sum(made * extent * depth * count for made, extent, count in sides)
 
+    def makes_first(self, schedule: Schedule) -> bool:
+        """Whether a launch before the kernel makes computed operands under a schedule: without
+        roles those by rows, beside which others weigh little.
+        """
+        return schedule.makes_first or (bool(self.row_passes) and not schedule.specialised)
+
     @property
     def behind_making(self) -> Problem:
         """The same with operands that have been made, which are arguments."""

@@ -26,6 +26,8 @@ from polygen.tune.cost import counts, predict_all
 
 # Words for operands that no instruction reads as they lie.
 TURNED = "; operands are copied first, with their axes in another order"
+# And for those that the launch before the kernel makes.
+MADE = "; operands that are computed are made first, in a launch before the kernel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +120,10 @@ def choose(
     if chosen.launch.realign:
         by_hand = problem.uncopied
         origin += "; operands that tensor maps cannot describe are copied first, to whole lines"
-    if chosen.makes_first:
+    if problem.makes_first(chosen):
         made, computed = computed, (0, 0)
         by_hand = (by_hand[0] - made[0], by_hand[1] - made[1])
-        origin += "; operands that are computed are made first, in a launch before the kernel"
+        origin += MADE
         problem = problem.behind_making
     if chosen.specialised and sum(by_hand) > sum(problem.computed):
         origin += "; threads fill rings: tensor maps cannot describe all operands"

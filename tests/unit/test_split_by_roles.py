@@ -70,6 +70,24 @@ def test_the_statements() -> None:
     ]
 
 
+def test_rows_with_folds_are_made_for_each_part() -> None:
+    first = rewritten(program(lambda x, w: pg.softmax(x) @ w, F32))
+    parts = in_parts(first)
+    assert parts is not None and first.first == ("v5",) and parts.first == ("w9",)
+    assert [str(s) for s in parts.statements[:10]] == [
+        "w0[q,i] = max over k of x[i,k]",
+        "w1[q,i,k] = sub(x[i,k], w0[q,i])",
+        "w2[q,i,k] = exp(w1[q,i,k])",
+        "w3[q,i] = sum over k of w2[q,i,k]",
+        "w4[q,i,k] = div(w2[q,i,k], w3[q,i])",
+        "w5[q,i,k] = cast(w4[q,i,k])",
+        "w6[q,i,k] = nearest_tf32(w5[q,i,k])",
+        "w7[q,i,k] = sub(w5[q,i,k], w6[q,i,k])",
+        "w8[q,i,k] = eq(q, 0.0)",
+        "w9[q,i,k] = where(w8[q,i,k], w7[q,i,k], w6[q,i,k])",
+    ]
+
+
 @pytest.mark.parametrize("data", ["normal", "wide"])
 def test_the_parts_leave_out_what_is_documented(data: str) -> None:
     """In float64, where nothing but what is left out differs: three products, not four."""

@@ -62,7 +62,7 @@ class _Terms:
 
 def _terms(problem: Problem, schedule: Schedule) -> _Terms:
     first = _made_first(problem, schedule)
-    asked = problem.behind_making if schedule.makes_first else problem
+    asked = problem.behind_making if problem.makes_first(schedule) else problem
     left, right = asked.operand_bytes
     # What all matrices of results share is read once.
     every, (own_left, own_right) = asked.batches, asked.own
@@ -285,7 +285,7 @@ def _made_first(problem: Problem, schedule: Schedule) -> dict[str, int]:
     And what lies otherwise than instructions read it, which is copied whatever the schedule is.
     """
     turned_from, turned = problem.turned
-    if not schedule.makes_first:
+    if not problem.makes_first(schedule):
         return {"made_from": turned_from, "made_first": turned} if turned else {}
     read, written = problem.made_bytes
     elements = written // problem.element_bytes

@@ -1,4 +1,4 @@
-"""Where graphs and operators are cut: before what kernels of some targets alone have."""
+"""Where graphs and operators are cut: before operands that a launch makes by rows."""
 
 from __future__ import annotations
 

@@ -213,24 +213,20 @@ def test_the_schedule_says_where_norms_go() -> None:
     assert compiled().passes.plan.whole.first == ("v11",)
 
 
-@pytest.mark.parametrize(
-    ("schedule", "arch", "error", "message"),
-    [
-        (
-            "auto", "sm_80", UnsupportedProgram,
-            "the operand v5, in which are folds over its rows, on sm_80 .*pass it as an argument",
-        ),
-        (
-            roles("one", 64, 64), "sm_90a", ScheduleError,
-            'made by the kernel that multiplies it .*roles.computes = "before"',
-        ),
-    ],
-)  # fmt: skip
-def test_kernels_that_would_have_parts_of_rows_are_refused(
-    schedule: Any, arch: str, error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        softmax.compile(*X_W, arch=arch, schedule=schedule)
+def test_roles_that_would_have_parts_of_rows_are_refused() -> None:
+    message = 'made by the kernel that multiplies it .*roles.computes = "before"'
+    with pytest.raises(ScheduleError, match=message):
+        softmax.compile(*X_W, arch="sm_90a", schedule=roles("one", 64, 64))
+    assert softmax.compile(*X_W, arch="sm_90a", schedule=first()).passes.source.realign is not None
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_120"])
+def test_without_roles_the_launch_makes_them_under_every_schedule(arch: str) -> None:
+    found = pg.fuse(lambda x, w: pg.softmax(x).astype("f16") @ w.T, name="softmax")
+    kernel = found.compile("f16[M,K]", "f16[N,K]", arch=arch)
+    assert kernel.passes.source.realign is not None and not kernel.schedule.makes_first
+    assert "are made first, in a launch before the kernel" in kernel.schedule_origin
+    assert [tensor.name for tensor in kernel.passes.plan.program.inputs][-1] == "v5"
 
 
 def test_folds_behind_the_product_keep_their_launch() -> None:

@@ -122,8 +122,12 @@ REFUSED: dict[str, tuple[Any, tuple[str, ...], dict[str, Any], str]] = {
         lambda x, w: pg.exp(x - x.max()).astype("bf16") @ w.T, X_W, {},
         "over another axis than the one that is summed",
     ),
-    "f32": (
-        lambda x, w: pg.softmax(x) @ w.T, ("tf32[M,K]", "tf32[N,K]"), {}, "which is none of bf16",
+    "e4m3": (
+        lambda x, w: pg.softmax(x).astype("e4m3") @ w.T, ("f16[M,K]", "e4m3[N,K]"), {},
+        "v5 of e4m3, which is none of bf16, f16, f32,",
+    ),
+    "f64": (
+        lambda x, w: pg.softmax(x) @ w.T, ("f64[M,K]", "f64[N,K]"), {}, "v5 of f64, which is none",
     ),
     "rows by index": (
         lambda x, r, w: pg.softmax(x[r]).astype("bf16") @ w.T,
