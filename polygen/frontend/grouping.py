@@ -97,7 +97,7 @@ def grouped_axes(x: Named, w: Named, ends: Named) -> ProductAxes:
                 where="grouped_matmul",
                 why=f"{x[0]} is {shape_text(x[1])}, {w[0]} is {shape_text(w[1])}, "
                 f"{ends[0]} is {shape_text(ends[1])}",
-                nearest=dim_hint(first, second),
+                nearest=dim_hint(first, second, stretches=False),
             )
     return ProductAxes((0, 2), (3, 2, 1), (rows, columns), (depth,))
 

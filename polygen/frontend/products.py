@@ -9,7 +9,7 @@ import numpy as np
 from polygen.errors import ShapeError
 from polygen.frontend.describing import describe
 from polygen.frontend.folds import summed
-from polygen.frontend.shapes import dim_hint, shape_text
+from polygen.frontend.shapes import shape_text, sum_hint
 from polygen.frontend.symbolic import first_symbolic
 from polygen.frontend.traced import Traced
 
@@ -163,9 +163,7 @@ def _require_equal(name: str, a: Any, b: Any, axis: int) -> None:
             first,
             second,
             f"{name} of {texts[0]} {shape_text(shapes[0])} and {texts[1]} {shape_text(shapes[1])}",
-            nearest="An axis of size 1 is not stretched along a sum. " + dim_hint(first, second)
-            if 1 in (first, second)
-            else dim_hint(first, second),
+            nearest=sum_hint(first, second),
         )
 
 

@@ -152,10 +152,16 @@ def _shapes(operands: Sequence[tuple[str, Dims]]) -> str:
     return ", ".join(f"{text} is {shape_text(dims)}" for text, dims in operands if dims)
 
 
-def dim_hint(first: Dim, second: Dim) -> str:
-    """What to do about two dims that should be one."""
+def sum_hint(first: Dim, second: Dim) -> str:
+    """What to do about two dims that a product sums over, of which no 1 stretches."""
+    stretched = "An axis of size 1 is not stretched along a sum. " if 1 in (first, second) else ""
+    return stretched + dim_hint(first, second, stretches=False)
+
+
+def dim_hint(first: Dim, second: Dim, *, stretches: bool = True) -> str:
+    """What to do about two dims that should be one; `stretches`: of sizes one may be 1."""
     if isinstance(first, int) and isinstance(second, int):
-        return "Sizes must be equal, or one of them 1"
+        return "Sizes must be equal" + ", or one of them 1" * stretches
     if isinstance(first, str) and isinstance(second, str):
         return f"If {first} and {second} are always equal, give both dims one name"
     name, number = (first, second) if isinstance(first, str) else (second, first)
@@ -201,7 +207,7 @@ def matmul_axes(lhs: tuple[str, Dims], rhs: tuple[str, Dims]) -> ProductAxes:
             f"{left} @ {right}: {left} has inner dim {left_dims[-1]}, "
             f"{right} has inner dim {inner}",
             why=f"{left} is {shape_text(left_dims)}, {right} is {shape_text(right_dims)}",
-            nearest=dim_hint(left_dims[-1], inner) + "." * bool(transposed) + transposed,
+            nearest=sum_hint(left_dims[-1], inner) + "." * bool(transposed) + transposed,
         )
     rows, columns = left_dims[-2:-1], right_dims[-1:] if len(right_dims) > 1 else ()
     batch = broadcast(f"{left} @ {right}: batch dims", (lhs, rhs), inner=2)

@@ -241,7 +241,7 @@ def _beside(a: Traced, axes: tuple[int, ...], weights: Any, *, several: bool) ->
     if several or own != along:
         text = f"average of {describe(a.node)} {shape_text(dims)} with weights {shape_text(own)}"
         wanted = shape_text(dims) + ("" if several else f" or {shape_text(along)}")
-        hint = dim_hint(own[0], along[0]) if len(own) == len(along) == 1 else ""
+        hint = dim_hint(own[0], along[0], stretches=False) if len(own) == len(along) == 1 else ""
         raise ShapeError(
             text, nearest=f"Weights are {wanted}" + (f". {hint}" if hint and not several else "")
         )

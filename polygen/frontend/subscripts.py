@@ -19,7 +19,7 @@ from typing import Any
 from polygen.errors import PolygenError, ShapeError, TraceError, UnsupportedProgram
 from polygen.frontend.nodes import Dims
 from polygen.frontend.program import Dim
-from polygen.frontend.shapes import ProductAxes, dim_hint, shape_text
+from polygen.frontend.shapes import ProductAxes, dim_hint, shape_text, sum_hint
 
 _TERM = re.compile(r"[A-Za-z]*(?:\.\.\.)?[A-Za-z]*")
 _FORM = 'As in einsum("bmk,kn->bmn", x, w): a letter per axis, ... for the leading ones'
@@ -210,9 +210,7 @@ def _mismatch(
     found = [dims[own.index(label)] for own, (_, dims) in zip(labels, operands, strict=True)]
     named = [f"{text} has {dim}" for (text, _), dim in zip(operands, found, strict=True)]
     what = "a leading axis" if label.startswith("...") else label
-    nearest = dim_hint(*found)
-    if not stretches and 1 in found:
-        nearest = "An axis of size 1 is not stretched along a sum. " + nearest
+    nearest = dim_hint(*found) if stretches else sum_hint(*found)
     return ShapeError.between(
         found[0],
         found[1],

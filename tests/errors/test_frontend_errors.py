@@ -200,6 +200,11 @@ def test_values_do_not_cross_traces():
             ("inner dim K", "inner dim 64", "if K is always 64"),
         ),
         (lambda x, w: x @ w, {"x": "bf16[M,32]", "w": "bf16[64,N]"}, ("32", "64", "must be equal")),
+        (
+            lambda x, w: x @ w,
+            {"x": "bf16[M,32]", "w": "bf16[1,N]"},
+            ("w has inner dim 1", "An axis of size 1 is not stretched along a sum", "be equal."),
+        ),
         (lambda x, w: (x @ w) @ 2, {}, ("x @ w @ 2: 2 has 0 axes", "scalar", "Use *")),
         (lambda x, s: s @ x, {}, ("s @ x: s has 0 axes",)),
         (
