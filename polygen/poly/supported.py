@@ -11,6 +11,7 @@ A capability that arrives takes its refusal out of here.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from polygen.errors import UnsupportedProgram, VerifyError
@@ -181,14 +182,38 @@ def _require_one_domain(program: Program) -> None:
         if sorted(dims) != sorted(domains[first]):
             products = name in {product.name for product in program.contractions}
             joined = " that values join" if products else ""
+            nearest = "Split the function: return one product, and pass it to a second function"
+            if not products:
+                nearest = _outside(program, name, domains[first], dims)
             raise UnsupportedProgram(
                 f"{'products' if products else 'statements'} over different output domains{joined}",
                 where=program.name,
                 why=", ".join(f"{n} over [{', '.join(domains[n])}]" for n in (first, name)),
-                nearest="Split the function: return one product, and pass it to a second function"
-                if products
-                else "Return what has the product's own axes, and change the axes outside",
+                nearest=nearest,
             )
+
+
+def _outside(program: Program, name: str, own: list[str], wider: list[str]) -> str:
+    """What to write in the place of a statement that reads a product's elements several times."""
+    product, *others = program.contractions
+    statement = next(one for one in program.pointwise if one.name == name)
+    beside = [one.name for one in statement.reads if one.name in program.tensors]
+    more = Counter(_several(wider)) - Counter(_several(own))
+    fewer = Counter(_several(own)) - Counter(_several(wider))
+    if others or not more or fewer or not beside:
+        return "Return what has the product's own axes, and change the axes outside"
+    of = "a number" if not _several(own) else f"of [{', '.join(_several(own))}]"
+    operands = " and ".join(dict.fromkeys(one.name for one in product.reads))
+    return (
+        f"Return the product of {operands} alone, which is {of}, and combine it with "
+        f"{', '.join(dict.fromkeys(beside))} outside: an element of a product is in one place of "
+        "the result"
+    )
+
+
+def _several(dims: list[str]) -> list[str]:
+    """The extents of axes along which there are several elements."""
+    return [dim for dim in dims if dim != "1"]
 
 
 def _require_one_sum(program: Program, product: Contraction) -> None:

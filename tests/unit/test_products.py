@@ -173,18 +173,87 @@ def test_sums_of_products_of_elements_are_products_where_there_is_no_other():
 
 
 @pytest.mark.parametrize(
-    ("function", "signature"),
+    ("function", "signature", "nearest"),
     [
-        (lambda a, b: np.outer(a, b), ("bf16[M]", "bf16[N]")),
-        (lambda a, b: np.vecdot(a, b), ("bf16[M,K]", "bf16[M,K]")),
-        (lambda a, b: (a * b).sum(), ("bf16[M,K]", "bf16[K]")),
-        (lambda a, b: (a * 2 * b).sum(), ("bf16[K]", "bf16[K]")),  # would be rounded
-        (lambda a, b: (a.astype("f32") * b).sum(), ("f16[K]", "bf16[K]")),
+        (lambda a, b: np.outer(a, b), ("bf16[M]", "bf16[N]"), "Use x @ w in it"),
+        (lambda a, b: np.vecdot(a, b), ("bf16[M,K]",) * 2, "would compute one element a row"),
+        (lambda a, b: (a * b).sum(0), ("bf16[M,K]", "bf16[K]"), "outside of the kernel, as np.sum"),
+        (lambda a, b: (a * 2 * b).sum(), ("bf16[K]",) * 2, "Say how it is rounded"),
+        (lambda a, b: (a.astype("f32") * b).sum(), ("f16[K]", "bf16[K]"), "how it is rounded"),
     ],
 )
-def test_what_sums_no_product_or_would_round_it_is_none(function, signature):
-    with pytest.raises(UnsupportedProgram, match=r"reads no contraction.*Use x @ w in it"):
+def test_what_sums_no_product_or_would_round_it_is_none(function, signature, nearest):
+    with pytest.raises(UnsupportedProgram, match="reads no contraction") as error:
         fuse(function).program(*signature)
+    assert nearest in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "signature"),
+    [
+        (lambda a, b: (a * 2).astype("bf16") @ b, ("bf16[K]", "bf16[K]")),
+        (lambda a, b: a.astype("bf16") @ b, ("f16[K]", "bf16[K]")),
+    ],
+)
+def test_what_is_rounded_as_it_is_said_compiles(function, signature):
+    assert not fuse(function).compile(*signature, arch="sm_80").check().findings
+
+
+# function, signature, shapes
+SUMS = {
+    "rows of one": (lambda a, b: (a * b).sum(-1), ("f16[1,K]",) * 2, ((1, 71), (1, 71))),
+    "of several axes of one": (
+        lambda a, b: (a * b).sum(-1, keepdims=True), ("f16[1,1,K]",) * 2, ((1, 1, 40), (1, 1, 40)),
+    ),
+    "rows of one, with a vector": (
+        lambda a, b: (a * b).sum(-1), ("f16[1,K]", "f16[K]"), ((1, 71), (71,)),
+    ),
+    "all of a matrix and a vector": (
+        lambda x, a: (x * a).sum(), ("f16[M,K]", "f16[K]"), ((33, 71), (71,)),
+    ),
+    "one row": (lambda x, a: (x * a).sum(), ("f16[M,K]", "f16[K]"), ((1, 72), (72,))),
+    "a vector and all of a matrix": (
+        lambda a, x: (a * x).sum(), ("f16[K]", "f16[M,K]"), ((7,), (3, 7)),
+    ),
+    "a column": (
+        lambda x, a: (x * a).sum(), ("f16[M,K]", "f16[M,1]"), ((33, 71), (33, 1)),
+    ),
+    "of every pair": (
+        lambda x, w: (x[:, None] * w).sum((1, 2)), ("f16[M,K]", "f16[N,K]"), ((33, 40), (9, 40)),
+    ),
+    "of f32": (lambda x, a: (x * a).sum(), ("f32[M,K]", "f32[K]"), ((33, 71), (71,))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_of_products_along_other_axes_as_well_are_exact(name):
+    function, signature, shapes = SUMS[name]
+    rng = np.random.default_rng(len(name))
+    kind = "f4" if "f32" in signature[0] else "f2"
+    given = tuple(rng.integers(-2, 3, shape).astype(kind) for shape in shapes)
+    kernel = fuse(function).compile(*signature, arch="sm_80", out_dtype="f32").fitting(*given)
+    wanted = function(*(one.astype("f8") for one in given))
+    found = kernel.emulate(*given)
+    assert np.shape(found) == np.shape(wanted) and np.array_equal(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("function", "signature", "what"),
+    [
+        (lambda a, b, c: (a @ b) * c, ("f16[K]", "f16[K]", "f32[N]"), "is a number"),
+        (lambda a, b, c: c + np.vdot(a, b), ("f16[K]", "f16[K]", "f32[M,N]"), "is a number"),
+        (lambda a, b, c: (a @ b) * c, ("f16[K]", "f16[K,N]", "f32[M,N]"), "is of [N]"),
+        (lambda a, b, c: (a @ b)[:, None] * c, ("f16[M,K]", "f16[K]", "f32[M,N]"), "is of [M]"),
+        (lambda a, b, c: (a @ b) * c, ("f16[M,K]", "f16[K,N]", "f32[B,M,N]"), "is of [M, N]"),
+    ],
+)
+def test_a_product_that_is_stretched_is_returned_alone(function, signature, what):
+    with pytest.raises(UnsupportedProgram, match="over different output domains") as error:
+        fuse(function).compile(*signature, arch="sm_80")
+    wanted = f"Return the product of a and b alone, which {what}, and combine it with c outside"
+    assert wanted in str(error.value)
+    alone = fuse(lambda a, b: a @ b).compile(*signature[:2], arch="sm_80")
+    assert not alone.check().findings
 
 
 def test_products_of_several_types_are_refused():
