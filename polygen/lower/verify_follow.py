@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from polygen.errors import VerifyError
@@ -168,19 +169,29 @@ class _Group:
             truths = {one.write.name for one in settle.statements if one.dtype == BOOL}
             if any(truth != (name in truths) for name, truth in settle.lasting):
                 raise self.refuse(f"finish_{level} leaves numbers and truths as {settle.lasting}")
+            if settle.outputs != self.in_order(settle.outputs):
+                raise self.refuse(f"finish_{level} makes {settle.outputs} in another order")
             outputs += settle.outputs
             known = (*known, *(name for name, _ in settle.lasting))
             level += 1
         self.check_rows(walked, known, left)
-        # Each once, in the order of levels: what it reads is there, however the program has them.
-        each = sorted(ran), sorted(outputs)
-        if each != (sorted(self.group.after), sorted(self.group.outputs)):
+        # Each once, in the order of levels: what it reads is there. They are named as the program
+        # has them.
+        split = split_of(self.plan)
+        after = tuple(one.name for one in split.after if one.name in ran)
+        made = self.in_order(outputs)
+        once = (len(ran), len(outputs)) == (len(after), len(made))
+        if not once or (after, made) != (self.group.after, self.group.outputs):
             raise self.refuse(f"{ran} run, and {outputs} are made")
         wanted = StoreResults(self.group.outputs, self.group.extents, self.shared)
         if self.group.outputs and self.work.get("store") != wanted:
             raise self.refuse("other results are stored")
         if left - {"store"}:
             raise self.refuse(f"{sorted(left)} belong to no level")
+
+    def in_order(self, outputs: Collection[str]) -> tuple[str, ...]:
+        """Outputs as the program has them."""
+        return tuple(one.name for one in self.plan.program.outputs if one.name in outputs)
 
     def check_shape(self) -> None:
         """The tile program is that of the group's folds and rows."""

@@ -150,6 +150,10 @@ class Tiles:
         b_m, tile, small = (np.repeat(np.array(one), count) for one in zip(*at, strict=True))
         first = np.minimum(tile, 1) if plan.key_tiles is not None else np.zeros_like(tile)
         names |= {"b_m": b_m, "k": tile - first, FIRST: first, "first key": tile * cta_k}
+        # Of matrices of their own, so that what masks all keys of one leaves those of another.
+        for number, (dim, extent) in enumerate(plan.batches):
+            matrices = (1 + number + np.arange(len(at))) % size(names, extent)
+            names[dim] = np.repeat(matrices, count)
         m, n = (np.arange(one) for one in (plan.tiles.atoms[0], cta_k // atom.n))
         own_table = table[names["thread"] % atom.lanes]
         corner = b_m * cta_m + names["w_m"] * plan.tiles.warp[0]
