@@ -259,5 +259,5 @@ def test_a_product_that_is_stretched_is_returned_alone(function, signature, what
 def test_products_of_several_types_are_refused():
     with pytest.raises(UnsupportedProgram, match="all products of a kernel run on one instruct"):
         fuse(lambda x, u, y, v: x @ u + y @ v).compile(
-            "bf16[M,K]", "bf16[K,N]", "f16[M,K]", "f16[K,N]", arch="sm_80"
+            "bf16[M,K]", "bf16[K,N]", "f16[M,K]", "f16[K,N]", arch="sm_80", single=True
         )
