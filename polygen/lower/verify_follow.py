@@ -146,7 +146,7 @@ class _Group:
         known: tuple[str, ...] = ()
         ran: list[str] = []
         outputs: list[str] = []
-        level, walked = 0, 0
+        level, walked, after = 0, 0, split_of(self.plan).after
         while f"begin_{level}" in self.work:
             folds = self.made(level, known, left) if level else self.combined(left)
             walked += len(folds) if level else 0
@@ -169,19 +169,18 @@ class _Group:
             truths = {one.write.name for one in settle.statements if one.dtype == BOOL}
             if any(truth != (name in truths) for name, truth in settle.lasting):
                 raise self.refuse(f"finish_{level} leaves numbers and truths as {settle.lasting}")
-            if settle.outputs != self.in_order(settle.outputs):
-                raise self.refuse(f"finish_{level} makes {settle.outputs} in another order")
+            statements = tuple(one for one in after if one in settle.statements)
+            if (settle.statements, settle.outputs) != (statements, self.in_order(settle.outputs)):
+                raise self.refuse(f"finish_{level} goes in another order than the program")
             outputs += settle.outputs
             known = (*known, *(name for name, _ in settle.lasting))
             level += 1
         self.check_rows(walked, known, left)
         # Each once, in the order of levels: what it reads is there. They are named as the program
         # has them.
-        split = split_of(self.plan)
-        after = tuple(one.name for one in split.after if one.name in ran)
-        made = self.in_order(outputs)
-        once = (len(ran), len(outputs)) == (len(after), len(made))
-        if not once or (after, made) != (self.group.after, self.group.outputs):
+        names, made = tuple(s.name for s in after if s.name in ran), self.in_order(outputs)
+        once = (len(ran), len(outputs)) == (len(names), len(made))
+        if not once or (names, made) != (self.group.after, self.group.outputs):
             raise self.refuse(f"{ran} run, and {outputs} are made")
         wanted = StoreResults(self.group.outputs, self.group.extents, self.shared)
         if self.group.outputs and self.work.get("store") != wanted:
