@@ -642,18 +642,22 @@ def _later(tree: Node, name: str) -> tuple[str, ...]:
     return ()
 
 
-def moved_after(tree: Node, name: str, other: str) -> Node:
-    """The tree with a leaf behind the sibling that holds another."""
+def moved_after(tree: Node, name: str, other: str, *, behind: bool = True) -> Node:
+    """The tree with a leaf behind the sibling that holds another, or in front of it."""
     if isinstance(tree, Loop):
-        return replace(tree, child=moved_after(tree.child, name, other))
+        return replace(tree, child=moved_after(tree.child, name, other, behind=behind))
     assert isinstance(tree, Steps)
     children = list(tree.children)
     if Leaf(name) in children:
         children.remove(Leaf(name))
         at = next(n for n, child in enumerate(children) if other in leaves(child))
-        children.insert(at + 1, Leaf(name))
+        children.insert(at + behind, Leaf(name))
         return Steps(tuple(children))
-    return Steps(tuple(moved_after(c, name, other) if name in leaves(c) else c for c in children))
+    moved = (
+        moved_after(child, name, other, behind=behind) if name in leaves(child) else child
+        for child in tree.children
+    )
+    return Steps(tuple(moved))
 
 
 # ---- changes that are no mistakes ----------------------------------------------------------------

@@ -204,10 +204,8 @@ def _moved(of: Synchronised, name: str) -> Iterator[tuple[str, Emitted]]:
             yield f"{name} behind {other}", emitted(of, tree=tree)
     for other in before:
         if places[other] == places[name]:
-            yield (
-                f"{name} in front of {other}",
-                emitted(of, tree=_moved_before(of.tree, name, other)),
-            )
+            tree = moved_after(of.tree, name, other, behind=False)
+            yield f"{name} in front of {other}", emitted(of, tree=tree)
 
 
 def _around(tree: Node, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -222,20 +220,4 @@ def _around(tree: Node, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return (
         tuple(x for child in before for x in leaves(child)),
         tuple(x for child in behind for x in leaves(child)),
-    )
-
-
-def _moved_before(tree: Node, name: str, other: str) -> Node:
-    """The tree with a leaf in front of the sibling that holds another."""
-    if isinstance(tree, Loop):
-        return replace(tree, child=_moved_before(tree.child, name, other))
-    assert isinstance(tree, Steps)
-    children = list(tree.children)
-    if Leaf(name) in children:
-        children.remove(Leaf(name))
-        at = next(n for n, child in enumerate(children) if other in leaves(child))
-        children.insert(at, Leaf(name))
-        return Steps(tuple(children))
-    return Steps(
-        tuple(_moved_before(c, name, other) if name in leaves(c) else c for c in tree.children)
     )

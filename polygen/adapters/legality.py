@@ -17,8 +17,6 @@ from polygen.poly.chain_operands import require_copies
 from polygen.rewrite.cuts import cuts
 from polygen.rewrite.programs import rewritten
 
-_SEVERAL = 2  # products, between which a program may be cut
-
 
 @functools.lru_cache(maxsize=1024)
 def refusal(program: Program) -> PolygenError | None:
@@ -53,7 +51,7 @@ def refusal_in_order(program: Program) -> PolygenError | None:
         program: of at least one statement; its sizes may be symbolic.
     """
     reason = refusal(program)
-    if reason is None or len(program.contractions) < _SEVERAL:
+    if reason is None or len(program.contractions) <= 1:
         return reason
     for cut in cuts(program, {}):
         if refusal(cut.before) is None and refusal_in_order(cut.after) is None:

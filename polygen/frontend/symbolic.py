@@ -22,7 +22,7 @@ class Size:
     """A dim with a name, as a function sees it in ``x.shape``.
 
     It prints as its name and equals its name. Kernels have its number, and compute with it as with
-    a value of f32: ``x.sum(0) / x.shape[0]``. What Python would need the number for is refused.
+    a value of f32: ``x.T @ y / x.shape[0]``. What Python would need the number for is refused.
 
     Args:
         name: of the dim.

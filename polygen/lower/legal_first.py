@@ -6,6 +6,7 @@ Without roles that launch makes them under every schedule, with roles where the 
 from __future__ import annotations
 
 from polygen.errors import ScheduleError, UnsupportedProgram
+from polygen.lower.legal_folds import FOLLOWS_NONE, follows_none
 from polygen.poly.match import Match
 from polygen.poly.pointwise import Pointwork
 from polygen.schedule.model import Schedule
@@ -33,15 +34,9 @@ def check_first_beside(matched: Match, work: Pointwork) -> None:
     if not name:
         return
     what = f"the operand {name}, in which are folds over its rows,"
-    folds = [fold.value for one in (work, *work.before) for fold in one.folds]
-    folds += [one.fold.write.name for one in work.operands.folds]
-    if folds or matched.groups is not None:
-        beside = f"beside {folds[0]}, a fold of the kernel's" if folds else "with rows in groups"
-        raise UnsupportedProgram(
-            f"{what} {beside}",
-            why="kernels with folds, or with rows in groups, follow no launch that makes operands",
-            nearest=_ALONE,
-        )
+    beside = follows_none(matched, work)
+    if beside:
+        raise UnsupportedProgram(f"{what} {beside}", why=FOLLOWS_NONE, nearest=_ALONE)
 
 
 def check_first(matched: Match, schedule: Schedule) -> None:

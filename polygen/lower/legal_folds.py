@@ -9,6 +9,8 @@ from polygen.poly.pointwise import Pointwork
 from polygen.schedule.idle import not_shared
 from polygen.schedule.model import Schedule
 
+FOLLOWS_NONE = "kernels with folds, or with rows in groups, follow no launch that makes operands"
+
 
 def check_folds(schedule: Schedule, work: Pointwork) -> None:
     """Refuse folds that the way out of a schedule makes no parts of, or its products no rows of.
@@ -59,6 +61,15 @@ def check_folds(schedule: Schedule, work: Pointwork) -> None:
             )
 
 
+def follows_none(match: Match, work: Pointwork) -> str:
+    """What a kernel has that follows no launch which makes operands; "": nothing."""
+    folds = [fold.value for one in (work, *work.before) for fold in one.folds]
+    folds += [one.fold.write.name for one in work.operands.folds]
+    if folds:
+        return f"beside {folds[0]}, a fold of the kernel's"
+    return "with rows in groups" if match.groups is not None else ""
+
+
 def check_parts(schedule: Schedule, match: Match, work: Pointwork) -> None:
     """Refuse roles for products of f32 beside folds, or in groups: nobody makes their parts.
 
@@ -67,15 +78,13 @@ def check_parts(schedule: Schedule, match: Match, work: Pointwork) -> None:
     """
     if not (match.in_parts and schedule.specialised):
         return
-    folds = [fold.value for one in (work, *work.before) for fold in one.folds]
-    folds += [one.fold.write.name for one in work.operands.folds]
-    if folds or match.groups is not None:
-        beside = f"beside {folds[0]}, a fold" if folds else "with rows in groups"
+    beside = follows_none(match, work)
+    if beside:
         raise ScheduleError(
             f"roles with products of f32 {beside}",
             where=f"schedule {schedule.name}",
             why="warpgroups multiply f32 in parts of tf32 that a launch before the kernel makes; "
-            "kernels with folds, or with rows in groups, follow no launch that makes operands",
+            + FOLLOWS_NONE,
             nearest="Use a schedule without roles, whose warps split operands in registers",
         )
 
