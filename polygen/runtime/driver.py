@@ -15,7 +15,7 @@ from polygen.errors import ToolchainMissing
 from polygen.lower.launch import Launch
 from polygen.runtime import dependent, occupancy, tensormaps
 from polygen.runtime.cupy_import import import_cupy
-from polygen.runtime.graph_memory import graph_memory
+from polygen.runtime.graph_memory import beside_captures, graph_memory
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
@@ -39,6 +39,7 @@ class Driver:
         select: make a device the calling thread's, and its context current.
         capturing: whether a stream captures a graph.
         reserve: bytes, stream -> address: memory of the graph that the stream captures.
+        beside_captures: what the thread asks for inside is no part of a capture.
         launch_dependent: as `launch`, of a kernel that waits by itself for those before it.
     """
 
@@ -54,6 +55,7 @@ class Driver:
     select: Callable[[int], None] = lambda device: None
     capturing: Callable[[int], bool] = lambda _: False
     reserve: Callable[[int, int], int] = graph_memory.reserve
+    beside_captures: Callable[[], contextlib.AbstractContextManager[None]] = beside_captures
     launch_dependent: Callable[..., Any] = dependent.launch
 
 

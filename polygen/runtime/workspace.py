@@ -2,8 +2,8 @@
 
 The memory belongs to the stream of the call, and goes back to the caller's library when the call
 returns: both libraries hand it out again in stream order, after the kernel. While a graph is
-captured the memory belongs to the graph (`graph_memory`): no library would keep it to the graph but
-for captures of its own, and whose a capture is cannot be seen.
+captured the memory belongs to the graph: in captures of PyTorch's own it does by itself
+(`graph_pool`), in others `graph_memory` sees to it, which makes replays longer.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from polygen.runtime.arrays import describe
 from polygen.runtime.binding import Binding
 from polygen.runtime.dlpack import compact
 from polygen.runtime.driver import Driver
+from polygen.runtime.graph_pool import of_a_capture
 from polygen.runtime.outputs import allocation_scope, allocator
 from polygen.schedule import realign
 
@@ -45,15 +46,20 @@ def workspace(
     Yields:
         The address, a multiple of a line of the cache.
     """
-    if driver.capturing(queue):
+    captures = driver.capturing(queue)
+    if captures and owner != "torch":
         yield driver.reserve(count, queue)
         return
     make = allocator(owner, device, (count,), _BYTE, (0,))
-    if explicit:
-        with allocation_scope(owner, queue, driver):
-            held = make()
-    else:
+    with (
+        allocation_scope(owner, queue, driver) if explicit else contextlib.nullcontext(),
+        driver.beside_captures() if captures else contextlib.nullcontext(),
+    ):
         held = make()
+    if captures and not of_a_capture(held):
+        held = None
+        yield driver.reserve(count, queue)
+        return
     yield describe(held).pointer
 
 

@@ -182,9 +182,7 @@ def test_a_graph_of_cupy_has_memory_of_its_own() -> None:
     assert all(bool((one == 7).all()) for one in others)
 
 
-def test_memory_of_a_graph_goes_with_the_graph() -> None:
-    import time
-
+def test_pytorch_keeps_memory_to_graphs_that_it_captures() -> None:
     import torch
 
     from polygen.runtime.graph_memory import graph_memory
@@ -193,19 +191,49 @@ def test_memory_of_a_graph_goes_with_the_graph() -> None:
     out = torch.empty(259, 261, device="cuda", dtype=torch.bfloat16)
     kernel(x, w, b, out=out)
     torch.cuda.synchronize()
-    wanted, own = expected(x, w, b), None
-    for _ in range(3):
-        graph = torch.cuda.CUDAGraph()
-        before = len(graph_memory.rooms)
-        with torch.cuda.graph(graph):
+    for pool, own in (((), 0), ((torch.cuda.graph_pool_handle(),), 1)):
+        graph, before = torch.cuda.CUDAGraph(), list(graph_memory.rooms)
+        with torch.cuda.graph(graph, *pool):
             kernel(x, w, b, out=out)
             kernel(x, w, b, out=out)
-        assert own not in graph_memory.rooms and len(graph_memory.rooms) <= before + 1
-        own = graph_memory.rooms[-1]
+        made = [room for room in graph_memory.rooms if room not in before]
+        assert len(made) == own  # of a pool that the program made
         out.zero_()
         graph.replay()
         torch.cuda.synchronize()
+        assert torch.equal(out, expected(x, w, b))
+
+
+def test_memory_of_a_graph_goes_with_the_graph() -> None:
+    """Of one that CuPy captures, on a stream that PyTorch uses."""
+    import time
+
+    import torch
+
+    from polygen.runtime.graph_memory import graph_memory
+
+    cupy = pytest.importorskip("cupy")
+    kernel, (x, w, b) = odd_layer(), operands(259, 261, 1031)
+    out = torch.empty(259, 261, device="cuda", dtype=torch.bfloat16)
+    kernel(x, w, b, out=out)
+    torch.cuda.synchronize()
+    wanted, own = expected(x, w, b), None
+    for _ in range(3):
+        before, stream = len(graph_memory.rooms), cupy.cuda.Stream(non_blocking=True)
+        with torch.cuda.stream(torch.cuda.ExternalStream(stream.ptr)):
+            stream.begin_capture()
+            kernel(x, w, b, out=out)
+            kernel(x, w, b, out=out)
+            graph = stream.end_capture()
+        assert own not in graph_memory.rooms and len(graph_memory.rooms) <= before + 1
+        own = graph_memory.rooms[-1]
+        others = [torch.full((1 << 20,), 7.0, device="cuda") for _ in range(8)]
+        out.zero_()
+        torch.cuda.synchronize()
+        graph.launch(stream)
+        stream.synchronize()
         assert torch.equal(out, wanted) and not own.gone()
+        assert all(bool((one == 7).all()) for one in others)
         del graph
         for _ in range(60_000):  # the driver says so from a thread of its own
             if own.gone():

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -17,6 +19,7 @@ from polygen.errors import ArgumentError, LaunchError, ToolchainMissing
 from polygen.generated import decode, encode
 from polygen.runtime import dependent, occupancy, workspace
 from polygen.runtime.driver import Driver
+from polygen.runtime.graph_pool import of_a_capture
 from polygen.runtime.launch import Launcher
 from polygen.schedule.model import Launches
 
@@ -75,6 +78,11 @@ class Device:
         self.events.append(("reserve", count, stream))
         return START
 
+    @contextlib.contextmanager
+    def beside(self):
+        self.events.append(("beside",))
+        yield
+
     @property
     def driver(self) -> Driver:
         return Driver(
@@ -89,6 +97,7 @@ class Device:
             resident=lambda function, launch, device: 132,
             capturing=lambda stream: self.captures,
             reserve=self.reserve,
+            beside_captures=self.beside,
         )
 
 
@@ -218,6 +227,34 @@ def test_a_graph_that_is_captured_has_memory_of_its_own(kernel, rooms):
     names = [event[0] for event in device.events]
     assert names == ["reserve", "pg_product_realign", "pg_product"]
     assert device.events[0] == ("reserve", (67 + 45) * ROWS, 55) and not rooms
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_what_pytorch_keeps_to_its_graph_is_not_kept_again(rooms, monkeypatch, own):
+    device = Device(capturing=True)
+    monkeypatch.setattr(workspace, "of_a_capture", lambda array: own and array.shape == (4096,))
+    with workspace.workspace("torch", 0, 4096, 55, device.driver, explicit=False) as given:
+        assert given == START
+    assert device.events == [("beside",), *([] if own else [("reserve", 4096, 55)])]
+    assert rooms == [4096]
+
+
+@pytest.mark.parametrize(
+    ("pool", "start", "own"),
+    [
+        ((3, 0), START - 512, True),
+        ((0, 0), START - 512, False),  # a capture that others began
+        ((0, 4), START - 512, False),  # a pool that the program made
+        (None, START - 512, False),
+        ((3, 0), START + 512, False),
+    ],
+)
+def test_pools_of_pytorch_s_captures_are_known_by_their_numbers(monkeypatch, pool, start, own):
+    other = {"address": 0, "total_size": 4096, "segment_pool_id": (9, 0)}
+    segment = {"address": start, "total_size": 4096, "segment_pool_id": pool}
+    cuda = SimpleNamespace(memory_snapshot=lambda: [other, segment])
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    assert of_a_capture(SimpleNamespace(data_ptr=lambda: START)) is own
 
 
 def test_copies_lie_in_a_workspace_that_is_given(kernel, rooms):
