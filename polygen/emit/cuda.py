@@ -63,7 +63,8 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
     parameters = ", ".join(parameter(plan, argument) for argument in plan.arguments)
     follows = following(plan)
     if follows is not None:
-        follows |= {"parameters": parameters, "lines": [*kept_declared(plan), *follows["lines"]]}
+        follows |= {"parameters": parameters, "bounds": follows["threads"]}
+        follows["lines"] = [*kept_declared(plan), *follows["lines"]]
     context = {
         **launcher(plan),
         **instructions(plan),

@@ -24,7 +24,7 @@ from polygen.poly.digits import peeled
 from polygen.poly.follow_program import ELEMENT, result_of
 from polygen.poly.realign_program import CHUNKS, FIRST, LAST, ROWS, WARP
 from polygen.poly.realign_rows import BlockShape, RowTexts, of_block, row_texts
-from polygen.schedule.realign import Realign, line_bytes
+from polygen.schedule.realign import AT_ONCE, Realign, line_bytes
 
 _VISITS = 1  # of a warp to a row that is made, whose elements are on their way at once
 
@@ -73,6 +73,13 @@ def copying(plan: KernelPlan) -> dict[str, Any] | None:
         return None
     lanes = plan.device.warp_size
     lines = [f"const int lane = threadIdx.x % {lanes}, {WARP} = threadIdx.x / {lanes};"]
+    copies = all(isinstance(own, CopyPlan) for own in plan.copies)
+    if copies and plan.launch.dependent:
+        lines += [
+            "// Of blocks that all run at once: the kernel may begin, and waits for their end.",
+            f"if (gridDim.x <= {plan.device.multiprocessors * AT_ONCE})",
+            '  asm volatile("griddepcontrol.launch_dependents;");',
+        ]
     lines.append("unsigned block = blockIdx.x;")
     for at, own in enumerate(plan.copies):
         inside = _inside(plan, at, own)
@@ -90,7 +97,7 @@ def copying(plan: KernelPlan) -> dict[str, Any] | None:
         "title": f"{title} before it: {_does(found)}, to rows that start at multiples "
         f"of {line_bytes()} bytes.",
         "entry": found.entry,
-        "threads": found.threads,
+        "bounds": f"{found.threads}, {AT_ONCE}" if copies else found.threads,
         "parameters": ", ".join(each),
         "lines": lines,
     }

@@ -32,6 +32,7 @@ from polygen.hardware.device import common_facts
 WARPS = 8  # of a block: rows that it copies at a time
 TOGETHER = 4  # chunks of a lane that are on their way at once
 ROUNDS = 4  # of them, until a segment ends
+AT_ONCE = 3  # blocks of a multiprocessor that copy: more would leave reads too few registers
 
 
 def row_multiple() -> int:

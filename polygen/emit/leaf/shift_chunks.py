@@ -30,21 +30,25 @@ def _(plan: KernelPlan, one: Leaf, work: RowCopy) -> Text:
     parts = ", ".join(
         f"from[u][{words} * h + {at}] = part.{letter}" for at, letter in enumerate(_LETTERS)
     )
-    edges = f"g == 0 ? head[i] : g == {LAST} ? tail[i] : 0"
-    loads = [
-        f"unsigned from[{shape.together}][{both}];",
+    edges = "g == 0 ? head[i] : tail[i]"
+    each = [
         "#pragma unroll",
         f"for (int u = 0; u < {shape.together}; ++u)",
         "#pragma unroll",
         f"  for (int h = 0; h < {SOURCES}; ++h) {{",
         f"    const int g = {shape.own} + h;",
-        f"    if ({whole}) {{",
-        f"      const uint4 part = __ldg(reinterpret_cast<const uint4*>(base + {size}ULL * g));",
-        f"      {parts};",
-        "    } else {",
+    ]
+    loads = [
+        f"unsigned from[{shape.together}][{both}];",
+        *each,  # no branch between the reads, which are on their way together
+        "    uint4 part = {};",
+        f"    if ({whole}) part = __ldg(reinterpret_cast<const uint4*>(base + {size}ULL * g));",
+        f"    {parts};",
+        "  }",
+        *each,
+        f"    if (g == 0 || g == {LAST})",
         "#pragma unroll",
         f"      for (int i = 0; i < {words}; ++i) from[u][{words} * h + i] = {edges};",
-        "    }",
         "  }",
     ]
     shifts = shift_words(work.shifts, "from[u]", "shift")
