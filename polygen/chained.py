@@ -71,10 +71,11 @@ def _whole_dims(program: Program, first: Contraction) -> tuple[str, ...]:
     sizes = dict(first.domain)
     row = [stage.products[0] for stage in stages(program)]
     if not row:  # two that share sums, and what one of them is made of
-        return tuple(one for one in [sizes[first.write.iterators[-1]]] if isinstance(one, str))
+        last = [sizes[iterator] for iterator in first.write.iterators[-1:]]
+        return tuple(one for one in last if isinstance(one, str))
     every = row if read_again(behind_making(program)) else row[:-1]
     extents = [dict(one.domain)[it] for one in every for it in one.summed]
-    extents.append(dict(row[-1].domain)[row[-1].write.iterators[-1]])
+    extents += [dict(row[-1].domain)[it] for it in row[-1].write.iterators[-1:]]
     return tuple(dict.fromkeys(one for one in extents if isinstance(one, str)))
 
 

@@ -21,6 +21,7 @@ from polygen.kernel import Kernel
 from polygen.kernel_sequence import AnyKernel, KernelSequence
 from polygen.rewrite.axes_of_one import without_axes_of_one
 from polygen.rewrite.cuts import cuts
+from polygen.rewrite.sums_with_ones import with_ones
 from polygen.runtime.sequence import pitch
 from polygen.schedule.realign import row_multiple
 
@@ -47,9 +48,10 @@ def in_order(
     Raises:
         PolygenError: no kernel can be made of it, nor of its parts; what is said is of the whole.
     """
-    if not _may_be_cut(program):
+    if program.invariant or program.in_place:  # bits that sizes have no part in, results in place
         return whole()
-    if multiplies_sums(program) and faster_apart(program, sizes, device):
+    several = len(program.contractions) > 1
+    if several and multiplies_sums(program) and faster_apart(program, sizes, device):
         found = cut_into_kernels(program, sizes, device, make)
         if found is not None:
             return found
@@ -67,19 +69,18 @@ def in_order(
 def cut_into_kernels(
     program: Program, sizes: Mapping[str, int], device: Device, make: Make
 ) -> KernelSequence | None:
-    """Several kernels in their order; None: there is no way to make them. As for `in_order`."""
-    for weighed in (True, False):  # a chain that is faster as two may be one where all else fails
-        kernels = _Cutting(program, device, make, weighed=weighed).kernels(sizes)
-        if kernels:
-            return KernelSequence(program, kernels)
-    return None
+    """Several kernels in their order; None: there is no way to make them. As for `in_order`.
 
-
-def _may_be_cut(program: Program) -> bool:
-    """Whether there are several products, and nothing is asked that parts alone do not give: bits
-    that sizes have no part in, or results that are stored into arguments.
+    Sums become products of their own where no cut leaves them beside others.
     """
-    return not program.invariant and not program.in_place and len(program.contractions) > 1
+    for one in dict.fromkeys((program, with_ones(program), with_ones(program, every=True))):
+        if one is None or len(one.contractions) < 2:
+            continue
+        for weighed in (True, False):  # a chain faster as two may be one where all else fails
+            kernels = _Cutting(one, device, make, weighed=weighed).kernels(sizes)
+            if kernels:
+                return KernelSequence(program, kernels)
+    return None
 
 
 class _Cutting:

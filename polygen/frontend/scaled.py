@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from polygen.frontend.dtypes import BF16, E4M3, E5M2, F16, F32, DType
 from polygen.frontend.nodes import ApplyNode, InputNode, Node, ViewNode
+from polygen.frontend.rebuilding import every_node
 
 STORED = (E4M3, E5M2)
 _SCALES = (F32, F16, BF16)
@@ -30,14 +31,17 @@ def _stored(node: Node) -> DType | None:
         return None
     if node.function == "cast" and node.dtype == F32:  # which rounds nothing
         return _stored(node.args[0])
-    found = [_stored(arg) for arg in node.args if not _is_scale(arg)]
-    return found[0] if node.function == "mul" and len(found) == 1 else None
+    if node.function != "mul":
+        return None
+    others = [arg for arg in node.args if not _is_scale(arg)]
+    return _stored(others[0]) if len(others) == 1 else None
 
 
 def _is_scale(node: Node) -> bool:
     """Whether a value is made of scales alone."""
-    if isinstance(node, ViewNode):
-        return _is_scale(node.source)
-    if isinstance(node, InputNode):
-        return node.dtype in _SCALES
-    return isinstance(node, ApplyNode) and node.function == "mul" and all(map(_is_scale, node.args))
+    return all(
+        isinstance(one, ViewNode)
+        or (isinstance(one, InputNode) and one.dtype in _SCALES)
+        or (isinstance(one, ApplyNode) and one.function == "mul")
+        for one in every_node([node])
+    )

@@ -194,8 +194,7 @@ class _Rewriting(TwoPrograms):
         if (
             len(summed) != 1
             or row != (*own[:-1], summed[0])
-            or own[-1] not in other
-            or summed[0] not in other
+            or not (own and {own[-1], summed[0]} <= {*other})
         ):
             raise self.refusal(
                 f"{second.name}: {second} does not multiply the rows of {self.operand.name}",

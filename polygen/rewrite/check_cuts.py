@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from polygen.errors import VerifyError
@@ -73,8 +73,11 @@ def _held(program: Program, store: Statement, tensor: Tensor) -> tuple[str, ...]
         place = _place(store.write)
         for one in program.statements:
             last = replace(store, name=one.name, write=one.write) == one
-            copied = (store.function, store.args, store.dtype) == ("cast", (one.write,), one.dtype)
-            if one.write.index == place and (last or copied):
+            computed = one.dtype if one.dtype != F32 else program.real
+            copied = (store.function, store.args, store.dtype) == ("cast", (one.write,), computed)
+            if one.write.index == (place if one.write.index else _number(place)) and (
+                last or copied
+            ):
                 found.append(one.write.name)
     if not found:
         raise _refusal(program, f"{store} stores no value of the whole as {tensor}")
@@ -84,19 +87,21 @@ def _held(program: Program, store: Statement, tensor: Tensor) -> tuple[str, ...]
 def _is_of(program: Program, one: Statement, holds: Mapping[str, tuple[str, ...]]) -> bool:
     """Whether a statement of a part is one of the whole, with values in the place of arrays."""
     names = [name for name in dict.fromkeys(access.name for access in one.reads) if name in holds]
+    numbers = {s.write.name for s in program.statements if not s.write.index}
     return any(
-        _whole(one, dict(zip(names, values, strict=True))) in program.statements
+        _whole(one, dict(zip(names, values, strict=True)), numbers) in program.statements
         for values in itertools.product(*(holds[name] for name in names))
     )
 
 
-def _whole(one: Statement, values: Mapping[str, str]) -> Statement:
-    """A statement that reads values for arrays."""
+def _whole(one: Statement, values: Mapping[str, str], numbers: Collection[str]) -> Statement:
+    """A statement that reads values for arrays, some of which have no axes."""
 
     def back(access: Access) -> Access:
         if access.name not in values:
             return access
-        return Access(values[access.name], _place(access))
+        value, place = values[access.name], _place(access)
+        return Access(value, _number(place) if value in numbers else place)
 
     if isinstance(one, Contraction):
         return replace(one, lhs=back(one.lhs), rhs=back(one.rhs))
@@ -107,6 +112,11 @@ def _whole(one: Statement, values: Mapping[str, str]) -> Statement:
 def _place(access: Access) -> tuple[Index, ...]:
     """Where an element of an array is, rows of groups by group and row."""
     return tuple(place for index in access.index for place in by_group(index))
+
+
+def _number(place: tuple[Index, ...]) -> tuple[Index, ...]:
+    """The same of a value without axes, whose array has one, of one element."""
+    return () if place == (0,) else place
 
 
 def _refusal(program: Program, what: str) -> VerifyError:

@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from polygen.frontend.closure import needed
-from polygen.frontend.dtypes import F32, TF32
+from polygen.frontend.dtypes import F32, TF32, DType
 from polygen.frontend.indices import named_in, size_value
 from polygen.frontend.program import (
     Access,
@@ -146,20 +146,28 @@ def _elements(program: Program, first: frozenset[str], sizes: Mapping[str, int])
 
 
 def _spread(program: Program, first: frozenset[str]) -> frozenset[str]:
-    """Values of the first part that are spread over more axes than what they are made of has, as
-    `x * v[:, None]` of a vector of sums, and what is made of these. The second part can make them.
+    """Values of the first part that are spread over more axes than anything of it has that they are
+    made of, as `x * v[:, None]` of a vector of sums, or made of results of folds beside arguments,
+    and what is made of these. The second part can make them.
     """
     values = Values(program.statements)
     sums = {product.write.name for product in program.contractions}
     found: set[str] = set()
+    folded: set[str] = set()  # results of folds, and what is made of them alone
     for one in program.statements:
-        read = [access for access in one.reads if values.behind(access.name) & sums]
-        if not (
-            isinstance(one, Pointwise) and _is_early(values.behind(one.write.name) & sums, first)
-        ):
+        if not _is_early(values.behind(one.write.name) & sums, first):
             continue
-        axes = {iterator for access in read for iterator in access.iterators}
-        if any(access.name in found for access in read) or not axes.issuperset(one.write.iterators):
+        read = [access for access in one.reads if values.behind(access.name) & sums]
+        of_folds = isinstance(one, Pointwise) and {access.name for access in read} <= folded
+        if isinstance(one, Fold) or of_folds:
+            folded.add(one.write.name)
+        if not isinstance(one, Pointwise):
+            continue
+        if (
+            any(access.name in found for access in read)
+            or not any({*access.iterators}.issuperset(one.write.iterators) for access in read)
+            or (of_folds and any(access.name in program.tensors for access in one.reads))
+        ):
             found.add(one.write.name)
     return frozenset(found)
 
@@ -234,7 +242,12 @@ class _Arrays:
         domain = tuple((it, sizes[it]) for it in writer.write.iterators)
         if isinstance(writer, Pointwise) and writer.function == "cast":
             return replace(writer, name=fresh("P"), write=write)
-        return Pointwise(fresh("P"), domain, write, "cast", (writer.write,), writer.dtype)
+        return Pointwise(fresh("P"), domain, write, "cast", (writer.write,), self._computed(writer))
+
+    def _computed(self, writer: Statement) -> DType:
+        """In what a value is computed: f32 is what the program computes in, unless it is cast."""
+        cast = isinstance(writer, Pointwise) and writer.function == "cast"
+        return writer.dtype if cast or writer.dtype != F32 else self.program.real
 
     def tensor(self, writer: Statement, readers: Collection[Statement]) -> Tensor:
         """The array, as its readers take it: f32 is multiplied as tf32 where its digits are not
@@ -246,8 +259,8 @@ class _Arrays:
         )
         products = [one for one in readers if isinstance(one, Contraction) and not one.exact]
         multiplied = {access.name for one in products for access in one.reads}
-        as_tf32 = writer.dtype == F32 and access.name in multiplied
-        dtype = TF32 if as_tf32 else writer.dtype
+        dtype = self._computed(writer)
+        dtype = TF32 if dtype == F32 and access.name in multiplied else dtype
         return Tensor(access.name, dtype, dims, tuple(range(len(dims))))
 
     def reading(self, one: Statement) -> Statement:
@@ -261,7 +274,7 @@ class _Arrays:
         """Where an element of a value is in its array: in groups a row is one of all groups'."""
         if access.name not in self.names:
             return access
-        index, places = access.index, self.program.in_groups
+        index, places = access.index or (0,), self.program.in_groups
         if places and index[0] == places[0].group and isinstance(index[1], str):
             index = (replace(places[0], iterator=index[1]), *index[2:])
         return Access(self.names[access.name], index)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 from sequence_samples import SAMPLES, compiled, expected, operands, require_close
+from summed_samples import SUMMED
+
+EVERY = SAMPLES | SUMMED
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", EVERY)
 def test_results(name: str, arch: str) -> None:
-    sample = SAMPLES[name]
+    sample = EVERY[name]
     kernels, given = compiled(sample, arch), operands(sample)
     assert len(kernels.kernels) == sample.kernels
     done = kernels.emulation(*given)
