@@ -94,7 +94,7 @@ _INSTEAD = {
     "nanmin": _MASKED.format("min", "np.inf"),
     "normalize": "Write `v / pg.norm(v, axis=-1, keepdims=True)`",
     "tensordot": _PRODUCT,
-    "multi_dot": "A product of several matrices is written `f(q @ k.mT) @ v`, from the left",
+    **dict.fromkeys(("multi_dot", "matrix_power"), "It is a function of np.linalg"),
     **dict.fromkeys(("corrcoef", "cov", "cdist"), _ROWS),
 }
 _CAST = 'Write `.astype("f32")`, or another type'

@@ -160,6 +160,7 @@ LINALG: dict[str, Callable[..., Any]] = {
     "diagonal": _last_two("diagonal"),
     "outer": _outer_of_vectors,
     "vecdot": _vecdot,
+    **_several("products", "multi_dot", "matrix_power"),
     "matmul": lambda x1, x2, /: first_symbolic((x1, x2)).matmul(x1, x2),
     "tensordot": lambda x1, x2, /, *, axes=2: _tensordot(x1, x2, axes),
     "matrix_transpose": lambda x, /: x.mT,

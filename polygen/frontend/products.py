@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
-from polygen.errors import ShapeError
+from polygen.errors import ShapeError, TraceError
 from polygen.frontend.describing import describe
 from polygen.frontend.folds import summed
 from polygen.frontend.shapes import shape_text, sum_hint
@@ -14,6 +15,7 @@ from polygen.frontend.symbolic import first_symbolic
 from polygen.frontend.traced import Traced
 
 _LETTERS = "abcdefghijlmnopqrstuvwxyz"  # k is the axis that is summed
+Best = tuple[int, int]  # how many products, and where they are parted
 
 
 def matmul(x: Any, y: Any) -> Any:
@@ -146,6 +148,105 @@ def vecmat(x1: Any, x2: Any) -> Any:
         ShapeError: too few axes, or sizes that differ.
     """
     return einsum("...n,...nm->...m", x1, x2)
+
+
+def multi_dot(arrays: Any, *, out: Any = None) -> Any:
+    """The product of several matrices, as ``np.linalg.multi_dot``.
+
+    Where all sizes are numbers the pair is multiplied first that makes fewest operations, as NumPy
+    does; else they are multiplied from the left.
+
+    Args:
+        arrays: two or more; the first and the last one may be vectors, all others are matrices.
+        out: must be None.
+
+    Raises:
+        ShapeError: fewer than two, an array in between that is no matrix, or inner dims differ.
+        TraceError: `out` is given.
+    """
+    every = list(arrays)
+    if out is not None:
+        raise TraceError("multi_dot with out=", nearest="Pass out= to the call of the function")
+    if len(every) < 2:
+        raise ShapeError(
+            f"multi_dot of {len(every)} array(s)", nearest="It takes two or more: [a, b]"
+        )
+    shapes = [one.node.dims if isinstance(one, Traced) else np.shape(one) for one in every]
+    for at, shape in enumerate(shapes):
+        if len(shape) != 2 and not (len(shape) == 1 and at in (0, len(every) - 1)):
+            raise ShapeError(
+                f"array {at} of multi_dot has {len(shape)} axes",
+                nearest="The first and the last one may be vectors, the others are matrices; "
+                "stacks of matrices are multiplied by @",
+            )
+    first, last = shapes[0], shapes[-1]
+    sizes = [first[0] if len(first) == 2 else 1, *(shape[0] for shape in shapes[1:])]
+    sizes.append(last[1] if len(last) == 2 else 1)
+    known = [size for size in sizes if isinstance(size, int)]
+    if len(known) < len(sizes):
+        return functools.reduce(lambda a, b: a @ b, every)
+    return _multiplied(every, _fewest(tuple(known)), 0, len(every))
+
+
+def _multiplied(arrays: list[Any], best: dict[tuple[int, int], Best], first: int, end: int) -> Any:
+    """The product of some neighbours."""
+    if end == first + 1:
+        return arrays[first]
+    _, middle = best[first, end]
+    return _multiplied(arrays, best, first, middle) @ _multiplied(arrays, best, middle, end)
+
+
+def _fewest(sizes: tuple[int, ...]) -> dict[tuple[int, int], Best]:
+    """Of neighbouring matrices how many products their product takes at least, and where it is
+    parted.
+
+    Args:
+        sizes: rows of each, and the columns of the last.
+    """
+    count = len(sizes) - 1
+    best: dict[tuple[int, int], Best] = {(at, at + 1): (0, at) for at in range(count)}
+    for length in range(2, count + 1):
+        for first in range(count - length + 1):
+            end = first + length
+            best[first, end] = min(
+                (best[first, at][0] + best[at, end][0] + sizes[first] * sizes[at] * sizes[end], at)
+                for at in range(first + 1, end)
+            )
+    return best
+
+
+def matrix_power(a: Any, n: Any) -> Any:
+    """A square matrix times itself, as ``np.linalg.matrix_power``, by the same products.
+
+    Args:
+        a: a traced value, or an array, ``[..., N, N]``.
+        n: how often it is multiplied, a positive number of Python.
+
+    Raises:
+        ShapeError: it is not square.
+        TraceError: `n` is no positive number.
+    """
+    if first_symbolic((a, n)) is None:
+        return np.linalg.matrix_power(a, n)
+    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+        raise TraceError(
+            f"matrix_power to {n}",
+            why="matrices are multiplied n times; the inverse and the identity are no products",
+            nearest="A positive number, as matrix_power(a, 3)",
+        )
+    dims = a.node.dims
+    if len(dims) < 2 or dims[-1] != dims[-2]:
+        raise ShapeError(
+            f"matrix_power of {shape_text(dims)}", nearest="Its last two axes have one size"
+        )
+    power, found = a, None
+    while True:
+        if n % 2:
+            found = power if found is None else found @ power
+        n //= 2
+        if not n:
+            return found
+        power = power @ power
 
 
 def _require_equal(name: str, a: Any, b: Any, axis: int) -> None:

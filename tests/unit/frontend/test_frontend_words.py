@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import polygen as pg
+from polygen.errors import ShapeError, TraceError
 from polygen.frontend import norms, products, selecting, statistics
 from polygen.frontend.build import build_program
-from polygen.frontend.dtypes import BF16, F32, S32
+from polygen.frontend.dtypes import BF16, F32, S32, TF32
 from polygen.frontend.evaluate import evaluate, reference
 from polygen.frontend.names import closest, known_names
 from polygen.frontend.parse import parse_expression
@@ -160,6 +161,47 @@ def test_products_of_vectors_are_numpys():
     agree(lambda x, b: MATVEC(x, b), (fixed[0], Tensor("b", BF16, (8,))))
     agree(lambda x, w: MATVEC(x, w), (STACK[0], Tensor("w", BF16, ("B", "K"))))
     agree(lambda w, b: VECMAT(b, w.T), (fixed[1], Tensor("b", BF16, (8,))))
+
+
+def test_products_of_several_matrices_are_numpys():
+    chain = tuple(Tensor(n, TF32, d) for n, d in zip("xwr", ((5, 8), (8, 3), (3, 9)), strict=True))
+    made = agree(lambda x, w, r: np.linalg.multi_dot([x, w, r]), chain)
+    assert str(made.contractions[0]) == "v0[i,j] += x[i,k] * w[k,j]"
+    wide = tuple(Tensor(n, TF32, d) for n, d in zip("xwr", ((9, 3), (3, 8), (8, 2)), strict=True))
+    made = agree(lambda x, w, r: np.linalg.multi_dot((x, w, r)), wide)
+    assert str(made.contractions[0]) == "v0[i,j] += w[i,k] * r[k,j]"
+    named = (
+        Tensor("x", TF32, ("M", "K")),
+        Tensor("w", TF32, ("K", "N")),
+        Tensor("r", TF32, ("N", "L")),
+    )
+    made = agree(lambda x, w, r: np.linalg.multi_dot([x, w, r]), named)
+    assert str(made.contractions[0]) == "v0[i,j] += x[i,k] * w[k,j]", "from the left"
+    ends = Tensor("x", TF32, (3,)), wide[1], Tensor("r", TF32, (8,))
+    agree(lambda x, w, r: np.linalg.multi_dot([x, w, r]) * 1.0, ends)
+    square = (Tensor("x", TF32, ("B", 4, 4)),)
+    for n, count in ((2, 1), (3, 2), (5, 3), (8, 3)):
+        made = agree(lambda x, n=n: np.linalg.matrix_power(x, n), square)
+        assert len(made.contractions) == count
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "says"),
+    [
+        (lambda x, w: np.linalg.multi_dot([x]) @ w, ShapeError, "multi_dot of 1 array"),
+        (lambda x, w: np.linalg.multi_dot([x, w[0], x]), ShapeError, "array 1 of multi_dot has 1"),
+        (lambda x, w: np.linalg.multi_dot([x, w], out=x), TraceError, "multi_dot with out="),
+        (lambda x, w: np.linalg.multi_dot([x, w.T]), ShapeError, "8"),
+        (lambda x, w: np.linalg.matrix_power(x, 0) @ w, TraceError, "matrix_power to 0"),
+        (lambda x, w: np.linalg.matrix_power(x, -1) @ w, TraceError, "matrix_power to -1"),
+        (lambda x, w: np.linalg.matrix_power(x, 2.0) @ w, TraceError, "matrix_power to 2.0"),
+        (lambda x, w: np.linalg.matrix_power(w, 2), ShapeError, r"matrix_power of \[8, 3\]"),
+    ],
+)
+def test_products_of_several_matrices_that_are_none(function, error, says):
+    operands = Tensor("x", TF32, (8, 8)), Tensor("w", TF32, (8, 3))
+    with pytest.raises(error, match=says):
+        build_program(function, "f", "f", operands)
 
 
 def test_a_vector_behind_a_product_is_a_fold():
