@@ -4,9 +4,9 @@ pointwise kernel.
 Both products are priced by polygen's cost model, so that what is compared is the fusion. Of few
 rows polygen has schedules that libraries have not (`Schedule.for_few_rows`: operands exchanged, or
 lanes that multiply): there a library's product is priced by the others, as far as libraries were
-measured to take longer. A library adds a vector to a product for nothing. What its pointwise kernel
-reads of products is taken to be in the L2 cache as far as that keeps it, so that small groups are
-not flattered.
+measured to take longer. A library adds a vector, or another product, to a product for nothing. What
+its pointwise kernel reads of products is taken to be in the L2 cache as far as that keeps it, so
+that small groups are not flattered.
 """
 
 from __future__ import annotations
@@ -237,20 +237,28 @@ def pointwise_time(
 
 
 def is_pointwise_work(program: Program) -> bool:
-    """Whether there is more than the vectors that a library adds to products."""
+    """Whether there is more than what a library adds to products."""
     return not all(_is_library_s(program, tensor.name) for tensor in program.outputs)
 
 
 def _is_library_s(program: Program, name: str) -> bool:
-    """Whether a value is what a library's product gives: sums, perhaps with a vector added."""
-    statement = next((s for s in program.statements if s.write.name == name), None)
-    if not isinstance(statement, Pointwise):
-        return statement is not None
-    values = [a for a in statement.reads if a.name not in program.tensors]
-    arrays = [a for a in statement.reads if a.name in program.tensors]
-    simple = statement.function == "cast" or (
-        statement.function == "add" and all(len(set(a.iterators)) <= 1 for a in arrays)
-    )
-    if not simple or len(values) != 1 or len(statement.args) != len(values) + len(arrays):
+    """Whether a value is what a library's products give: sums, perhaps with a vector added, or with
+    what another product gives, which it adds to while it multiplies.
+    """
+    found: set[str] = set()
+    for one in program.statements:
+        if not isinstance(one, Pointwise) or _adds_to(program, one, found):
+            found.add(one.write.name)
+    return name in found
+
+
+def _adds_to(program: Program, one: Pointwise, given: Collection[str]) -> bool:
+    """Whether a library computes a statement while it multiplies, of what its products give."""
+    values = [a for a in one.reads if a.name not in program.tensors]
+    arrays = [a for a in one.reads if a.name in program.tensors]
+    vectors = all(len(set(a.iterators)) <= 1 for a in arrays)
+    if one.function != "cast" and not (one.function == "add" and vectors):
         return False
-    return _is_library_s(program, values[0].name)
+    own = 1 if one.function == "cast" or arrays else 2
+    every = len(values) == own and len(one.args) == len(values) + len(arrays)
+    return every and all(value.name in given for value in values)

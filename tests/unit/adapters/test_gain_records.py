@@ -61,9 +61,9 @@ def decided(row):
 def test_what_is_taken_was_no_slower_than_inductor():
     found = {row["key"]: decided(row) for row in rows()}
     taken = {key: ratio for key, (take, ratio) in found.items() if take}
-    left = {key: ratio for key, (take, ratio) in found.items() if take is False}
     assert len(taken) > 90
-    assert left["pairs bf16 4096x4096x2048"] < 0.95  # and what was slower is left
+    take, ratio = found["pairs bf16 4096x4096x2048"]  # a library adds one product to another
+    assert take is None and ratio < 0.95
     assert {key: ratio for key, ratio in taken.items() if ratio < 0.98} == {}
     mean = math.exp(sum(map(math.log, taken.values())) / len(taken))
     assert mean > 1.2
