@@ -21,7 +21,7 @@ from polygen.kernel import Kernel
 from polygen.kernel_sequence import AnyKernel, KernelSequence
 from polygen.rewrite.axes_of_one import without_axes_of_one
 from polygen.rewrite.cuts import cuts
-from polygen.rewrite.sums_with_ones import with_ones
+from polygen.rewrite.folds_alone import with_products
 from polygen.runtime.sequence import pitch
 from polygen.schedule.realign import row_multiple
 
@@ -71,9 +71,15 @@ def cut_into_kernels(
 ) -> KernelSequence | None:
     """Several kernels in their order; None: there is no way to make them. As for `in_order`.
 
-    Sums become products of their own where no cut leaves them beside others.
+    Folds get products of their own where no cut leaves them beside others.
     """
-    for one in dict.fromkeys((program, with_ones(program), with_ones(program, every=True))):
+    ways: tuple[dict[str, bool], ...] = (
+        {},
+        {"apart": True},
+        {"every": True},
+        {"every": True, "apart": True},
+    )
+    for one in dict.fromkeys((program, *(with_products(program, **way) for way in ways))):
         if one is None or len(one.contractions) < 2:
             continue
         for weighed in (True, False):  # a chain faster as two may be one where all else fails

@@ -5,7 +5,8 @@
     of 0            how many are not 0
     of p            sum(|v| ** p) ** (1 / p)
 
-Of matrices, all but 'fro' are folds of folds, or singular values: refused.
+Of matrices, those of order 1 and inf are folds of folds, which are kernels of their own
+(`polygen.rewrite.folds_alone`); 2 and 'nuc' are of singular values: refused.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
 
     Args:
         x: a traced value, or an array.
-        ord: of vectors None or 2, 1, inf, -inf, 0 or another number; of matrices None or 'fro'.
+        ord: of vectors None or 2, 1, inf, -inf, 0 or another number; of matrices None or 'fro', 1,
+            -1, inf or -inf.
         axis: a number for vectors, two for matrices; None: of all elements, as one vector or, with
             an order, as the vector or matrix that they are.
         keepdims: leave axes of size 1 where axes are folded.
@@ -86,7 +88,7 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
     Args:
         x: a traced value, or an array.
         keepdims: leave axes of size 1 where axes are folded.
-        ord: 'fro'.
+        ord: 'fro', 1, -1, inf or -inf.
 
     Raises:
         ShapeError: the value has fewer than two axes.
@@ -132,14 +134,9 @@ def _matrix_norm(x: Traced, order: Any, axes: tuple[int, ...], keepdims: Any) ->
     if abs(order) != 1 and not math.isinf(order):
         raise TraceError(text, why="there is no such norm of matrices", nearest=_SINGULAR)
     along = axes[0] if abs(order) == 1 else axes[1]
-    raise UnsupportedProgram(
-        text,
-        why="it is a fold of sums of whole columns, which are known when all tiles have run"
-        if abs(order) == 1
-        else "it is a fold of sums of whole rows, which are known when all tiles have run",
-        nearest=f"Return `np.sum(np.abs(v), axis={along})` of it, and take the "
-        f"{'largest' if order > 0 else 'smallest'} of what the kernel returns",
-    )
+    size = POINTWISE["abs"](x.astype("f32") if x.dtype == BOOL else x)
+    sums = summed(size, (along,), True)
+    return (largest if order > 0 else smallest)(sums, axes, keepdims)
 
 
 PUBLIC: dict[str, Callable[..., Any]] = {

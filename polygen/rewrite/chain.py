@@ -273,7 +273,7 @@ class _Rewriting(TwoPrograms):
         """Go on with these statements, as far as what is returned needs them."""
         self.statements = needed(statements, self.outputs)
         self.values = Values(tuple(self.statements))
-        self.operand = next(a for a in second.reads if a.name not in self.program.tensors)
+        self.operand = self.middle(second)
         self.folds = self.over_keys(self.statements)
 
     def _require_folds(self) -> None:

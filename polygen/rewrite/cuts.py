@@ -71,9 +71,9 @@ def cuts(program: Program, sizes: Mapping[str, int], taken: Collection[str] = ()
         if first and first not in seen:
             seen.append(first)
             spread = _spread(program, first)
-            if spread:
-                yield _cut(program, first, taken, spread)
-            yield _cut(program, first, taken)
+            found = [_cut(program, first, taken, spread)] if spread else []
+            found.append(_cut(program, first, taken))
+            yield from (cut for cut in found if cut.before.inputs)  # else it stores constants
 
 
 def _firsts(program: Program, sizes: Mapping[str, int]) -> Iterator[frozenset[str]]:

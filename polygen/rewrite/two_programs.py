@@ -70,6 +70,21 @@ class TwoPrograms:
         """The operand of the second product that is an argument."""
         return next(access for access in self.second.reads if access != self.operand)
 
+    def middle(self, second: Contraction) -> Access:
+        """What leads from the first product to the second one, as it is written now.
+
+        Raises:
+            UnsupportedProgram: its factors were all that did, and have left it.
+        """
+        found = [access for access in second.reads if access.name not in self.program.tensors]
+        if not found:
+            raise self.refusal(
+                f"{second.name}: {second} multiplies arguments alone, when factors have left it",
+                "a chain's second product multiplies what the first one gives",
+                "Multiply its result by them",
+            )
+        return found[0]
+
     def firsts(self) -> tuple[Contraction, ...]:
         """The products that the second one's operand is made of: one, or several of one row."""
         return tuple(one for one in self.program.contractions if one.name != self.second.name)

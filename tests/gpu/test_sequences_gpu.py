@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from alone_samples import ALONE
 from sequence_samples import SAMPLES, Sample, compiled, expected, operands, require_close
-from summed_samples import SUMMED
 
 import polygen as pg
 from polygen.errors import ArgumentError
@@ -30,9 +30,9 @@ def _outputs(result: Any) -> list[Any]:
     return [to_host(one) for one in (result if isinstance(result, tuple) else (result,))]
 
 
-@pytest.mark.parametrize("name", SAMPLES | SUMMED)
+@pytest.mark.parametrize("name", SAMPLES | ALONE)
 def test_results(name: str) -> None:
-    sample = (SAMPLES | SUMMED)[name]
+    sample = (SAMPLES | ALONE)[name]
     kernels, given = _kernels(sample), operands(sample)
     found = _outputs(kernels(*_on_gpu(kernels, given)))
     for one, (value, allowed) in zip(found, expected(sample, kernels.program, given), strict=True):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from alone_samples import ALONE
 from sequence_samples import SAMPLES, compiled, expected, operands, require_close
-from summed_samples import SUMMED
 
-EVERY = SAMPLES | SUMMED
+EVERY = SAMPLES | ALONE
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])

@@ -136,3 +136,25 @@ def test_indices_that_come_out_of_order_are_refused():
     _check_order(plan, part)
     with pytest.raises(VerifyError, match="an index behind 0 comes first"):
         _check_order(plan, replace(part, slots=(0,) * 4, turns=(0,) * 4))
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("columns", [20, 21])
+def test_matrices_of_tf32_are_read_as_f32(arch, columns):
+    """At the end of a row too, where it ends inside of what is read at a time."""
+
+    def function(x, u, w):
+        s = x @ u
+        v = w - (w + s).mean(1, keepdims=True)
+        return v / np.sqrt((v * v + s).mean(1, keepdims=True) + 100.0)
+
+    sizes = {"M": 17, "K": 24, "N": columns}
+    kernel = pg.fuse(function, name="f").compile(
+        "f16[M,K]", "f16[K,N]", "tf32[M,N]", arch=arch, sizes=sizes, out_dtype="f32"
+    )
+    generator = np.random.default_rng(0)
+    shapes = ((17, 24), (24, columns), (17, columns))
+    x, u, w = (generator.normal(size=shape) for shape in shapes)
+    given = x.astype("f2"), u.astype("f2"), w.astype("f4")
+    wanted = pg.fuse(function, name="f").reference(*given)
+    np.testing.assert_allclose(kernel.emulate(*given), wanted, atol=1e-6)

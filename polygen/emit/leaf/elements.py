@@ -18,7 +18,7 @@ from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import coordinate, element_of, if_stored, position, real_of
 from polygen.emit.names import c_name
 from polygen.frontend.closure import made_of
-from polygen.frontend.dtypes import F32, S32
+from polygen.frontend.dtypes import S32
 from polygen.frontend.program import Pointwise, Tensor
 from polygen.lower.make_rows import read_by
 from polygen.lower.plan import KernelPlan, Leaf, MakePlan, MakeRowsPlan
@@ -237,7 +237,8 @@ def inside(e: Epilogue, column: str, extent: str) -> list[str]:
         if read.tensor.dtype.bytes == _HALF_BYTES:
             otherwise = f"{words}[0] = 0x10001u * {last};"
         else:
-            bits = f"__float_as_uint({last})" if read.tensor.dtype == F32 else f"(unsigned){last}"
+            real = epilogue_type(read.tensor) == "f32"
+            bits = f"__float_as_uint({last})" if real else f"(unsigned){last}"
             otherwise = f"{words}[0] = {words}[1] = {bits};"
         lines += [
             f"if ({column} + 1 < {extent}) {read_vector(read, words, e, column)}",
