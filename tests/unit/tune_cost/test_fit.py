@@ -30,6 +30,12 @@ PRESENT = cost_parameters(H200)
 SIZES = ((4096, 4096, 4096), (2048, 4096, 1024), (512, 512, 4096), (16, 4096, 4096), (3000,) * 3)
 
 
+def ring_bytes(schedule):
+    """Of operands of 16 bits: rings of more are for bytes."""
+    cta = schedule.tile.cta
+    return schedule.pipeline.stages * (cta.m + cta.n) * cta.k * 2
+
+
 def problems(parameters, noise=0.0, seed=0):
     """Problems whose times a known set of parameters made."""
     random = np.random.default_rng(seed)
@@ -37,7 +43,7 @@ def problems(parameters, noise=0.0, seed=0):
     every_one = (s for s in shipped(H200) if not s.cluster.last)
     usual = (s for s in every_one if not s.exchange and not s.by_lanes)
     alone = (s for s in usual if not s.specialised or s.min_blocks == 1)
-    every = [Fitted(s, 1) for s in alone]
+    every = [Fitted(s, 1) for s in alone if ring_bytes(s) <= H200.shared_per_block_optin]
     found = []
     for m, n, k in SIZES:
         # Operands are exchanged where rows are few: nobody measures that of others.
