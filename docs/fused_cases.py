@@ -189,7 +189,7 @@ def all_cases() -> dict[str, Case]:
         [(4096, 4096, 4096)],
     )
     rows("x @ w.T", lambda x, w: x @ w.T, lambda x, w: x @ w.T, (), [(4096, 4096, 4096)])
-    found |= _stored_in_bytes()
+    found |= _stored_in_bytes() | _folded_alone()
     for size in (4096, 8192):
         sizes = {"M": size, "K": size}
         found[f"x @ x.T {size}"] = Case(
@@ -257,6 +257,61 @@ def _stored_in_bytes() -> dict[str, Case]:
             2 * m * n * k, (2,),
         )  # fmt: skip
     return found
+
+
+def _folded_alone() -> dict[str, Case]:
+    """Folds that no kernel has beside its products."""
+    found = {}
+    m, n, k = 8192, 50304, 768
+    found[f"mean cross entropy {m}x{n}x{k}"] = Case(
+        _cross_entropy,
+        lambda x, w, t: pytorch().nn.functional.cross_entropy(_wide(x @ w.T), t.long()),
+        (*MATRICES, "s32[M]"), {"M": m, "N": n, "K": k}, 2 * m * n * k,
+        made={2: lambda sizes: _permuted(sizes["N"], sizes["M"])},
+    )  # fmt: skip
+    m, k = 8192, 512
+    found[f"contrastive loss along both axes {m}x{m}x{k}"] = Case(
+        _contrastive, _contrastive_torch, ("bf16[M,K]", "bf16[M,K]"), {"M": m, "K": k},
+        2 * m * m * k, (0, 1),
+    )  # fmt: skip
+    for kind, (m, n, k) in (("bf16", (8192, 4096, 4096)), ("f32", (1_000_000, 64, 64))):
+        found[f"standardised columns of {kind} {m}x{n}x{k}"] = Case(
+            lambda x, w: ((x - x.mean(0)) / np.sqrt(x.var(0) + EPSILON)).astype(w.dtype) @ w.T,
+            lambda x, w: _standardised(x) @ w.T,
+            (f"{kind}[M,K]", f"{kind}[N,K]"), {"M": m, "N": n, "K": k}, 2 * m * n * k,
+        )  # fmt: skip
+    size = 4096
+    found[f"a weight rounded by its largest element {size}"] = Case(
+        lambda x, w: x @ np.clip(np.round(w / (np.abs(w).max() / 127)), -127, 127).T,
+        lambda x, w: x @ (_wide(w) / (_wide(w).abs().max() / 127)).round().to(x.dtype).T,
+        MATRICES, {"M": size, "N": size, "K": size}, 2 * size**3,
+    )  # fmt: skip
+    return found
+
+
+def _cross_entropy(x: Any, w: Any, t: Any) -> Any:
+    logits = x @ w.T
+    chosen = np.take_along_axis(logits, t[:, None], axis=1)[:, 0]
+    return (pg.logsumexp(logits, axis=1) - chosen).mean()
+
+
+def _contrastive(a: Any, b: Any) -> Any:
+    s = a @ b.T
+    both = pg.logsumexp(s, axis=1).mean() + pg.logsumexp(s, axis=0).mean()
+    return both / 2 - np.mean(np.diagonal(s))
+
+
+def _contrastive_torch(a: Any, b: Any) -> Any:
+    s = _wide(a @ b.T)
+    own = pytorch().arange(s.shape[0], device=s.device)
+    loss = pytorch().nn.functional.cross_entropy
+    return (loss(s, own) + loss(s.T, own)) / 2
+
+
+def _standardised(x: Any) -> Any:
+    wide = _wide(x)
+    variance, mean = pytorch().var_mean(wide, 0, correction=0)
+    return ((wide - mean) * (variance + EPSILON).rsqrt()).to(x.dtype)
 
 
 def _nibbles(packed: Any) -> Any:
