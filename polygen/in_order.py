@@ -102,7 +102,7 @@ class _Cutting:
     def __init__(self, program: Program, device: Device, make: Make, *, weighed: bool) -> None:
         self._whole, self._device, self._make = program, device, make
         self._weighed = weighed
-        self._hopeless: set[frozenset[str]] = set()  # products that are left, by what they sum
+        self._hopeless: set[frozenset[str]] = set()  # what is left, by the names of its values
 
     def kernels(self, sizes: Mapping[str, int]) -> tuple[Kernel, ...]:
         """The kernels; () if there is no way to make them."""
@@ -113,7 +113,7 @@ class _Cutting:
     ) -> tuple[Kernel, ...]:
         """All kernels, of which these are there; what is left is more than one."""
         named = {tensor.name for one in before for tensor in one.program.outputs}
-        left = frozenset(one.write.name for one in program.contractions)
+        left = frozenset(one.write.name for one in program.statements)
         if left in self._hopeless:
             return ()
         for cut in cuts(program, sizes, named | set(self._whole.tensors)):

@@ -166,7 +166,7 @@ def _spread(program: Program, first: frozenset[str]) -> frozenset[str]:
         if (
             any(access.name in found for access in read)
             or not any({*access.iterators}.issuperset(one.write.iterators) for access in read)
-            or (of_folds and any(access.name in program.tensors for access in one.reads))
+            or (of_folds and len(read) < len(one.reads))
         ):
             found.add(one.write.name)
     return frozenset(found)

@@ -13,6 +13,9 @@ multiprocessors. So a fold with a product in front of it is a kernel's own, and 
 2. folds along rows of what is folded behind products, a row each: it is known when all tiles are;
 3. folds that those are made of; and where no kernels are made so, every fold of arguments.
 
+So does pointwise work on results of folds beside arguments, `np.max(v, 1) * t`: what finishes folds
+reads results alone.
+
 Nothing is rounded and nothing lost by it: an element plus 0 is that element, infinities and NaN
 too; -0 becomes 0. Folds over the same axes share a product.
 """
@@ -57,14 +60,17 @@ def with_products(program: Program, *, every: bool = False, apart: bool = False)
     """
     values = Values(program.statements)
     chosen = _chosen(program, values, every=every)
-    if not chosen:
+    beside = _beside_arguments(program, values, chosen)
+    if not chosen and not beside:
         return None
     made = _Made(program)
     statements: list[Statement] = []
     for one in program.statements:
+        depth = len(values.behind(one.write.name) & chosen) if apart else 1
         if isinstance(one, Fold) and one.write.name in chosen:
-            depth = len(values.behind(one.write.name) & chosen) if apart else 1
             statements += made.behind_a_product(one, depth)
+        elif isinstance(one, Pointwise) and one.write.name in beside:
+            statements += made.beside_a_product(one, beside[one.write.name])
         else:
             statements.append(one)
     outputs = [tensor.name for tensor in program.outputs]
@@ -113,6 +119,32 @@ def _of_results(program: Program, values: Values, late: Collection[str]) -> set[
         for name, axes in _folds_behind(values, access, {}, set())
         if name in late and axes & {*one.folded}
     }
+
+
+def _beside_arguments(program: Program, values: Values, chosen: Collection[str]) -> dict[str, str]:
+    """Pointwise work on results of folds behind products, and on arguments, that is no operand; and
+    which result.
+
+    Args:
+        program: the whole.
+        values: its own.
+        chosen: folds that get a product.
+    """
+    products = {product.write.name for product in program.contractions}
+    behind = {*products, *chosen}
+    operands = {of for p in program.contractions for a in p.reads for of in values.behind(a.name)}
+    folded: set[str] = set()  # results, and what is made of them alone
+    found: dict[str, str] = {}
+    for one in program.statements:
+        late = [a.name for a in one.reads if values.behind(a.name) & behind]
+        if isinstance(one, Fold) and values.behind(one.write.name) & behind:
+            folded.add(one.write.name)
+        elif isinstance(one, Pointwise) and late and {*late} <= folded:
+            if len(late) == len(one.reads):
+                folded.add(one.write.name)
+            elif one.write.name not in operands:
+                found[one.write.name] = late[0]
+    return found
 
 
 def _folds_behind(
@@ -217,14 +249,32 @@ class _Made:
         assert isinstance(value, Access)
         needed = {*one.write.iterators, *value.iterators}
         domain = tuple(pair for pair in one.domain if pair[1] != 1 or pair[0] in needed)
+        *made, plus = self._plus_nothing(value, domain, depth)
+        return [*made, plus, replace(one, domain=domain, args=(plus.write, *one.args[1:]))]
+
+    def beside_a_product(self, one: Pointwise, name: str) -> list[Statement]:
+        """Pointwise work that reads a result plus nothing.
+
+        Args:
+            one: the statement.
+            name: of the result.
+        """
+        if not one.domain:
+            return [one]
+        value = next(access for access in one.reads if access.name == name)
+        *made, plus = self._plus_nothing(value, one.domain, 1)
+        args = tuple(plus.write if arg == value else arg for arg in one.args)
+        return [*made, plus, replace(one, args=args)]
+
+    def _plus_nothing(self, value: Access, domain: Domain, depth: int) -> list[Statement]:
+        """A value plus a product of zeros over a domain, and what that takes."""
         made: list[Statement] = []
         if (domain, depth) not in self._products:
             made += self._product(domain, _TERMS - 1 + depth)
             self._products[domain, depth] = made[-1].write
         nothing = self._products[domain, depth]
         term = Access(self._fresh("w"), nothing.index)
-        plus = Pointwise(self._fresh("P"), domain, term, "add", (value, nothing), F32)
-        return [*made, plus, replace(one, domain=domain, args=(term, *one.args[1:]))]
+        return [*made, Pointwise(self._fresh("P"), domain, term, "add", (value, nothing), F32)]
 
     def _product(self, domain: Domain, terms: int) -> list[Statement]:
         """A product of zeros: the rows of one operand are all axes but the last."""

@@ -110,7 +110,7 @@ def test_two_products_in_one():
 def test_rows_that_no_launch_before_makes(arch):
     found = pg.fuse(lambda x, w: np.sum(pg.softmax(x) @ w.T, axis=-1))
     with pytest.raises(UnsupportedProgram, match="in which are folds over its rows, bes") as error:
-        found.compile("f32[M,K]", "f32[N,K]", arch=arch)
+        found.compile("f32[M,K]", "f32[N,K]", arch=arch, single=True)
     assert "Compute the operand before the call" in str(error.value)
 
 
@@ -183,12 +183,16 @@ def test_a_norm_that_leaves_an_argument_of_another_type_says_which_types_meet():
 def test_rows_of_other_types_that_are_folded_first_are_rounded_or_passed(arch):
     signature = "f16[M,K]", "e4m3[N,K]"
     with pytest.raises(UnsupportedProgram, match="none of bf16, f16, f32") as error:
-        pg.fuse(lambda x, w: pg.softmax(x).astype("e4m3") @ w.T).compile(*signature, arch=arch)
+        pg.fuse(lambda x, w: pg.softmax(x).astype("e4m3") @ w.T).compile(
+            *signature, arch=arch, single=True
+        )
     assert 'v.astype("bf16") @ w.astype("bf16")' in str(error.value)
     rounded = pg.fuse(lambda x, w: pg.softmax(x).astype("bf16") @ w.astype("bf16").T)
     assert not rounded.compile(*signature, arch=arch).check().findings
     with pytest.raises(UnsupportedProgram, match="v5 of f64, which is none of") as error:
-        pg.fuse(lambda x, w: pg.softmax(x) @ w.T).compile("f64[M,K]", "f64[N,K]", arch=arch)
+        pg.fuse(lambda x, w: pg.softmax(x) @ w.T).compile(
+            "f64[M,K]", "f64[N,K]", arch=arch, single=True
+        )
     assert "pass it as an argument" in str(error.value) and 'bf16")' not in str(error.value)
 
 

@@ -129,8 +129,8 @@ def test_infinities_stay_where_they_are(arch):
     assert kernels.emulate(x.astype("bfloat16"), np.ones((16, 16)).astype("bfloat16")) == np.inf
 
 
-def test_what_no_cut_makes_is_refused():
-    """Factors that leave the second product of a part as one of arguments alone are among it."""
+def test_several_that_others_are_behind():
+    """Factors leave the second product of some parts as one of arguments alone: no chain."""
 
     def function(x, w):
         x = x / np.sqrt(x.var(0) + 0.1)
@@ -139,9 +139,37 @@ def test_what_no_cut_makes_is_refused():
         y = pg.gelu(x @ w)
         return y.mean(1).mean(), y
 
-    sizes = {"M": 16, "K": 16, "N": 16}
-    with pytest.raises(UnsupportedProgram, match="is not moved behind a product"):
-        pg.fuse(function, name="f").compile("tf32[M,K]", "tf32[K,N]", arch="sm_80", sizes=sizes)
+    fused = pg.fuse(function, name="f")
+    sizes = {"M": 16, "K": 24, "N": 20}
+    kernels = fused.compile("f32[M,K]", "f32[K,N]", arch="sm_80", sizes=sizes)
+    generator = np.random.default_rng(0)
+    x, w = (generator.normal(size=size).astype("f4") for size in ((16, 24), (24, 20)))
+    for found, wanted in zip(kernels.emulate(x, w), fused.reference(x, w), strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize(
+    ("function", "beside"),
+    [
+        (lambda x, w, t: np.max(x @ w, 1) * t, "f32[M]"),
+        (lambda x, w, t: pg.logsumexp(x @ w, axis=1) - t, "f32[M]"),
+        (lambda x, w, t: 0.9 * t + 0.1 * (x @ w).mean(0), "f32[16]"),
+        (lambda x, w, t: (t - 0.1 * x.sum(0), (x @ w).astype("f32")), "f32[24]"),
+    ],
+)
+def test_results_of_folds_beside_arguments(function, beside, arch):
+    fused = pg.fuse(function, name="f")
+    kernels = fused.compile("f32[M,24]", "f32[24,16]", beside, arch=arch, sizes={"M": 30})
+    assert len(kernels.kernels) > 1
+    generator = np.random.default_rng(0)
+    shape = (30,) if "M" in beside else (int(beside[4:-1]),)
+    given = [generator.normal(size=size).astype("f4") for size in ((30, 24), (24, 16), shape)]
+    found, wanted = kernels.emulate(*given), fused.reference(*given)
+    several = isinstance(wanted, tuple)
+    pairs = zip(found, wanted, strict=True) if several else [(found, wanted)]
+    for one, value in pairs:
+        np.testing.assert_allclose(one, value, atol=1e-5)
 
 
 @pytest.mark.parametrize("order", [1, -1, np.inf, -np.inf])
