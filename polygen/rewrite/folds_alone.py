@@ -143,7 +143,8 @@ def _beside_arguments(program: Program, values: Values, chosen: Collection[str])
             if len(late) == len(one.reads):
                 folded.add(one.write.name)
             elif one.write.name not in operands:
-                found[one.write.name] = late[0]
+                numbers = [name for name in late if values.writers[name].dtype != BOOL]
+                found |= {one.write.name: numbers[0]} if numbers else {}
     return found
 
 

@@ -154,6 +154,7 @@ def test_several_that_others_are_behind():
     [
         (lambda x, w, t: np.max(x @ w, 1) * t, "f32[M]"),
         (lambda x, w, t: pg.logsumexp(x @ w, axis=1) - t, "f32[M]"),
+        (lambda x, w, t: pg.where(np.any(x @ w > 5, 1), t, np.max(x @ w, 1)), "f32[M]"),
         (lambda x, w, t: 0.9 * t + 0.1 * (x @ w).mean(0), "f32[16]"),
         (lambda x, w, t: (t - 0.1 * x.sum(0), (x @ w).astype("f32")), "f32[24]"),
     ],
