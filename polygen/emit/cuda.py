@@ -63,7 +63,7 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
     parameters = ", ".join(parameter(plan, argument) for argument in plan.arguments)
     follows = following(plan)
     if follows is not None:
-        follows |= {"parameters": parameters, "bounds": follows["threads"]}
+        follows |= {"parameters": parameters, "bounds": follows["threads"], "few": 0}
         follows["lines"] = [*kept_declared(plan), *follows["lines"]]
     context = {
         **launcher(plan),

@@ -74,12 +74,7 @@ def copying(plan: KernelPlan) -> dict[str, Any] | None:
     lanes = plan.device.warp_size
     lines = [f"const int lane = threadIdx.x % {lanes}, {WARP} = threadIdx.x / {lanes};"]
     copies = all(isinstance(own, CopyPlan) for own in plan.copies)
-    if copies and plan.launch.dependent:
-        lines += [
-            "// Of blocks that all run at once: the kernel may begin, and waits for their end.",
-            f"if (gridDim.x <= {plan.device.multiprocessors * AT_ONCE})",
-            '  asm volatile("griddepcontrol.launch_dependents;");',
-        ]
+    few = plan.device.multiprocessors * AT_ONCE if copies and plan.launch.dependent else 0
     lines.append("unsigned block = blockIdx.x;")
     for at, own in enumerate(plan.copies):
         inside = _inside(plan, at, own)
@@ -98,6 +93,7 @@ def copying(plan: KernelPlan) -> dict[str, Any] | None:
         f"of {line_bytes()} bytes.",
         "entry": found.entry,
         "bounds": f"{found.threads}, {AT_ONCE}" if copies else found.threads,
+        "few": few,
         "parameters": ", ".join(each),
         "lines": lines,
     }

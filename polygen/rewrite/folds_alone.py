@@ -38,6 +38,7 @@ from polygen.frontend.program import (
     Program,
     Statement,
 )
+from polygen.rewrite.check_alone import check_alone
 from polygen.rewrite.simplify import Fresh
 from polygen.rewrite.values import Values
 
@@ -57,6 +58,9 @@ def with_products(program: Program, *, every: bool = False, apart: bool = False)
 
     Returns:
         The program; None if it has no such fold.
+
+    Raises:
+        VerifyError: it is another program than that.
     """
     values = Values(program.statements)
     chosen = _chosen(program, values, every=every)
@@ -74,7 +78,9 @@ def with_products(program: Program, *, every: bool = False, apart: bool = False)
         else:
             statements.append(one)
     outputs = [tensor.name for tensor in program.outputs]
-    return replace(program, statements=tuple(_over_own_axes(statements, chosen, outputs)))
+    found = replace(program, statements=tuple(_over_own_axes(statements, chosen, outputs)))
+    check_alone(program, found)
+    return found
 
 
 def _chosen(program: Program, values: Values, *, every: bool) -> set[str]:

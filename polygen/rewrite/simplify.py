@@ -12,7 +12,7 @@ of the row.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from polygen.frontend.dtypes import F32, DType
@@ -88,7 +88,7 @@ def each_once(statements: Sequence[Statement], outputs: Sequence[str]) -> list[S
     renamed: dict[str, str] = {}
     found: list[Statement] = []
     for given in statements:
-        one = reading(given, renamed)
+        one = _reading(given, renamed)
         if not isinstance(one, Contraction) and one.write.name not in outputs:
             key = (type(one), one.domain, one.write.index, one.function, one.args, one.dtype)
             earlier = known.setdefault(key, one.write.name)
@@ -142,7 +142,7 @@ def _iterators(arg: Argument) -> tuple[str, ...]:
     return () if isinstance(arg, Constant) else arg.iterators
 
 
-def reading(one: Statement, renamed: Mapping[str, str]) -> Statement:
+def _reading(one: Statement, renamed: dict[str, str]) -> Statement:
     """A statement that reads values by other names."""
 
     def argument(arg: Argument) -> Argument:
@@ -178,7 +178,7 @@ def sums_as_values(
     renamed = {name: copy.write.name}
     found: list[Statement] = []
     for one in statements:
-        found.append(reading(one, renamed))
+        found.append(_reading(one, renamed))
         if one.write.name == name:
             found.append(copy)
     return found

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from alone_samples import ALONE, centred, correlation, standardised
 from sequence_samples import operands
 
 import polygen as pg
-from polygen.errors import UnsupportedProgram
+from polygen.errors import UnsupportedProgram, VerifyError
 from polygen.frontend.dtypes import F16, F32, F64
 from polygen.frontend.evaluate import evaluate
+from polygen.frontend.program import Access, Constant, Extent
+from polygen.rewrite.check_alone import check_alone
 from polygen.rewrite.folds_alone import with_products
 from polygen.small_problem import trial_operands
 
@@ -185,6 +189,41 @@ def test_norms_of_matrices_are_folds_of_sums(order):
 
 def operands_of(fused, sizes):
     return trial_operands(fused.program(*ROWS), sizes, 0)
+
+
+def _changed(made, name, **fields):
+    statements = tuple(
+        replace(one, **fields) if one.write.name == name else one for one in made.statements
+    )
+    return replace(made, statements=statements)
+
+
+STANDARD = traced(lambda x, w: standardised(x) @ w, *ROWS)
+MADE = with_products(STANDARD)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda: _changed(MADE, "w0", args=(Constant(1.0),)),
+        lambda: _changed(MADE, "w2", rhs=Access("w", ("k", "j"))),
+        lambda: _changed(MADE, "w3", function="sub"),
+        lambda: _changed(MADE, "w3", args=(Access("x", ("j", "i")), Access("w2", ("i", "j")))),
+        lambda: _changed(MADE, "w3", domain=(("i", "K"), ("j", "K"))),
+        lambda: _changed(MADE, "w2", domain=(("i", "K"), ("j", "K"), ("k", 2))),
+        lambda: _changed(MADE, "v0", function="max"),
+        lambda: _changed(MADE, "v0", args=(Access("w3", ("j", "i")),)),
+        lambda: _changed(MADE, "v1", args=(Access("v0", ("j",)), Extent(("K",)))),
+        lambda: _changed(MADE, "v2", args=(Access("x", ("i", "j")), Access("v1", ("i",)))),
+        lambda: _changed(MADE, "v2", write=Access("v2", ("j",)), domain=(("j", "K"),)),
+        lambda: replace(MADE, statements=MADE.statements[:-1]),
+        lambda: replace(MADE, outputs=()),
+    ],
+)
+def test_another_program_is_refused(changed):
+    check_alone(STANDARD, MADE)
+    with pytest.raises(VerifyError, match="with products of zeros"):
+        check_alone(STANDARD, changed())
 
 
 def test_one_kernel_runs_no_such_program():
