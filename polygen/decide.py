@@ -30,6 +30,7 @@ from polygen.covering import by_clusters, by_tiles, in_blocks
 from polygen.errors import InvarianceError, ScheduleError, UnsupportedProgram, echo
 from polygen.fit import check_instructions, fitting, instruction_for
 from polygen.fit_sections import check_operands, check_sections, fitting_all
+from polygen.fit_sizes import in_one_sum, in_pixels, in_short
 from polygen.frontend.invariant import for_every_size
 from polygen.frontend.program import Program
 from polygen.generated import kept
@@ -59,14 +60,12 @@ from polygen.poly.realign import behind_copy
 from polygen.problems import problem_of, whole_problem
 from polygen.schedule.load import load_schedule, shipped, shipped_as
 from polygen.schedule.model import Schedule
-from polygen.schedule.pixels import with_pixels
 from polygen.schedule.problem import Fitted, Problem
 from polygen.schedule.structure import check_structure
 from polygen.schedule.sums import SumClass
 from polygen.schedule.tuned import tuned
 from polygen.tune import lookup
 from polygen.tune.choose import MADE, TURNED, Offer, behind_making, behind_turning, choose
-from polygen.tune.cost import predict_all
 from polygen.tune.cost.chains import longest_run
 
 
@@ -119,10 +118,11 @@ def decide(
         problem = whole_problem(program, prospect, sizes)
         offers = _offers(program, device, sizes, problem)
         careful = _fitting(prospect, device, careful=True)
-        fit = _in_pixels(_remembering(careful, _fitted(program, device)), problem)
+        fit = in_pixels(_remembering(careful, _fitted(program, device)), problem)
         measured = _fitting(prospect, device, careful=False)
         if not program.invariant:
-            fit = _in_one_sum(fit, problem, device)
+            fit = in_one_sum(in_short(fit, problem), problem, device)
+            measured = in_short(measured, problem)
         else:
             wanted = sums or sum_class(program, device, sizes)
             own = of_class(fit, wanted, matched, device, in_other_k_tiles=False)
@@ -252,7 +252,7 @@ def _picked(program: Program, device: Device, others: tuple[tuple[str, int], ...
         )
         for size in LADDER
     ]
-    fits = dict.fromkeys(_in_pixels(fit, problem) for problem in ladder)  # as each size has them
+    fits = dict.fromkeys(in_pixels(fit, problem) for problem in ladder)  # as each size has them
     fitted = [one for way in fits for one in map(way, weighed) if isinstance(one, Fitted)]
     return shared(device, found.matched, fitted, ladder)
 
@@ -324,11 +324,11 @@ def candidates(
     program = come_alike(program)
     found = all_analysed(program)
     problem = whole_problem(program, found, sizes)
-    fit = _in_pixels(_fitting(found, device, careful=False), problem)
+    fit = in_pixels(_fitting(found, device, careful=False), problem)
     if program.invariant:
         fit = of_class(fit, sum_class(program, device, sizes), found.matched, device)
         return problem, fit
-    return problem, _in_one_sum(fit, problem, device)
+    return problem, in_one_sum(in_short(fit, problem), problem, device)
 
 
 def _fitting(
@@ -339,38 +339,6 @@ def _fitting(
         return fitting(found.matched, device, found.work, careful=careful)
     every = [(one.matched, one.work) for one in found.each]
     return fitting_all(every, device, careful=careful)
-
-
-def _in_pixels(
-    fit: Callable[[Schedule], Fitted | str], problem: Problem
-) -> Callable[[Schedule], Fitted | str]:
-    """Fits schedules with tiles of pixels where these are fewer, and fit; else as they are."""
-
-    def fitted(candidate: Schedule) -> Fitted | str:
-        boxed = with_pixels(candidate, problem)
-        found = fit(boxed)
-        return fit(candidate) if isinstance(found, str) and boxed != candidate else found
-
-    return fitted if problem.pixels else fit
-
-
-def _in_one_sum(
-    fit: Callable[[Schedule], Fitted | str], problem: Problem, device: Device
-) -> Callable[[Schedule], Fitted | str]:
-    """Fits schedules with sums over several axes as one where that is predicted to be faster.
-
-    Kernels with invariant dims have sums of one class, whose k tiles are those of every axis.
-    """
-
-    def fitted(candidate: Schedule) -> Fitted | str:
-        found = fit(candidate)
-        joined = fit(replace(candidate, tile=replace(candidate.tile, joined=True)))
-        if isinstance(joined, str) or isinstance(found, str):
-            return found if isinstance(joined, str) else joined
-        own, other = predict_all(device, [found, joined], problem)
-        return joined if other < own else found
-
-    return fitted if problem.joinable else fit
 
 
 @functools.lru_cache(maxsize=MOST_PROSPECTS)

@@ -1,0 +1,56 @@
+"""Schedules as they fit a program of known sizes: tiles of pixels, short k tiles, sums in one.
+
+Each takes what fits schedules to the program, whatever its sizes, and fits them to these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from polygen.hardware.device import Device
+from polygen.schedule.model import Schedule
+from polygen.schedule.pixels import with_pixels
+from polygen.schedule.problem import Fitted, Problem
+from polygen.schedule.short import in_short_tiles
+from polygen.tune.cost import predict_all
+
+Fit = Callable[[Schedule], Fitted | str]
+
+
+def in_pixels(fit: Fit, problem: Problem) -> Fit:
+    """Fits schedules with tiles of pixels where these are fewer, and fit; else as they are."""
+
+    def fitted(candidate: Schedule) -> Fitted | str:
+        boxed = with_pixels(candidate, problem)
+        found = fit(boxed)
+        return fit(candidate) if isinstance(found, str) and boxed != candidate else found
+
+    return fitted if problem.pixels else fit
+
+
+def in_short(fit: Fit, problem: Problem) -> Fit:
+    """Fits schedules with k tiles that are no longer than sums need."""
+
+    def fitted(candidate: Schedule) -> Fitted | str:
+        found = fit(candidate)
+        return found if isinstance(found, str) else in_short_tiles(found, problem)
+
+    return fitted
+
+
+def in_one_sum(fit: Fit, problem: Problem, device: Device) -> Fit:
+    """Fits schedules with sums over several axes as one where that is predicted to be faster.
+
+    Kernels with invariant dims have sums of one class, whose k tiles are those of every axis.
+    """
+
+    def fitted(candidate: Schedule) -> Fitted | str:
+        found = fit(candidate)
+        joined = fit(replace(candidate, tile=replace(candidate.tile, joined=True)))
+        if isinstance(joined, str) or isinstance(found, str):
+            return found if isinstance(joined, str) else joined
+        own, other = predict_all(device, [found, joined], problem)
+        return joined if other < own else found
+
+    return fitted if problem.joinable else fit
