@@ -280,6 +280,11 @@ def _folded_alone() -> dict[str, Case]:
             lambda x, w: _standardised(x) @ w.T,
             (f"{kind}[M,K]", f"{kind}[N,K]"), {"M": m, "N": n, "K": k}, 2 * m * n * k,
         )  # fmt: skip
+    found["shares of columns 8192x4096x4096"] = Case(
+        lambda x, w: pg.softmax(x, axis=0) @ w.T,
+        lambda x, w: pytorch().softmax(_wide(x), 0).to(x.dtype) @ w.T,
+        MATRICES, {"M": 8192, "N": 4096, "K": 4096}, 2 * 8192 * 4096 * 4096,
+    )  # fmt: skip
     size = 4096
     found[f"a weight rounded by its largest element {size}"] = Case(
         lambda x, w: x @ np.clip(np.round(w / (np.abs(w).max() / 127)), -127, 127).T,

@@ -48,6 +48,7 @@ from polygen.lower.legal import (
     check_wide,
 )
 from polygen.lower.legal_blocks import check_blocks, check_promoting
+from polygen.lower.legal_elements import check_elements
 from polygen.lower.legal_first import check_first, check_first_beside
 from polygen.lower.legal_folds import check_folded, check_folds, check_parts
 from polygen.lower.legal_joined import check_joined
@@ -169,6 +170,7 @@ def decide(
         check_groups(decided, one.matched)
         check_sums(decided, one.matched)
         check_folds(decided, one.work)
+        check_elements(decided, one.matched, one.work)
         check_rows(decided, one.matched, one.work, sizes)
     if instruction.scope == "warpgroup" and not decided.specialised:
         raise ScheduleError(

@@ -39,12 +39,14 @@ from polygen.lower.legal import (
     check_sums,
 )
 from polygen.lower.legal_blocks import check_blocks
+from polygen.lower.legal_elements import check_elements
 from polygen.lower.legal_first import check_first
 from polygen.lower.legal_folds import check_folds
 from polygen.lower.legal_joined import check_joined
 from polygen.lower.legal_last_round import check_last_round
 from polygen.lower.memory import memory, needed
 from polygen.lower.pixels import check_pixels
+from polygen.lower.registers import streamed_registers
 from polygen.lower.resources import filling_roles, registers_available, resources
 from polygen.lower.rest_legal import check_rest, check_rest_layout
 from polygen.poly.fills import ring_pieces
@@ -70,6 +72,8 @@ def instruction_for(matched: Match, device: Device, schedule: Schedule) -> Atom:
     """The instruction: by name, or the device's first for the dtypes, and the roles or lanes."""
     wanted = schedule.atom
     a, b, c = _types(matched)
+    if schedule.of_elements:
+        return atom(f"{wanted}_{c}")
     if wanted not in ("auto", LANES):
         named = dict(scopes_for(device, a, b, c))
         chosen = atom(wanted)
@@ -227,6 +231,7 @@ def fitting(
             check_groups(candidate, matched)
             check_sums(candidate, matched)
             check_folds(candidate, work)
+            check_elements(candidate, found, work)
             check_rows(candidate, found, out)
             behind = behind_copy(found, candidate)
             check_last_round(candidate, behind, work)
@@ -253,10 +258,12 @@ def _fit_warps(
     cta, warp = candidate.tile.cta, candidate.tile.warp
     if candidate.by_lanes:
         check_lanes(candidate, matched)
+    if candidate.without_rings:
         check_structure(candidate, instruction, f"schedule {candidate.name}")
     if cta.k % instruction.k or warp.m % instruction.m or warp.n % instruction.n:
         return f"tiles are no multiples of {instruction}"
-    if cta.k // instruction.k % candidate.pipeline.fragments:
+    held = 1 if candidate.of_elements else candidate.pipeline.fragments
+    if cta.k // instruction.k % held:
         return "the register ring would need an index that is known only at run time"
     alone = replace(candidate, min_blocks=1)
     tiles = tiling(alone, instruction)
@@ -272,6 +279,9 @@ def _fit_warps(
             alone = fewer
         else:
             resident = taken.blocks_per_multiprocessor
+            if candidate.of_elements:
+                each = taken.threads * streamed_registers(work, instruction)
+                resident = min(resident, max(1, device.registers_per_multiprocessor // each))
             fitted = replace(alone, min_blocks=min(candidate.min_blocks, resident))
             threads = tiles.warp_count * device.warp_size
             available = registers_available(fitted, device, threads)

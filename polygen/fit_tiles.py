@@ -67,7 +67,7 @@ def with_fewer_stages(schedule: Schedule) -> Schedule | None:
     pipeline, stages = schedule.pipeline, schedule.pipeline.stages - 1
     if stages < _FEWEST_STAGES:
         return None
-    idle = schedule.specialised or schedule.by_lanes
+    idle = schedule.specialised or schedule.without_rings
     distance = pipeline.distance if idle else min(pipeline.distance, stages - 1)
     return replace(schedule, pipeline=replace(pipeline, stages=stages, distance=distance))
 

@@ -21,7 +21,7 @@ from polygen.kernel import Kernel
 from polygen.kernel_sequence import AnyKernel, KernelSequence
 from polygen.rewrite.axes_of_one import without_axes_of_one
 from polygen.rewrite.cuts import cuts
-from polygen.rewrite.folds_alone import with_products
+from polygen.rewrite.folds_alone import walks_behind_zeros, with_products
 from polygen.runtime.sequence import pitch
 from polygen.schedule.realign import row_multiple
 
@@ -79,13 +79,17 @@ def cut_into_kernels(
         {"every": True},
         {"every": True, "apart": True},
     )
+    found: list[Program] = []
     for one in dict.fromkeys((program, *(with_products(program, **way) for way in ways))):
         if one is None or len(one.contractions) < 2:
             continue
-        for weighed in (True, False):  # a chain faster as two may be one where all else fails
-            kernels = _Cutting(one, device, make, weighed=weighed).kernels(sizes)
-            if kernels:
-                return KernelSequence(program, kernels)
+        found.append(one)
+    # A chain faster as two, and elements gone through twice, may be one kernel where all else
+    # fails.
+    for weighed, one in ((weighed, one) for weighed in (True, False) for one in found):
+        kernels = _Cutting(one, device, make, weighed=weighed).kernels(sizes)
+        if kernels:
+            return KernelSequence(program, kernels)
     return None
 
 
@@ -96,7 +100,8 @@ class _Cutting:
         program: the whole.
         device: the target.
         make: makes the kernel of a part.
-        weighed: whether chains that are predicted faster apart are two kernels.
+        weighed: whether chains that are predicted faster apart are two kernels, and elements
+            that are only folded are of another kernel than what uses the results.
     """
 
     def __init__(self, program: Program, device: Device, make: Make, *, weighed: bool) -> None:
@@ -138,6 +143,8 @@ class _Cutting:
         names = ", ".join(tensor.name for tensor in between)
         source = f"{program.source}, as far as {names}" if between else program.source
         program = replace(program, name=f"{self._whole.name}_{number}", source=source)
+        if self._weighed and walks_behind_zeros(program):
+            return None
         chain = self._weighed and multiplies_sums(program)
         if chain and faster_apart(program, sizes, self._device):
             return None

@@ -101,6 +101,8 @@ def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[st
         held=(threads.words, threads.beside) if _made((*lefts, *rights)) else (0, 0),
         uneven=matched.groups is not None,
         folds=_folds(work),
+        parted=_parted(work),
+        zeros=matched.of_zeros,
         **_rows(matched, size, counted),
         depth=size(matched.depths[0]) if matched.sums else 0,
         joinable=joinable(matched),
@@ -174,6 +176,16 @@ def _folds(work: Pointwork) -> tuple[int, int, int]:
     indexed = sum(INDEX in m.terms for m in made)
     exponentials = sum(m.short or len(m.terms) > 2 for m in made)
     return len(made) - indexed - exponentials, indexed, exponentials
+
+
+def _parted(work: Pointwork) -> tuple[int, int, int]:
+    """Numbers of the parts of folds: of a row's, of a column's, and of all elements'."""
+    along = ["m" if "m" in fold.kept else "n" if "n" in fold.kept else "" for fold in work.folds]
+    rows, columns, whole = (
+        sum(len(f.terms) for f, at in zip(work.folds, along, strict=True) if at == dim)
+        for dim in ("m", "n", "")
+    )
+    return rows, columns, whole
 
 
 def _uncopied(matched: Match, operands: tuple[Operand, ...]) -> int:

@@ -74,7 +74,7 @@ def loops(
             has nothing to gain, and every iteration's addresses would take registers of their own.
         counting: the C type of iterators.
         together: iterator -> how many iterations of its loop are unrolled, of loops whose number of
-            iterations is not known.
+            iterations is not known, or that are not to be unrolled whole.
     """
     pad = INDENT * depth
     more: dict[str, Any] = {"unroll": unroll, "counting": counting, "together": together}
@@ -95,9 +95,8 @@ def loops(
             lines += [f"{pad}}} else {{", *loops(node.otherwise, comments, depth + 1, **more)]
         return [*lines, f"{pad}}}"]
     name, first = node.iterator, _bare(index(node.first))
-    head = [
-        f"{pad}#pragma unroll" + ("" if node.unroll and unroll else f" {together.get(name, 1)}")
-    ]
+    whole = node.unroll and unroll and name not in together
+    head = [f"{pad}#pragma unroll" + ("" if whole else f" {together.get(name, 1)}")]
     step = f"++{name}" if node.step == 1 else f"{name} += {node.step}"
     head.append(
         f"{pad}for ({counting} {name} = {first}; {_bare(index(node.condition))}; {step}) {{"

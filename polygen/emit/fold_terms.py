@@ -19,7 +19,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from polygen.emit.leaves import real_of
 from polygen.frontend.dtypes import F32, F64
 from polygen.frontend.functions import PUBLIC
 from polygen.frontend.monoids import MONOIDS, Monoid
+from polygen.lower.folds import at_hand
 from polygen.lower.plan import KernelPlan
 from polygen.lower.result_work import TERM_TURNS, Epilogue, FoldPart
 from polygen.poly.elements import Along
@@ -40,6 +41,41 @@ from polygen.poly.elements import Along
 _GROUP = 4
 COLUMN = Along("n")
 _BEATS = {"maximum": ">", "minimum": "<"}
+
+
+def function_of_many(
+    name: str, parameters: Sequence[str], count: int, real: str
+) -> tuple[list[str], list[str]]:
+    """The function that combines so many terms of a lane; beside values there are numbers.
+
+    Args:
+        name: of a monoid whose values have components of many.
+        parameters: the components of what has been combined, as references.
+        count: of the terms.
+        real: the C type of terms.
+    """
+    of_many = MONOIDS[name].of_many
+    assert of_many is not None
+    values = [f"terms0[{at}]" for at in range(count)]
+    body, made, needs = definition(lambda *v: of_many(v), values, "term_", real=real)
+    numbers = "".join(f", const {real}" for _ in MONOIDS[name].terms[1:])
+    into = ", ".join(one.rpartition(" ")[2] for one in parameters)
+    lines = [
+        "template <>",
+        f"__device__ __forceinline__ void combine_all_{name}<{count}>({', '.join(parameters)}, "
+        f"const {real} (&terms0)[{count}]{numbers}) {{",
+        *(f"  {line}" for line in body),
+        f"  combine_{name}({into}, {', '.join(made)});",
+        "}",
+    ]
+    return lines, needs
+
+
+def declared_of_many(name: str, parameters: Sequence[str], real: str) -> list[str]:
+    """That there are such functions, of different counts."""
+    numbers = "".join(f", const {real}" for _ in MONOIDS[name].terms[1:])
+    head = f"combine_all_{name}({', '.join(parameters)}, const {real} (&terms0)[COUNT]{numbers})"
+    return ["template <int COUNT>", f"__device__ __forceinline__ void {head};"]
 
 
 def function(name: str, parameters: Sequence[str], real: str) -> tuple[list[str], list[str]]:
@@ -142,6 +178,52 @@ def _each(name: str, first: str, last: str, body: Sequence[str], step: str = "")
         f"for (int {name} = {first}; {test}; {step}) {{",
         *(f"  {line}" for line in body),
         "}",
+    ]
+
+
+# --- of elements that stream from memory ---------------------------------------------------------
+def of_streamed(e: Epilogue, place: Callable[[FoldPart], str], real: str) -> list[str]:
+    """Statements that combine the terms of a batch of rows, of which all are kept.
+
+    Args:
+        e: the folds.
+        place: of a fold's registers, those of element `e` of a lane's row `r`.
+        real: the C type of terms.
+    """
+    lines = []
+    for fold in e.together:
+        of_row = fold.along == "m"
+        own = "i" if of_row else "e"
+        terms = [
+            f"{_array(term)}[{own}]" if isinstance(term, str) else literal_of(term, real)
+            for term in fold.terms
+        ]
+        given = ", ".join([*(name + place(fold) for name in fold.names), *terms])
+        call = f"combine_all_{fold.monoid}<{at_hand(e, fold)}>({given});"
+        known = "const int r = first + i; " if of_row else ""
+        count = e.batch if of_row else e.vector
+        head = f"for (int {own} = 0; {own} < {count}; ++{own})"
+        lines += ["#pragma unroll", f"{head} {{ {known}{call} }}"]
+    return lines
+
+
+def streamed_terms(e: Epilogue, real: str) -> list[str]:
+    """Declarations of the arrays that hold these terms until all of a batch are there."""
+    return [
+        f"{real} {_array(term)}[{e.batch if fold.along == 'm' else e.vector}][{at_hand(e, fold)}];"
+        for fold in e.together
+        for term in fold.terms
+        if isinstance(term, str)
+    ]
+
+
+def streamed_kept(e: Epilogue) -> list[str]:
+    """Statements that keep the outcomes of element `e` of row `i` of a batch."""
+    return [
+        f"{_array(term)}{'[i][e]' if fold.along == 'm' else '[e][i]'} = {term}_out[e];"
+        for fold in e.together
+        for term in fold.terms
+        if isinstance(term, str)
     ]
 
 

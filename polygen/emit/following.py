@@ -6,10 +6,11 @@ and proved as the kernel's own (`polygen.lower.follow`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from polygen.emit.ctext import definition, loops
+from polygen.emit.fold_terms import declared_of_many, function_of_many
 from polygen.emit.fold_terms import function as function_of_all
 from polygen.emit.folds import counts_text, extent_text, section_of, workspace_name
 from polygen.emit.leaf import render
@@ -20,7 +21,7 @@ from polygen.emit.leaf.walk_row import walk_lines
 from polygen.emit.leaves import real_of, size_name
 from polygen.emit.row_places import coordinates, kept_bytes
 from polygen.frontend.monoids import MONOIDS
-from polygen.lower.folds import split_of
+from polygen.lower.folds import at_hand, split_of
 from polygen.lower.follow_work import Settle, Walk
 from polygen.lower.key_parts import AFTER
 from polygen.lower.plan import BlockPlan, GroupPlan, KernelPlan, MakeRowsPlan
@@ -73,6 +74,8 @@ def combining(plan: KernelPlan) -> tuple[list[str], list[str]]:
         if any(one.monoid == name for e in plan.epilogues for one in e.at_once):
             all_at_once, needs = function_of_all(name, parameters[: len(left)], real)
             lines, helpers = [*lines, *all_at_once], [*helpers, *needs]
+        for more, needs in _of_many(plan, name, parameters[: len(left)], real):
+            lines, helpers = [*lines, *more], [*helpers, *needs]
         helpers += definition(lambda *v, m=monoid: (m.finish(*v),), left, real=real)[2]
     for group in (*plan.groups, *_rows_first(plan)):
         for one in group.leaves:
@@ -83,6 +86,20 @@ def combining(plan: KernelPlan) -> tuple[list[str], list[str]]:
                 helpers += walk_lines(of, one.work)[1]
     helpers += merge_helpers(plan)
     return lines, list(dict.fromkeys(helpers))
+
+
+def _of_many(
+    plan: KernelPlan, name: str, parameters: list[str], real: str
+) -> Iterator[tuple[list[str], list[str]]]:
+    """The functions that combine several terms at once where elements stream, and their helpers."""
+    e = plan.epilogue
+    own = [one for one in e.together if one.monoid == name]
+    if own and MONOIDS[name].of_many is None:
+        yield function_of_all(name, parameters, real)
+    elif own:
+        yield declared_of_many(name, parameters, real), []
+        for count in sorted({at_hand(e, one) for one in own}):
+            yield function_of_many(name, parameters, count, real)
 
 
 def following(plan: KernelPlan) -> dict[str, Any] | None:

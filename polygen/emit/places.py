@@ -66,8 +66,20 @@ def _inside(plan: KernelPlan, place: Place, depth: int) -> list[str]:
         *(pad + line for line in head),
         *_leaves(plan, place.name, depth),
         *(pad + line for line in _LOOPS.get(place.name, [])),
-        *loops(renamed(place.loops, _agents(plan, place)), {}, depth, unroll=not place.elected),
-    ]
+        *loops(
+            renamed(place.loops, _agents(plan, place)), {}, depth,
+            unroll=not place.elected, together=_rolled(plan),
+        ),
+    ]  # fmt: skip
+
+
+def _rolled(plan: KernelPlan) -> dict[str, int]:
+    """Loops that stay loops: over rows of elements that are folded, none of whose registers is of
+    rows.
+    """
+    e = plan.epilogue
+    alike = e.streamed and all(fold.along != "m" for fold in e.folds)
+    return {"m": 1} if alike else {}
 
 
 def _agents(plan: KernelPlan, place: Place) -> dict[str, str]:
@@ -91,6 +103,8 @@ def _registers(plan: KernelPlan, place: Place) -> list[str]:
     """Sums and fragments, and where a warp's rows are in a warpgroup."""
     product = next((leaf for leaf in plan.leaves if isinstance(leaf.work, Product)), None)
     if product is None or product.place != place.name:
+        return []
+    if product.unit == "none":  # no register holds a sum of zeros
         return []
     atom, (rows, columns) = plan.atom, plan.tiles.atoms
     (kind, _) = sum_register(atom.c.dtype)

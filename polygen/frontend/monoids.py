@@ -7,7 +7,7 @@ means (`reference`), so that comparing both tests the definition.
 
     max         (v,)      -inf           maximum(a, b), which propagates NaN
     argmax      (v, i)    (-inf, inf)    the larger; of equal ones (or NaN) the first
-    logsumexp   (v, 1)    (-inf, 0)      (max, sums rescaled to it)
+    logsumexp   (v, 1)    (-inf, 0)      (max, sums rescaled to it); exponentials: that sum
     deviations  (v, 0, 1, 0)  zeros      (the mean of both in two parts, counts, squares about it)
 
 Sums of floats are rounded, so that their bits depend on the order of combination: it is fixed by
@@ -16,7 +16,7 @@ the schedule (`polygen.schedule.sums`), never by who comes first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,8 @@ class Monoid:
             first component: "maximum" or "minimum"; "": they are combined one after the other.
         relative: what a value adds to the second component, beside that extreme; None: the second
             component is the index of the first value that is the extreme, or of the first NaN.
+        of_many: of values that are all at hand, the components of all of them, if that is less work
+            than to combine one after the other.
         short: whether `combine` calls functions in their short forms: an exponential of what is not
             positive loses no more than some units of 1 in it, however large the argument.
     """
@@ -66,6 +68,7 @@ class Monoid:
     later: Callable[..., tuple[Any, ...]] | None = None
     extreme: str = ""
     relative: Callable[[Any, Any], Any] | None = None
+    of_many: Callable[[Sequence[Any]], tuple[Any, ...]] | None = None
 
 
 def _first(*components: Any) -> Any:
@@ -143,6 +146,27 @@ def _meet_means(*both: Any) -> tuple[Any, ...]:
     return mean, (a - mean) + step + (more_a + more * share), total, squares
 
 
+def _mean_of(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Their mean, what its rounding left out, their count, and squares of deviations from it.
+
+    Differences from a mean that is rounded are of numbers near each other, and so is their own
+    mean, which is what the first one is off by.
+    """
+    count = len(values)
+    mean = _added(values) * (1.0 / count)
+    apart = [value - mean for value in values]
+    more = _added(apart) * (1.0 / count)
+    return mean, more, float(count), _added([d * d for d in apart]) - more * more * float(count)
+
+
+def _added(values: Sequence[Any]) -> Any:
+    """Two by two."""
+    while len(values) > 1:
+        pairs = zip(values[::2], values[1::2], strict=False)
+        values = [*(a + b for a, b in pairs), *values[len(values) // 2 * 2 :]]
+    return values[0]
+
+
 def _squares(mean: Any, more: Any, count: Any, squares: Any) -> Any:
     """NaN where a term is an infinity, from whose mean nothing has a distance."""
     return squares + (mean - mean)
@@ -163,6 +187,16 @@ def _log_sum_exp(array: Array, axes: tuple[int, ...]) -> Array:
     shift = np.where(np.isfinite(largest), largest, 0.0)
     total = np.sum(np.exp(array - shift), axis=axes)
     return np.asarray(np.log(total) + np.squeeze(shift, axis=axes))
+
+
+def _relative_sum(largest: Any, total: Any) -> Any:
+    """NaN where an infinity is the largest, from which nothing has a distance."""
+    return total + (largest - largest)
+
+
+def _sum_relative_to_largest(array: Array, axes: tuple[int, ...]) -> Array:
+    largest = np.max(array, axis=axes, keepdims=True)
+    return np.asarray(np.sum(np.exp(array - largest), axis=axes))
 
 
 def _along(function: Callable[..., Any]) -> Callable[[Array, tuple[int, ...]], Any]:
@@ -215,8 +249,13 @@ MONOIDS: dict[str, Monoid] = {
             short=True, extreme="maximum", relative=_exponential_beside,
         ),
         Monoid(
+            "exponentials", (VALUE, 1.0), (-_INF, 0.0), _add_exponentials, _relative_sum,
+            _sum_relative_to_largest, short=True, extreme="maximum",
+            relative=_exponential_beside,
+        ),
+        Monoid(
             "deviations", (VALUE, 0.0, 1.0, 0.0), (0.0, 0.0, 0.0, 0.0), _meet_means, _squares,
-            _squares_about_mean,
+            _squares_about_mean, of_many=_mean_of,
         ),
     )
 }  # fmt: skip

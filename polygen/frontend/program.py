@@ -151,8 +151,9 @@ class Fold:
 
     @property
     def reads(self) -> tuple[Access, ...]:
-        """The arguments that are arrays or values."""
-        return tuple(arg for arg in self.args if isinstance(arg, Access))
+        """The arguments that are arrays or values, and the vectors that say which of them."""
+        found = tuple(arg for arg in self.args if isinstance(arg, Access))
+        return (*found, *(vector for access in found for vector in access.indexed_by))
 
     @property
     def folded(self) -> tuple[str, ...]:

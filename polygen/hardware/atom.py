@@ -32,7 +32,7 @@ from polygen.hardware.quad_pairs import Part, prove_parts
 FILE = "atoms.toml"
 REGISTER_BITS = 32
 _FEW_TYPES = 64  # of operands and sums, on a device
-_SCOPES = ("warp", "warpgroup", "lanes")
+_SCOPES = ("warp", "warpgroup", "lanes", "elements")
 _AXES = {"a": ("m", "k"), "b": ("k", "n"), "c": ("m", "n")}
 
 
@@ -90,7 +90,8 @@ class Atom:
     n: int
     k: int
     # Who executes it together: "warp" or "warpgroup"; "lanes": each of a warp by itself, and their
-    # parts of the sums are added up behind the last one.
+    # parts of the sums are added up behind the last one; "elements": a warp, for which products of
+    # zeros are nothing to execute.
     scope: str
     n_most: int  # columns that one instruction covers at most
     widths: tuple[int, ...]  # columns that one instruction may cover
@@ -138,7 +139,8 @@ def _entry(name: str) -> dict[str, Any]:
     own: dict[str, Any] = read(FILE)[name]
     if "like" not in own:
         return own
-    of = take(read(FILE), own["like"], f"hardware/data/{FILE}, {name}, like")
+    take(read(FILE), own["like"], f"hardware/data/{FILE}, {name}, like")
+    of = _entry(own["like"])
     changed = {key: of[key] | own[key] for key in "abc" if key in own}
     merged: dict[str, Any] = of | own | changed
     return merged

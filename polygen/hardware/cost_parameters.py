@@ -98,6 +98,8 @@ class CostParameters:
         tally_made: share of them that keeps consumers from computing operands.
         lane_rate: multiply-adds per cycle where lanes multiply.
         lane_load_rate: elements per cycle that they read and convert for them.
+        stream_rate: bytes per cycle of elements that are only folded.
+        stream_latency: cycles of a warp from one set of rows of these to the next.
         warp_memory: share of what kernels with roles reach of device memory, without them.
         launch_start: microseconds that a launch takes before or behind the kernel, however small.
         copy_start: microseconds that a copy of operands takes before the kernel, however small.
@@ -188,6 +190,8 @@ class CostParameters:
     tally_made: float
     lane_rate: float
     lane_load_rate: float
+    stream_rate: float
+    stream_latency: float
     warp_memory: float
     launch_start: float
     copy_start: float

@@ -2,12 +2,14 @@
 
 1. `polygen.lower.memory` places all buffers; each gets the layout of its tiles.
 2. Each statement of the loops gets its leaf: those of warps that do everything
-   (`polygen.lower.warps`), or those of roles (`polygen.lower.warpgroups`).
+   (`polygen.lower.warps`), of roles (`polygen.lower.warpgroups`), of lanes that multiply
+   (`polygen.lower.dots`), or of threads that fold elements (`polygen.lower.zeros`).
 3. Resources are counted and checked; arguments and launch shape are written down.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from polygen.errors import ScheduleError, SignatureError
@@ -15,10 +17,10 @@ from polygen.frontend.program import Program, Tensor
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.hardware.matrix_layout import swizzle_bytes
-from polygen.lower import dots, warpgroups, warps
+from polygen.lower import dots, warpgroups, warps, zeros
 from polygen.lower.carried import carried_proof
 from polygen.lower.epilogue import epilogue
-from polygen.lower.folds import MOST_WARPS, fold_orders, following
+from polygen.lower.folds import fold_orders, following
 from polygen.lower.given import Given
 from polygen.lower.launch import stride_argument, workspace_argument
 from polygen.lower.memory import needed
@@ -33,7 +35,7 @@ from polygen.lower.plan import (
     Resources,
 )
 from polygen.lower.resources import resources
-from polygen.lower.result_work import Store
+from polygen.lower.result_work import Epilogue, Store
 from polygen.lower.tallies import tally_orders
 from polygen.lower.tally import Tally
 from polygen.lower.work import Boxes, Move
@@ -46,7 +48,7 @@ from polygen.poly.row_groups import group_walk, prove_row_groups
 from polygen.poly.row_passes import split_for
 from polygen.poly.tile_walk import prove_walk
 from polygen.poly.whole_rows import Alike
-from polygen.schedule.model import Schedule
+from polygen.schedule.model import ROW_WARPS, Schedule
 
 
 def lower(
@@ -85,8 +87,7 @@ def lower(
     work = among_sections(pointwork(products, tree.fusion, tree.match, split), among)
     given = Given(products, tree, schedule, atom, device, work)
     out = epilogue(given)
-    family = dots if schedule.by_lanes else warpgroups if schedule.specialised else warps
-    inside = family.inside(given, out)
+    inside = _family(schedule)(given, out)
     taken = resources(schedule, tree.match, tiles, atom, device, needed(inside.buffers))
     launch = _launch(given, taken)
     raster = prove_linear_raster(group) if launch.persistent else (prove_raster(group),)
@@ -100,7 +101,7 @@ def lower(
     if walk is not None:
         raster += prove_row_groups(walk, tiles.cta[0] * schedule.cluster.m)
     orders = tally_orders(leaf.work for leaf in inside.leaves if isinstance(leaf.work, Tally))
-    row_warps = schedule.epilogue.row_warps if among is None else MOST_WARPS
+    row_warps = schedule.epilogue.row_warps if among is None else ROW_WARPS[-1]
     after = following(split, f"pg_{program.name}", out.folds, row_warps)
     proofs = (*tree.proofs, *raster, *((carried_proof(atom),) if tree.match.rest else ()))
     orders_of_folds = fold_orders(program, split, out, orders, after, tiles.beside)
@@ -113,6 +114,13 @@ def lower(
         tile_domain=tree.domain,
         group_walk=walk,
     )
+
+
+def _family(schedule: Schedule) -> Callable[[Given, Epilogue], Inside]:
+    """What makes the inside of a block."""
+    if schedule.without_rings:
+        return dots.inside if schedule.by_lanes else zeros.inside
+    return warpgroups.inside if schedule.specialised else warps.inside
 
 
 def plan_of(

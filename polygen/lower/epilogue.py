@@ -101,6 +101,7 @@ def _of_pass(given: Given, work: Pointwork, suffix: str, before: tuple[Epilogue,
         sizes=work.sizes,
         sharing=tiles.warps[1],
         folding=work.folding,
+        streamed=schedule.of_elements,
         share=vector_share(tiles.warp, rows.vector, rows.lanes, rows.batch) if staged else None,
     )
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from polygen.frontend.dtypes import F32
 from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import Program
 from polygen.hardware.device import common_facts
@@ -33,7 +34,8 @@ from polygen.poly.pointwise import Folded
 from polygen.poly.row_passes import result_of, split_for
 from polygen.schedule.sums import FoldOrder
 
-MOST_WARPS = 8  # of a block that combines parts
+_WARPS = 16  # of a block that combines parts; of doubles, half as many
+_TURNS = 4  # registers of a thread that take all of its elements by turns
 _ACROSS_BLOCK = "lanes whose numbers differ by 1, 2, 4, 8, 16, then warps in their order"
 
 
@@ -58,6 +60,8 @@ def _part(given: Given, fold: Folded) -> FoldPart:
     slots = tuple(dict.fromkeys(offsets))
     # Along n there are many places, which do not wait for each other; else elements of one do.
     turns = tuple(0 if along == "n" else offsets[:e].count(at) for e, at in enumerate(offsets))
+    if given.schedule.of_elements:  # of many rows, or of many elements
+        turns = tuple(turn % (1 if along else _TURNS) for turn in turns)
     atoms = {"m": given.tiles.atoms[0], "n": given.tiles.columns // given.atom.n, "": 1}
     counts, part = _counted(given, fold)
     extents = tuple(given.sizes[dim] for dim in fold.kept)
@@ -118,7 +122,7 @@ def _warps(given: Given, dim: str) -> tuple[Count, str]:
     """The parts along m or n: one for each warp that has elements of its own there."""
     tiles, cluster, axis = given.tiles, given.schedule.cluster, "mn".index(dim)
     inside, text = given.tiles.warps[axis], f"b_{dim} * {tiles.warps[axis]} + w_{dim}"
-    if dim == "m" and given.atom.scope != "warp":
+    if dim == "m" and given.atom.scope == "warpgroup":
         warps = given.device.warpgroup_warps
         inside, text = inside * warps, f"({text}) * {warps} + warp % {warps}"
     if dim == "n" and tiles.split > 1:
@@ -141,6 +145,7 @@ def following(
     if not parts:
         return None
     warp = common_facts()["warp_size"]
+    warps = _WARPS * F32.bytes // split.main.real.bytes
     groups: dict[object, Results] = {}
     owner: dict[str, object] = {}
     for part in parts:
@@ -166,7 +171,7 @@ def following(
         groups[key] = group
     return Following(
         f"{entry}_folds",
-        warp * (row_warps if all(group.rows for group in groups.values()) else MOST_WARPS),
+        warp * (row_warps if all(group.rows for group in groups.values()) else warps),
         warp,
         tuple(groups.values()),
         tuple(one.parts for one in parts),
@@ -198,7 +203,13 @@ def fold_orders(
     lanes = {fold: group.lanes for group in after.groups for fold in group.folds} if after else {}
     threads = after.threads if after else 0
     found = {
-        one.value: _order(one, lanes.get(one.value, 0), threads, at_once=one in out.at_once)
+        one.value: _order(
+            one,
+            lanes.get(one.value, 0),
+            threads,
+            at_once=one in out.at_once,
+            together=at_hand(out, one),
+        )
         for one in out.folds
     }
     found |= beside
@@ -223,8 +234,20 @@ def fold_orders(
     return tuple(found[fold.write.name] for fold in program.folds)
 
 
+def at_hand(out: Epilogue, part: FoldPart) -> int:
+    """Terms of a fold of streamed elements that a lane combines at once; 0: one after another."""
+    if part not in out.together:
+        return 0
+    return out.vector if part.along == "m" else out.batch
+
+
 def _order(
-    part: FoldPart, shared_by: int = 0, threads: int = 0, *, at_once: bool = False
+    part: FoldPart,
+    shared_by: int = 0,
+    threads: int = 0,
+    *,
+    at_once: bool = False,
+    together: int = 0,
 ) -> FoldOrder:
     """The order of a fold's terms.
 
@@ -233,6 +256,7 @@ def _order(
         shared_by: lanes that have one result of its group's; 0: a warp has whole rows of terms.
         threads: of a block that combines parts.
         at_once: whether a lane's terms are combined at once where tiles lie inside.
+        together: how many of them are.
     """
     if MONOIDS[part.monoid].selects:
         return FoldOrder(part.value, part.monoid)
@@ -242,6 +266,8 @@ def _order(
     if at_once:
         whole = f"where tiles lie inside relative to their largest, {TERM_TURNS} by turns"
         own = own.replace(", ", f", {whole}, else ", 1)
+    if together:
+        own = own.replace(", ", f", {together} at once where they lie inside, ", 1)
     if not shared_by:
         return FoldOrder(part.value, part.monoid, own)
     # Of results that lanes have alone warps share the parts, of others all threads of a block.

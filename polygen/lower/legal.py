@@ -88,7 +88,7 @@ def check_copies(schedule: Schedule, device: Device) -> None:
     Raises:
         ScheduleError: with the field to change.
     """
-    if copies_staged(device) and schedule.pipeline.copies != "whole" and not schedule.by_lanes:
+    if copies_staged(device) and schedule.pipeline.copies != "whole" and not schedule.without_rings:
         raise ScheduleError(
             f'pipeline.copies = "{schedule.pipeline.copies}" on {device}',
             where=f"schedule {schedule.name}",

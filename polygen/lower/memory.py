@@ -56,7 +56,7 @@ def memory(
     Raises:
         ScheduleError: a matrix of the epilogue cannot be moved in panels.
     """
-    found = [] if schedule.by_lanes else rings(schedule, matched, tiles)
+    found = [] if schedule.without_rings else rings(schedule, matched, tiles)
     if schedule.epilogue.through == "smem":
         size, each = tiles.warp[0] * tiles.warp[1] * SUM_BYTES, len(matched.products)
         found.append(

@@ -25,13 +25,18 @@ from polygen.schedule.model import Schedule
 
 FILE = "registers.toml"
 _WORD = 4  # bytes
+_ADJACENT = 8  # elements of a row that a lane folds
 _HALVES = 2  # rows of which a thread holds elements, and adjacent elements of each
 _PERCENT = 100
 _COMING_AND_THERE = 2  # of a word for a k tile, and that for the next one
 
 
 def sums_held(matched: Match, tiles: Tiling, atom: Atom) -> int:
-    """Registers of a thread's sums; of sums in blocks with those of a block, and its factors."""
+    """Registers of a thread's sums; of sums in blocks with those of a block, and its factors; sums
+    of zeros are in none.
+    """
+    if atom.scope == "elements":
+        return 0
     tile = tiles.atoms[0] * atom.c.registers
     each = tile * tiles.atoms[1]
     if matched.block:
@@ -96,6 +101,24 @@ def fold_registers(work: Pointwork, tiles: Tiling, atom: Atom) -> int:
         for fold in work.folds
     )
     return max(last, *own, 0) + known if own else last
+
+
+def streamed_registers(work: Pointwork, atom: Atom) -> int:
+    """Registers of a thread that only folds elements: what it folds into, and what it reads ahead;
+    more where every element has an address of its own.
+    """
+    rows, columns = atom.c.shape
+    lanes = common_facts()["warp_size"]
+    wide = atom.c.dtype.bytes // _WORD
+    of_lane = rows * columns // lanes
+    each = {"m": of_lane // _ADJACENT, "n": _ADJACENT, "": _HALVES * _HALVES}
+    folded = sum(
+        len(fold.terms) * each["m" if "m" in fold.kept else "n" if "n" in fold.kept else ""]
+        for fold in work.folds
+    )
+    figures = read(FILE)["elements"]
+    apart = any(one.kind == "strided" for one in work.reads)
+    return int(figures["ahead"]) + wide * folded + (int(figures["strided"]) if apart else 0)
 
 
 def tally_registers(work: Pointwork, matched: Match, tiles: Tiling) -> int:

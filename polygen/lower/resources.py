@@ -147,7 +147,7 @@ def _check_shared(
 
 def _staged(schedule: Schedule, matched: Match, tiles: Tiling, device: Device) -> int:
     """Registers in which threads hold tiles on their way to shared memory, where they do."""
-    if schedule.specialised or schedule.by_lanes or not copies_staged(device):
+    if schedule.specialised or schedule.without_rings or not copies_staged(device):
         return 0
     threads = thread_count(schedule, tiles, device)
     return sum(

@@ -141,6 +141,7 @@ class Epilogue:
     sharing: int = 1  # agents that follow each other along a row
     share: Share | None = None  # of what is staged: which vectors of a warp's tile are whose
     folding: bool = False  # whether parts of folds are made, of a section beside it
+    streamed: bool = False  # whether elements stream from memory, beside sums of zeros
 
     @property
     def at_once(self) -> tuple[FoldPart, ...]:
@@ -148,9 +149,21 @@ class Epilogue:
 
         Nothing else becomes of the elements, so that terms take the place of the sums.
         """
-        alone = bool(self.folds) and not self.writes and not self.suffix
+        alone = bool(self.folds) and not (self.writes or self.suffix or self.streamed)
         return tuple(
             one for one in self.folds if alone and one.along == "m" and MONOIDS[one.monoid].extreme
+        )
+
+    @property
+    def together(self) -> tuple[FoldPart, ...]:
+        """Folds of streamed elements of which a lane combines several terms at once, of one place,
+        where all of them lie inside.
+        """
+        known = (MONOIDS[one.monoid] for one in self.folds)
+        return tuple(
+            one
+            for one, of in zip(self.folds, known, strict=True)
+            if self.streamed and (of.of_many or of.relative)
         )
 
 

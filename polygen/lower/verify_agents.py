@@ -111,6 +111,8 @@ def _check_leaf(plan: KernelPlan, leaf: Leaf, one: TileStatement) -> None:
         rows = leaf.op == "store_rows"
         if leaf.op in ("store_rows", "store_pairs") and rows != leaf.work.staged:
             raise VerifyError(f"{leaf.op} of what is not there", where=where)
+        if (leaf.op == "store_streamed") != leaf.work.streamed:
+            raise VerifyError(f"{leaf.op} of sums that no register holds", where=where)
 
 
 def _check_part(plan: KernelPlan, leaf: Leaf) -> None:

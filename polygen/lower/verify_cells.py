@@ -124,6 +124,8 @@ def _buffers(leaf: Leaf, norms: list[str]) -> list[str] | None:
         return [work.buffer, *([there] if work.words else []), f"fragment_{work.operand}"]
     if isinstance(work, Product):
         left, right = work.buffers
+        if leaf.unit == "none":
+            return [work.total]
         if not work.counter:
             left, right = (f"fragment_{name}" for name in work.operands)
         return [work.fragment.partition("[")[0] if work.fragment else left, right, work.total]

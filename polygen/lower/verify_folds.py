@@ -129,7 +129,7 @@ def _check_order(plan: KernelPlan, one: FoldPart) -> None:
     Leaves go through the instructions along m, and of each row of them along n, upwards. Where
     terms are combined at once, all of a place come behind each other.
     """
-    if MONOIDS[one.monoid].later is None:
+    if MONOIDS[one.monoid].later is None or (plan.epilogue.streamed and not one.along):
         return
     folded = 1 if one.along == "m" else 0
     last: dict[tuple[int, int], int] = {}
@@ -162,7 +162,7 @@ def _check_parts(plan: KernelPlan, one: FoldPart) -> None:
             axis = "mn".index(dim)
             step, extent = tiles.cta[axis] * blocks[axis], (plan.match.m, plan.match.n)[axis]
             bounds = {f"b_{dim}": f"{blocks[axis]}*tiles", f"w_{dim}": str(tiles.warps[axis])}
-            if dim == "m" and plan.atom.scope != "warp":
+            if dim == "m" and plan.atom.scope == "warpgroup":
                 bounds["quarter"] = str(warps)
             if dim == "n" and tiles.split > 1:
                 bounds["rank"] = str(tiles.split)

@@ -41,6 +41,7 @@ from polygen.lower.work import (
 )
 from polygen.poly.by_warps import copy_parts
 from polygen.poly.key_tiles import FIRST
+from polygen.poly.results import row_vectors
 from polygen.poly.tiling import RowVectors, share_of
 from polygen.schedule.model import PAIRS
 
@@ -224,9 +225,14 @@ def _check_vectors(plan: KernelPlan, one: Epilogue) -> None:
     """Lanes finish as many adjacent results in a pass over a warp's sums as its loop counts on."""
     columns, lanes = plan.tiles.warp[1], plan.device.warp_size
     rows = RowVectors(one.vector, one.batch, lanes)
+    if one.streamed != plan.schedule.of_elements or one.streamed != (plan.atom.scope == "elements"):
+        raise VerifyError("elements are streamed as no instruction does", where=plan.entry)
     if one.staged != (plan.schedule.epilogue.through == "smem") or min(one.vector, one.batch) < 1:
         raise VerifyError(f"{one.batch} vectors of {one.vector} results", where=plan.entry)
-    if not one.staged:
+    if one.streamed:
+        wanted = row_vectors(plan.program, plan.schedule)
+        fits = (one.vector, one.batch, one.share) == (wanted.vector, wanted.batch, None)
+    elif not one.staged:
         fits = (one.vector, one.batch, one.fixed_column, one.share) == (2, 1, False, None)
     else:
         _check_share(plan, one, rows)

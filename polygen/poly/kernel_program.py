@@ -2,8 +2,8 @@
 
 A kernel has a main loop and an epilogue. In the main loop tiles of the operands move into rings and
 products are added to sums; in the epilogue sums become results. Who does what, and by which unit,
-is what schedules differ in: `by_warps`, `by_roles` and
-`by_lanes` write it down; of two products in one loop `by_chain` and `chain_by_warps`.
+is what schedules differ in: `by_warps`, `by_roles`, `by_lanes` and
+`by_elements` write it down; of two products in one loop `by_chain` and `chain_by_warps`.
 
 `i` counts the output tiles of a persistent block, `k` the k tiles, `s` the instructions along k,
 `m` and `n` those of a warp tile, `p` the panels of an epilogue or the parts of a copy.
@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polygen.poly.by_chain import by_chain
+from polygen.poly.by_elements import by_elements
 from polygen.poly.by_lanes import by_lanes
 from polygen.poly.by_roles import by_roles
 from polygen.poly.by_warps import by_warps
@@ -42,6 +43,8 @@ def kernel_program(
         main: what is multiplied.
         asynchronous: whether copies by warps run in the background until waited for.
     """
+    if schedule.of_elements:
+        return by_elements(tiles, main)
     if schedule.by_lanes:
         return by_lanes(tiles, schedule, main)
     if schedule.specialised:

@@ -180,6 +180,11 @@ class Match:
         return bool(self.block) and not any(one.factors for one in self.products)
 
     @property
+    def of_zeros(self) -> bool:
+        """Whether all that is multiplied is 0."""
+        return all(operand.zero for _, operand in self.operands)
+
+    @property
     def copied(self) -> tuple[tuple[str, Operand], ...]:
         """The operands that are arguments; what is left is computed."""
         return tuple(item for item in self.operands if item[1].computed is None)

@@ -90,6 +90,14 @@ class Operand:
         return bits & -bits
 
     @property
+    def zero(self) -> bool:
+        """Whether all of its elements are 0."""
+        if self.computed is None or self.computed.reads:
+            return False
+        (*others, last) = self.computed.statements
+        return not others and (last.function, last.args) == ("cast", (0.0,))
+
+    @property
     def multiplied(self) -> DType:
         """The type that the instruction takes."""
         return self.tensor.dtype if self.fragment is None else self.fragment.prologue.dtype

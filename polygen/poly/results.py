@@ -14,7 +14,7 @@ import math
 from dataclasses import replace
 
 from polygen.errors import ScheduleError
-from polygen.frontend.dtypes import DType
+from polygen.frontend.dtypes import F32, DType
 from polygen.frontend.program import Program
 from polygen.hardware.device import Device, common_facts
 from polygen.hardware.matrix_layout import spans
@@ -28,6 +28,9 @@ from polygen.schedule.model import PANEL_COLUMNS, Schedule
 _IN_FLIGHT = (4, 8, 4, 2)
 _ROW_BYTES = common_facts()["tensor_map_row_bytes"]
 _AXES = common_facts()["tensor_map_axes_most"]
+_ADJACENT = 8  # elements that a lane reads of a row, where it folds them
+_FEW_ROWS = 2
+_ON_THE_WAY = 32  # bytes of all matrices, of one column of a lane's rows
 _VECTOR_BYTES = 16  # of the narrowest output, in one access
 
 
@@ -63,6 +66,8 @@ def row_vectors(program: Program, schedule: Schedule) -> RowVectors:
     as many as registers hold, once the sums have left them.
     """
     lanes = common_facts()["warp_size"]
+    if schedule.of_elements:
+        return RowVectors(_ADJACENT, _rows_together(program), lanes)
     if schedule.epilogue.through != "smem":
         return RowVectors(2, 1, lanes)
     vector = vector_length(tuple(t.dtype for t in program.outputs))
@@ -75,6 +80,16 @@ def row_vectors(program: Program, schedule: Schedule) -> RowVectors:
     matrices = sum(len(t.dims) >= 2 and t.name not in operands for t in program.inputs)
     batch = math.gcd(items // lanes, _IN_FLIGHT[min(matrices, 3)])
     return RowVectors(vector, batch, lanes)
+
+
+def _rows_together(program: Program) -> int:
+    """Rows of elements that a lane reads before it folds them: as many as registers hold."""
+    zeros = {access.name for one in program.contractions for access in one.reads}
+    read = [t for t in program.inputs if len(t.dims) > 1 and t.name not in zeros]
+    if any(tensor.order[-1] != len(tensor.dims) - 1 for tensor in read):
+        return _FEW_ROWS  # every element has an address of its own
+    size = sum(tensor.dtype.bytes for tensor in read) * program.real.bytes // F32.bytes
+    return next((rows for rows in (8, 4, 2) if rows * size <= _ON_THE_WAY), 1)
 
 
 def panel_columns(schedule: Schedule) -> int:

@@ -301,7 +301,7 @@ def tile_map(
         elif s.does == "promote":
             target = f"{called('promote', s.product)}[{warp},{e['k_tile']}]"
         elif s.does == "product":
-            mma = called("dot" if schedule.by_lanes else "mma", s.product)
+            mma = called(schedule.multiplies, s.product)
             target = f"{mma}[{warp},{e['k_tile']},{e['k_step']},{e['a_m']},{e['a_n']}]"
         elif s.before >= 0:
             target = f"{in_pass('terms', s.before)}[{warp},{e['a_m']}]"

@@ -39,6 +39,7 @@ from polygen.frontend.program import (
     Statement,
 )
 from polygen.rewrite.check_alone import check_alone
+from polygen.rewrite.exponentials import with_exponentials
 from polygen.rewrite.simplify import Fresh
 from polygen.rewrite.values import Values
 
@@ -67,6 +68,9 @@ def with_products(program: Program, *, every: bool = False, apart: bool = False)
     beside = _beside_arguments(program, values, chosen)
     if not chosen and not beside:
         return None
+    if not apart:  # what is made of others' results is of the same pass
+        program = with_exponentials(program, chosen)
+        values = Values(program.statements)
     made = _Made(program)
     statements: list[Statement] = []
     for one in program.statements:
@@ -81,6 +85,22 @@ def with_products(program: Program, *, every: bool = False, apart: bool = False)
     found = replace(program, statements=tuple(_over_own_axes(statements, chosen, outputs)))
     check_alone(program, found)
     return found
+
+
+def walks_behind_zeros(program: Program) -> bool:
+    """Whether nothing but zeros is multiplied, and elements use results of folds of theirs: they
+    would be gone through once more by a launch that has whole rows of them, or columns.
+    """
+    values = Values(program.statements)
+    folds = {one.write.name for one in program.folds}
+    operands = [values.writers.get(a.name) for one in program.contractions for a in one.reads]
+    zeros = (isinstance(one, Pointwise) and one.args == (Constant(0.0),) for one in operands)
+    return all(zeros) and any(
+        values.behind(access.name) & folds
+        and {*access.iterators} < {name for name, extent in one.domain if extent != 1}
+        for one in program.pointwise
+        for access in one.reads
+    )
 
 
 def _chosen(program: Program, values: Values, *, every: bool) -> set[str]:
@@ -244,6 +264,7 @@ class _Made:
         self._real = program.real
         self._fresh = Fresh(program.statements, [*program.tensors, *program.sizes])
         self._products: dict[tuple[Domain, int], Access] = {}
+        self._sums: dict[tuple[Access, Domain, int], Access] = {}
 
     def behind_a_product(self, one: Fold, depth: int) -> list[Statement]:
         """A fold of what it is of, plus nothing.
@@ -256,8 +277,8 @@ class _Made:
         assert isinstance(value, Access)
         needed = {*one.write.iterators, *value.iterators}
         domain = tuple(pair for pair in one.domain if pair[1] != 1 or pair[0] in needed)
-        *made, plus = self._plus_nothing(value, domain, depth)
-        return [*made, plus, replace(one, domain=domain, args=(plus.write, *one.args[1:]))]
+        made, plus = self._plus_nothing(value, domain, depth)
+        return [*made, replace(one, domain=domain, args=(plus, *one.args[1:]))]
 
     def beside_a_product(self, one: Pointwise, name: str) -> list[Statement]:
         """Pointwise work that reads a result plus nothing.
@@ -269,19 +290,25 @@ class _Made:
         if not one.domain:
             return [one]
         value = next(access for access in one.reads if access.name == name)
-        *made, plus = self._plus_nothing(value, one.domain, 1)
-        args = tuple(plus.write if arg == value else arg for arg in one.args)
-        return [*made, plus, replace(one, args=args)]
+        made, plus = self._plus_nothing(value, one.domain, 1)
+        args = tuple(plus if arg == value else arg for arg in one.args)
+        return [*made, replace(one, args=args)]
 
-    def _plus_nothing(self, value: Access, domain: Domain, depth: int) -> list[Statement]:
-        """A value plus a product of zeros over a domain, and what that takes."""
+    def _plus_nothing(
+        self, value: Access, domain: Domain, depth: int
+    ) -> tuple[list[Statement], Access]:
+        """What a value plus a product of zeros over a domain takes, and that sum."""
+        if (value, domain, depth) in self._sums:
+            return [], self._sums[value, domain, depth]
         made: list[Statement] = []
         if (domain, depth) not in self._products:
             made += self._product(domain, _TERMS - 1 + depth)
             self._products[domain, depth] = made[-1].write
         nothing = self._products[domain, depth]
         term = Access(self._fresh("w"), nothing.index)
-        return [*made, Pointwise(self._fresh("P"), domain, term, "add", (value, nothing), F32)]
+        plus = Pointwise(self._fresh("P"), domain, term, "add", (value, nothing), F32)
+        self._sums[value, domain, depth] = term
+        return [*made, plus], term
 
     def _product(self, domain: Domain, terms: int) -> list[Statement]:
         """A product of zeros: the rows of one operand are all axes but the last."""

@@ -41,8 +41,9 @@ def idle(schedule: Schedule, *, chain: bool = False) -> list[str]:
         fields = _LOOPS + _COPIES
         fields += _FRAGMENTS[1:] if schedule.from_registers else _FRAGMENTS
         fields += () if schedule.in_turns else ("roles.turns",)
-    elif schedule.by_lanes:  # there is no ring
+    elif schedule.without_rings:
         fields += (*_LOOPS, *_COPIES, "pipeline.stages")
+        fields += _FRAGMENTS if schedule.of_elements else ()
     if chain:
         fields += _NO_CHAINS
         fields += () if schedule.epilogue.through == "tma" else ("epilogue.columns",)

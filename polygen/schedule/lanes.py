@@ -7,8 +7,8 @@ from polygen.schedule.model import Schedule
 
 
 def lane_problems(schedule: Schedule) -> list[str]:
-    """What of a schedule has no meaning where lanes multiply, with the nearest legal value."""
-    if not schedule.by_lanes:
+    """What of a schedule has no meaning where nothing goes through shared memory."""
+    if not schedule.without_rings:
         return []
     problems = []
     if schedule.specialised:

@@ -30,7 +30,7 @@ def _candidates(schedule: Schedule) -> Iterator[Schedule]:
         launch = replace(schedule.launch, realign=True)
         yield replace(schedule, launch=launch)
         yield from _panels(schedule)
-    elif not schedule.by_lanes:
+    elif not schedule.without_rings:
         yield from _pipelines(schedule)
     yield from _warps(schedule)
 

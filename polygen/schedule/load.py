@@ -29,6 +29,7 @@ from polygen.schedule.model import (
     LANES,
     LAST,
     ORDERS,
+    ZEROS,
     Cluster,
     Epilogue,
     Pipeline,
@@ -44,7 +45,7 @@ FORMAT = 1
 
 # Dotted path -> the values it may take.
 _CHOICES: dict[str, Callable[[], tuple[str, ...]]] = {
-    "atom": lambda: ("auto", LANES, *atom_names()),
+    "atom": lambda: ("auto", LANES, *ZEROS, *atom_names()),
     "cluster.share": lambda: ("all", LAST),
     "loops.k": lambda: ("forward", "backward"),
     "pipeline.copies": lambda: ("whole", "spread"),

@@ -14,6 +14,8 @@ from typing import Any
 from polygen.brief import table
 
 LANES = "dot"  # an atom: the device's first whose lanes multiply by themselves
+# Atoms of which each type of sums has one: products of zeros, which nothing executes.
+ZEROS = ("zeros_8x256", "zeros_32x64", "zeros_256x8")
 LAST = "last"  # of tiles, those whose sums blocks share: those of the last round
 IN_TILE = "tile"  # where elements use results of folds of their own row
 
@@ -271,6 +273,27 @@ class Schedule:
     def by_lanes(self) -> bool:
         """Whether lanes multiply, without tensor cores: rows stream through registers."""
         return self.atom.startswith(LANES)
+
+    @property
+    def of_elements(self) -> bool:
+        """Whether products are of zeros, and threads fold elements that they read themselves."""
+        return self.atom in ZEROS
+
+    @property
+    def read_together(self) -> tuple[int, int]:
+        """Rows and columns of the elements that a warp reads together to fold them."""
+        rows, columns = self.atom.rpartition("_")[2].split("x")
+        return int(rows), int(columns)
+
+    @property
+    def multiplies(self) -> str:
+        """What tile programs without roles call their products."""
+        return "dot" if self.by_lanes else "nothing" if self.of_elements else "mma"
+
+    @property
+    def without_rings(self) -> bool:
+        """Whether what warps read goes to registers, and nothing through shared memory."""
+        return self.by_lanes or self.of_elements
 
     def _repr_html_(self) -> str:
         """Its name and device, and every field that is not as usual."""

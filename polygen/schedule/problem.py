@@ -70,6 +70,8 @@ class Problem:
         row_passes: of operands that a launch before the kernel makes row by row, how often a block
             goes through a row, of all rows together.
         tallied: terms of folds of operands, for an element of those that carry m, and that carry n.
+        parted: numbers that parts of folds are: of a row, of a column, and of all elements.
+        zeros: whether all that is multiplied is 0.
         leaving: whether nobody reads what comes of these but who stores it.
         turned: bytes that are read and written of operands which a launch before the kernel copies
             with their axes in another order.
@@ -118,6 +120,8 @@ class Problem:
     stored: tuple[int, int] = (0, 0)
     row_passes: int = 0
     tallied: tuple[int, int] = (0, 0)
+    parted: tuple[int, int, int] = (0, 0, 0)
+    zeros: bool = False
     leaving: bool = False
     turned: tuple[int, int] = (0, 0)
 

@@ -91,7 +91,7 @@ def _role_problems(schedule: Schedule, most: int) -> list[str]:
             'epilogue.through = "smem" with roles: consumers hand panels to the copy engine. '
             'Nearest legal: "tma" or "lines" or "registers"'
         )
-    if not schedule.by_lanes:
+    if not schedule.without_rings:
         how = "with" if schedule.specialised else "without"
         problems += [
             f"{name} {how} roles: it decides nothing there. Leave it out" for name in idle(schedule)

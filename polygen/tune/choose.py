@@ -75,7 +75,7 @@ def choose(
         found = fit(candidate)
         if isinstance(found, str):
             roles = candidate.specialised
-            if not candidate.by_lanes or roles not in refused:  # few programs are for lanes
+            if not candidate.without_rings or roles not in refused:  # few programs are for lanes
                 refused[roles] = found
         elif skip.isdisjoint((candidate.name, found.schedule.name)):  # a fit has other k tiles
             fitting.append(found)
@@ -83,6 +83,8 @@ def choose(
             roles = candidate.specialised
             short[roles] = max(short.get(roles, found.spare), found.spare)
     fitting = [one for one in fitting if not _is_short(one, short)] or fitting
+    # Where nothing but elements is folded, others multiply zeros.
+    fitting = [one for one in fitting if one.schedule.of_elements] or fitting
     if not fitting:
         raise ScheduleError(
             f"no shipped schedule fits the program on {device}",
@@ -151,12 +153,14 @@ def copied_first(device: Device) -> Launches:
 def _weighed(device: Device, problem: Problem) -> list[Schedule]:
     """The shipped schedules, and where threads would fill rings those with a copy before them.
 
-    Without those whose consumers would compute an operand that is none of theirs.
+    Without those whose consumers would compute an operand that is none of theirs, and those that
+    multiply nothing where something is multiplied.
     """
     found = [
         one
         for one in shipped(device)
-        if not one.from_registers or problem.under(one).stored_bits[0]
+        if (not one.from_registers or problem.under(one).stored_bits[0])
+        and (not one.of_elements or problem.zeros)
     ]
     if problem.turned[0]:
         found = [behind_turning(one, device, problem) for one in found]

@@ -17,6 +17,8 @@ def schedule_name(schedule: Schedule) -> str:
     parts = [f"{cta.m}x{cta.n}x{cta.k}"]
     if schedule.by_lanes:
         parts = ["dots", *parts]
+    if schedule.of_elements:
+        parts = ["elements", f"{cta.m}x{cta.n}"]
     if schedule.specialised:
         parts.insert(0, schedule.roles.form)
         if warp.n != cta.n:
@@ -31,7 +33,7 @@ def schedule_name(schedule: Schedule) -> str:
         parts.append(f"pixels{'x'.join(map(str, schedule.tile.pixels))}")
     if schedule.tile.joined:
         parts.append("joined")
-    if not schedule.by_lanes:
+    if not schedule.without_rings:
         parts.append(f"s{pipeline.stages}")
     if schedule.cluster.tiles > 1:
         parts.append(f"c{schedule.cluster.m}x{schedule.cluster.n}")

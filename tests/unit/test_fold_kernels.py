@@ -48,7 +48,7 @@ def test_the_order_of_terms_is_told(kernel):
     assert kernel.deterministic
     total, index, most = map(str, kernel.sums.folds)
     assert re.match(r"v2: sum, elements of a lane in their order, 2 by turns; lanes", total)
-    assert "ceil(N / 32) * 2 part(s), every 8th in the order of their numbers" in total
+    assert "ceil(N / 32) * 2 part(s), every 16th in the order of their numbers" in total
     assert index == "v4: argmax, the same in any order"
     assert most == "v6: max, the same in any order"
     shown = kernel.show("plan")
@@ -63,7 +63,7 @@ def test_results_that_share_a_launch_are_told_as_its_blocks_combine_them():
     made = both.compile("bf16[64,64,K]", "bf16[64,K,N]", arch="sm_80")
     (group,) = made.passes.plan.following.groups
     assert group.lanes == 32 and len(group.folds) == 2
-    shared = "every 256th in the order of their numbers, then lanes whose numbers differ by 1, 2, "
+    shared = "every 512th in the order of their numbers, then lanes whose numbers differ by 1, 2, "
     assert all(shared in str(one) for one in made.sums.folds)
 
 
@@ -90,7 +90,7 @@ def test_a_saved_kernel_has_both_launches(kernel, tmp_path):
     assert loaded.workspace(SIZES) == kernel.workspace(SIZES) > 0
     header = (tmp_path / "pg_statistics.h").read_text()
     assert "pg_statistics_workspace_bytes(int M, int K, int N)" in header
-    assert "enum { pg_statistics_folds_threads = 256 };" in header
+    assert "enum { pg_statistics_folds_threads = 512 };" in header
 
 
 def test_names_of_arguments_are_kept_apart():

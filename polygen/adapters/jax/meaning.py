@@ -231,6 +231,7 @@ _FOLDS: dict[str, Callable[[Any, tuple[int, ...]], Any]] = {
     "argmax": lambda array, axes: jnp.argmax(array, axes[0]),
     "argmin": lambda array, axes: jnp.argmin(array, axes[0]),
     "logsumexp": jax.scipy.special.logsumexp, "deviations": _squares_about_mean,
+    "exponentials": lambda array, axes: jnp.exp(array - array.max(axes, keepdims=True)).sum(axes),
 }  # fmt: skip
 
 

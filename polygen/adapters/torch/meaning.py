@@ -208,6 +208,8 @@ def _folded(
     found, axes = whole, sorted((own.index(it) for it in statement.folded), reverse=True)
     if statement.function == "deviations":  # about the mean of all
         return (whole - whole.mean(axes, keepdim=True)).square().sum(axes)
+    if statement.function == "exponentials":  # relative to the largest of all
+        return (whole - whole.amax(axes, keepdim=True)).exp().sum(axes)
     for axis in axes:
         found = _FOLDS[statement.function](found, axis)
     return found

@@ -10,6 +10,7 @@ from polygen.emit.leaf import (  # noqa: F401 - importing registers
     find_pages,
     finish_folds,
     finish_panels,
+    fold_elements,
     fold_parts,
     groups,
     lines,

@@ -12,7 +12,7 @@ from typing import Any
 from polygen.emit.ctext import pointwise
 from polygen.emit.doubles import literal_of
 from polygen.emit.element_types import name_of, type_records
-from polygen.emit.folds import appended, extent_text, short_beside_folds
+from polygen.emit.folds import appended, combined, extent_text, short_beside_folds
 from polygen.emit.functions import FAST_BITS
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import coordinate, element_of, if_stored, position, real_of
@@ -106,9 +106,22 @@ def folded(
 
 
 def combined_at(
-    folds: Sequence[FoldPart], places: list[str], at: int, *, real: str = "float"
+    folds: Sequence[FoldPart],
+    places: list[str],
+    at: int | str,
+    *,
+    real: str = "float",
+    behind: bool = True,
 ) -> list[str]:
-    """Terms combined into registers, of each fold at a place of its own."""
+    """Terms combined into registers, of each fold at a place of its own.
+
+    Args:
+        folds: which.
+        places: their registers' indices.
+        at: which of the terms at hand are theirs.
+        real: the C type of terms.
+        behind: whether terms of all elements come behind those before them, not of rows alone.
+    """
     lines = []
     for fold, place in zip(folds, places, strict=True):
         into = [name + place for name in fold.names]
@@ -116,7 +129,8 @@ def combined_at(
             f"{term}_out[{at}]" if isinstance(term, str) else literal_of(term, real)
             for term in fold.terms
         ]
-        lines.append(appended(fold.monoid, into, values))
+        how = appended if behind or fold.along else combined
+        lines.append(how(fold.monoid, into, values))
     return lines
 
 

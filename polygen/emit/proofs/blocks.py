@@ -44,6 +44,7 @@ def end(plan: KernelPlan, role: str) -> int:
 def blocks(
     plan: KernelPlan, place: str, epilogue: Epilogue, iterator: str = "call", count: int = 1, *,
     even: bool = False, states: Mapping[str, str] | None = None, shared: bool = False,
+    first_columns: bool = False,
 ) -> Block:  # fmt: skip
     """A block whose tile ends outside, in all calls of a leaf, and the first agent of the first.
 
@@ -55,6 +56,7 @@ def blocks(
         count: of the calls.
         even: whether the tile ends behind a pair.
         states: of a chain: sums that are states of rows, and the registers that hold them.
+        first_columns: whether the block is the first along n, and ends outside along m alone.
         shared: whether all calls of a block are in its own shared memory, those of the first too.
     """
     work = pointwork(plan, epilogue)
@@ -70,6 +72,8 @@ def blocks(
     last = [(size(names, extents[role]) - 1) // plan.tiles.cta["mn".index(role)] for role in "mn"]
     if plan.match.groups:
         last[0] = 1
+    if first_columns:
+        last[1] = 0
     # Agents that have a tile each have different ones.
     apart = own["group"] if whole_place(plan).agents > math.prod(plan.tiles.warps) else 0
     copies = [(tuple(last), at) for at in range(count)]

@@ -100,6 +100,8 @@ class Block:
         """The number that is an element of the sums of a product, or a row's state."""
         if self.epilogue.sums[number][1] in self.states:
             return mixed(f"state {number}", row)
+        if self.epilogue.streamed:  # of zeros
+            return np.full(np.shape(row), evaluated(literal_of(0.0, real_of(self.plan)), {}))
         found = mixed(f"sum {number}", row, column)
         return found & 0xFFFF if self.plan.atom.c.dtype == F16 else found
 
@@ -233,6 +235,10 @@ class Block:
         words, width = map(int, called.template)
         if width not in WIDTHS or words * 4 % width:
             raise VerifyError(f"{words} words are read by {width} bytes")
+        _, tensor = self.arrays.of(called.arguments[1].value, called.state.who())
+        known = [one.width for one in self.epilogue.reads if one.tensor.name == tensor.name]
+        if width > max(known, default=0):
+            raise VerifyError(f"{width} bytes of {tensor} are read at once, of {max(known)}")
         called.arguments[0].fill(self.arrays.words(called, words * 4))
 
     # --- what has to be --------------------------------------------------------------------------

@@ -85,6 +85,22 @@ def _(plan: KernelPlan, leaf: Leaf, work: Product, texts: tuple[str, ...]) -> No
     _check_products(plan, work, texts[0], "add_products", [slots[name] for name in work.operands])
 
 
+@proof("zero", "none", Clear)
+def _(plan: KernelPlan, leaf: Leaf, work: Clear, texts: tuple[str, ...]) -> None:
+    _require_zeros(plan, texts[0])
+
+
+@proof("multiply", "none", Product)
+def _(plan: KernelPlan, leaf: Leaf, work: Product, texts: tuple[str, ...]) -> None:
+    _require_zeros(plan, texts[0])
+
+
+def _require_zeros(plan: KernelPlan, text: str) -> None:
+    """Nothing is run, and nothing has to be: all that is multiplied is 0."""
+    if text.strip() or not plan.match.of_zeros:
+        raise VerifyError(f"{text.strip() or 'nothing'} is run for products of {plan.match.a}")
+
+
 @proof("multiply", "mma.sync", Product)
 def _(plan: KernelPlan, leaf: Leaf, work: Product, texts: tuple[str, ...]) -> None:
     slots = [plan.schedule.pipeline.fragments] * len(work.operands)

@@ -58,6 +58,16 @@ def _require_nothing(text: str) -> None:
         raise VerifyError(f"{text.strip()} is run, where nothing is folded")
 
 
+@proof("store_streamed", "threads", Epilogue)
+def _(plan: KernelPlan, leaf: Leaf, e: Epilogue, texts: tuple[str, ...]) -> None:
+    for first_columns in (False, True):
+        rows = plan.tiles.atoms[0]
+        block = blocks(plan, leaf.place, e, "m", rows, first_columns=first_columns)
+        names = block.names | block.folding()
+        run(read(texts[0]), names, block.threads, block.handlers())
+        block.check_folded(names)
+
+
 @proof("store_rows_of_states", "threads", RowStore)
 def _(plan: KernelPlan, leaf: Leaf, work: RowStore, texts: tuple[str, ...]) -> None:
     _pairs(plan, leaf, work.epilogue, texts[0], dict(work.states))

@@ -90,6 +90,10 @@ class Counts(NamedTuple):
             it computes them element by element.
         paired_vectors: likewise, where it computes pairs.
         tallied: terms of folds of operands, per k tile.
+        streamed: sets of rows that a warp reads one after another, where elements are only folded.
+        parts: bytes of the parts of folds that its launches write and read.
+        lines: bytes of the lines of memory that hold what a tile folds.
+        combined: times that a block of the launch that follows waits for some of them.
         seldom: whether a block folds few of its tiles, of which the results leave.
     """
 
@@ -165,6 +169,10 @@ class Counts(NamedTuple):
     making_vectors: int = 0
     paired_vectors: int = 0
     tallied: int = 0
+    streamed: int = 0
+    parts: int = 0
+    lines: int = 0
+    combined: int = 0
     seldom: bool = False
 
     @property

@@ -23,6 +23,7 @@ from polygen.poly.last_round import LastRound
 from polygen.schedule.model import Schedule
 from polygen.schedule.problem import Fitted, Problem
 from polygen.tune.cost.counted import Counts
+from polygen.tune.cost.streams import stream_counts
 from polygen.tune.cost.tile_counts import (
     box_rows,
     cluster_count,
@@ -108,6 +109,7 @@ def _counts(device: Device, fitted: Fitted, terms: _Terms) -> Counts:
     size = problem.element_bytes
     roles, turns = schedule.specialised, schedule.roles.turns * schedule.in_turns
     by_lanes = schedule.by_lanes
+    streams = stream_counts(schedule, asked)
     blocks, split, last_split = cluster.blocks, cluster.k, 1
     if cluster.last:  # blocks have tiles for themselves
         blocks, split, last_split = cluster.tiles, 1, cluster.k
@@ -186,7 +188,7 @@ def _counts(device: Device, fitted: Fitted, terms: _Terms) -> Counts:
             for inner, extent in zip(problem.k_inner, (cta.m, cta.n), strict=True)
         ]
         loaded = lefts * warp.m * ways[0] + rights * warp.n * ways[1]
-        operand_reads = 0 if by_lanes else workers * loaded * cta.k * size
+        operand_reads = 0 if schedule.without_rings else workers * loaded * cta.k * size
         panels, waits = 1, 0
     if schedule.raster.along == "m":
         groups, across = -(-tall // schedule.raster.group), terms.operand_bytes[1]
@@ -217,13 +219,13 @@ def _counts(device: Device, fitted: Fitted, terms: _Terms) -> Counts:
         ahead=copies_ahead(schedule),
         workers=workers,
         own=problem.products * warp.m * warp.n,
-        products=problem.products * problem.terms * cta.m * wide_of_tile * cta.k,
+        products=0 if streams else problem.products * problem.terms * cta.m * wide_of_tile * cta.k,
         instructions=instructions,
-        filled=left + right,
+        filled=0 if streams else left + right,
         fetched=fetched,
         box_rows=box_rows(schedule, problem, moved) if roles else 0,
         threaded=threaded,
-        made=made,
+        made=0 if streams else made,
         made_functions=(
             problem.operand_functions[0] * tile[0] + problem.operand_functions[1] * tile[1]
         ),
@@ -276,6 +278,7 @@ def _counts(device: Device, fitted: Fitted, terms: _Terms) -> Counts:
             + problem.tallied[1] * cta.n * (cta.m // warp.m)
         ),
         seldom=problem.leaving and not turns,
+        **streams,
     )
 
 

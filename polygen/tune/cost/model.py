@@ -87,6 +87,7 @@ def times(p: CostParameters, c: Columns) -> dict[str, Column]:
     filling = np.where(c.threaded > 0, p.thread_start, 0.0)
     found["start"] = np.where(c.roles > 0, p.start + filling, p.warp_start)
     found[BEFORE] = before = _before(p, c)
+    found["start"] = found["start"] + c.combined * p.stream_latency * cycle
     found["total"] = _norm(p.memory_sharpness, found.pop("busy"), memory) + found["start"] + before
     return found
 
@@ -120,7 +121,7 @@ def _memory(p: CostParameters, c: Columns) -> Column:
     """
     lost = np.clip((c.across_bytes + c.along_bytes) / (p.l2_share * p.l2_bytes) - 1, 0.0, 1.0)
     again = c.across_bytes * (c.groups - 1) * c.batches * lost
-    moved = c.read_bytes + again + p.written_share * c.written_bytes
+    moved = c.read_bytes + again + p.written_share * c.written_bytes + c.parts
     share = p.memory_share * np.where(c.roles + c.lanes > 0, 1.0, p.warp_memory)
     return np.asarray(moved / (share * p.memory) * 1e-3)
 
@@ -296,6 +297,9 @@ def _warps(p: CostParameters, c: Columns) -> dict[str, Column]:
     rest = c.rounds - rounds * c.resident
     out = (c.result_bytes + c.matrix_bytes) / p.way_out_rate + c.functions / p.warp_function_rate
     out = out + _folding(p, c)
+    # Where elements are only folded, they come as threads ask for them.
+    work = _folding(p, c) + c.functions / p.warp_function_rate
+    streamed = np.maximum(c.lines / p.stream_rate, work)
 
     # Narrow copies are limited by their number, wide ones by their bytes.
     narrow = np.maximum(c.narrow_copies / p.warp_narrow_rate, c.narrow / p.warp_fetch_rate)
@@ -328,16 +332,21 @@ def _warps(p: CostParameters, c: Columns) -> dict[str, Column]:
         # What is computed is waited for where it is read; other blocks go on meanwhile.
         alone = c.made_waits * p.warp_latency / np.maximum(blocks, 1)
         waited = np.where(blocks > 0, crowded / c.ahead + alone, 0.0)
+        sets = np.where(blocks > 0, c.streamed * p.stream_latency, 0.0)
+        waited = np.where(c.streamed > 0, sets, waited)
         work = _norm(p.warp_sharpness, multiply, shared, copy)
         work = work + np.where(c.lanes > 0, 0.0, blocks * p.barrier)
         step = _norm(p.warp_sharpness, work, waited)
+        busy = c.k_tiles * step + blocks * out
+        out_of_all = np.where(c.streamed > 0, blocks * streamed, blocks * out)
+        busy = np.where(c.streamed > 0, _norm(p.warp_sharpness, waited, out_of_all), busy)
         return {
-            "busy": c.k_tiles * step + np.where(blocks > 0, p.round, 0.0) + blocks * out,
+            "busy": busy + np.where(blocks > 0, p.round, 0.0),
             "products": c.k_tiles * multiply,
             "shared memory": c.k_tiles * shared,
             "copies": c.k_tiles * copy,
             "latency": c.k_tiles * waited,
-            "way out": blocks * out,
+            "way out": out_of_all,
         }
 
     full, part = side_by_side(c.resident), side_by_side(rest)

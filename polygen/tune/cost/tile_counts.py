@@ -46,7 +46,7 @@ def copies_ahead(schedule: Schedule) -> int:
     """K tiles by which copies run ahead; lanes hold about one in registers."""
     if schedule.specialised:
         return schedule.pipeline.stages
-    return 1 if schedule.by_lanes else max(1, schedule.pipeline.distance)
+    return 1 if schedule.without_rings else max(1, schedule.pipeline.distance)
 
 
 def rows_there(problem: Problem) -> int:

@@ -17,6 +17,7 @@ from chain_samples import few_rows
 from fragment_samples import computed, loaded, paired, scaled
 from matrix import small
 from plan_samples import sample
+from stream_samples import streamed
 from text_mutants import tried
 
 import polygen as pg
@@ -269,6 +270,12 @@ KERNELS = {
 }
 MADE_OF = {"computed": computed, "loaded": loaded, "paired": paired, "scaled": scaled}
 MADE_OF |= {name: partial(sample, name) for name in ("held rows", "left layers")}
+STREAMED = {
+    "columns alone": ("columns", "elements_64x256_w16x256_b4", False),
+    "exponentials alone": ("exponentials", "elements_128x64_w32x64_b4", False),
+    "rows alone": ("rows", "elements_32x256_w8x256_b4", True),
+    "all alone": ("all", "elements_64x256_w16x256_b4", False),
+}
 # Kernel, and which of its leaves.
 CASES = [
     ("distances", "share"), ("distances by warps", "share"), ("of columns", "share"),
@@ -299,6 +306,7 @@ CASES = [
     ("in tf32", "weigh"), ("in tf32", "convert"), ("in f32", "convert"),
     ("returned", "weigh"), ("returned by elements", "weigh"), ("left layers", "weigh"),
     ("left layers", "store_rows_of_states"),
+    *((name, "store_streamed") for name in STREAMED),
 ]  # fmt: skip
 # Leaves that are not the first ones of what they do.
 NAMED = {
@@ -318,6 +326,9 @@ EVERY = 12  # of the mutants, one in so many is tried in the fast tests
 def plan(name: str) -> KernelPlan:
     if name in MADE_OF:
         return MADE_OF[name]()
+    if name in STREAMED:
+        own, stream, rows = STREAMED[name]
+        return streamed(own, stream, rows=rows).passes.plan
     function, types, arch = KERNELS[name]
     registers = name in ("gated", "folded", "at once", "in halves")
     schedule = REGISTERS if registers else SHARED.get(name, "auto")

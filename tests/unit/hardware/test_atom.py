@@ -66,6 +66,7 @@ def expected_of_doubles(rows, operand):
 QUADS = [name for name in atom_names() if atom(name).parts]
 WARP = [name for name in atom_names() if atom(name).scope == "warp" and name not in QUADS]
 WARPGROUP = [name for name in atom_names() if atom(name).scope == "warpgroup"]
+ZEROS = [name for name in atom_names() if atom(name).scope == "elements" and "f32" in name]
 
 
 @pytest.mark.parametrize("name", WARP)
@@ -288,6 +289,7 @@ def test_choice_by_dtype_and_feature():
         "m16n8k8_f16_f16",
         *QUADS,
         "dot_k256_f32_f16",
+        *ZEROS,
     ]
     assert [a.name for a in atoms_for(ampere, "f16", "f16", "f16")] == [
         "m16n8k16_f16_f16",
@@ -295,7 +297,7 @@ def test_choice_by_dtype_and_feature():
         *(name for name in QUADS if "_f16_f16" in name),
     ]
     volta = atoms_for(device("sm_70"), "f16", "f16")
-    assert [a.name for a in volta] == [*QUADS, "dot_k256_f32_f16"] and len(QUADS) == 8
+    assert [a.name for a in volta] == [*QUADS, "dot_k256_f32_f16", *ZEROS] and len(QUADS) == 8
     turing = device("sm_75")
     assert atoms_for(turing, "f16", "f16", "f32")[0].name == "m16n8k8_f32_f16"
     assert [a.name for a in atoms_for(turing, "s8", "s8")] == ["m8n8k16_s32_s8"]

@@ -16,6 +16,7 @@ import pytest
 from plan_changes import plan as small
 from plan_mutants import mutants, mutated
 from plan_samples import sample
+from stream_samples import streamed
 from test_verify_accesses import plan as large
 
 from polygen.emit.cuda import emit
@@ -63,17 +64,25 @@ EQUIVALENT = {
 @cache
 def plan(name: str) -> KernelPlan:
     """A kernel of the plans that other tests change, or of `plan_samples`."""
+    if name in STREAMED:
+        own, schedule, rows = STREAMED[name]
+        return streamed(own, schedule, rows=rows).passes.plan
     if name in SAMPLES:
         return sample(name)
     return small(name.removeprefix("small ")) if name.startswith("small ") else large(name)
 
 
+STREAMED = {
+    "columns alone": ("columns", "elements_64x256_w16x256_b4", False),
+    "rows alone": ("rows", "elements_32x256_w8x256_b4", True),
+}
 SAMPLES = (
     "chain", "masked chain", "padded chain", "paged chain", "chain in parts", "chain in pairs",
     "chain by warps", "tf32 chain", "chain of what is made", "layers", "layers in one ring",
     "chain in panels", "folded chain", "followed chain", "folded layers", "residuals", "rows",
     "left layers",
-    "held rows", "followed", "covered rows", "staged", "copied", "made", "turned", "by words",
+    "held rows", "followed", "covered rows", "staged", "copied", "made", "turned", "columns alone",
+    "rows alone", "by words",
 )  # fmt: skip
 QUICK = ("small warps", "lanes", "by words")
 # Of these one in so many is tried in the fast tests.
@@ -82,7 +91,8 @@ FEW = (
     "tf32 chain", "chain of what is made", "layers", "layers in one ring", "chain in panels",
     "folded chain", "followed chain", "folded layers", "residuals", "left layers", "held rows",
     "followed",
-    "covered rows", "staged", "copied", "made", "turned", "small roles",
+    "covered rows", "staged", "copied", "made", "turned", "columns alone", "rows alone",
+    "small roles",
 )  # fmt: skip
 EVERY = 24
 PARTS = 4  # in which all changes of a plan are tried by the slow tests

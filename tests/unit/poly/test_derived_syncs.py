@@ -169,7 +169,7 @@ def test_one_panel_of_results_needs_two_barriers():
 
 # --- every warp does everything ------------------------------------------------------------------
 @pytest.mark.parametrize(
-    "schedule", [s for s in shipped("sm_80") if not s.by_lanes], ids=lambda s: s.name
+    "schedule", [s for s in shipped("sm_80") if not s.without_rings], ids=lambda s: s.name
 )
 def test_a_pipelined_kernel_has_one_barrier_a_k_tile(schedule):
     found = named(derived(schedule))

@@ -66,7 +66,7 @@ def test_no_wait_could_leave_more_groups_in_flight(mapped, name):
 
 
 @pytest.mark.parametrize(
-    "schedule", [s for s in shipped("sm_80") if not s.by_lanes], ids=lambda s: s.name
+    "schedule", [s for s in shipped("sm_80") if not s.without_rings], ids=lambda s: s.name
 )
 def test_shipped_schedules_pass_the_oracle(schedule):
     tree = map_sample(schedule)

@@ -231,3 +231,39 @@ def test_one_kernel_runs_no_such_program():
     for more in ({"single": True}, {"invariant": ("N",)}):
         with pytest.raises(UnsupportedProgram, match="of another row"):
             fused.compile(*ROWS, arch="sm_80", sizes={"M": 64, "N": 64, "K": 64}, **more)
+
+
+SHARES = (
+    lambda x, w: pg.softmax(x, axis=0) @ w,
+    lambda x, w: (np.exp(x - x.max(0)) / np.exp(x - x.max(0)).sum(0)).astype(w.dtype) @ w,
+    lambda x, w: (x * np.exp(x - np.max(x, axis=0)).sum(0)).astype(w.dtype) @ w,
+)
+
+
+@pytest.mark.parametrize("function", SHARES)
+def test_sums_of_exponentials_are_of_the_pass_that_finds_the_largest(function):
+    program = traced(function, *ROWS)
+    found = with_products(program)
+    folds = {one.function: one for one in found.folds}
+    (term, one), whole = folds["exponentials"].args, folds.get("max")
+    assert one == Constant(1.0) and len(found.contractions) == 2
+    assert set(folds) <= {"exponentials", "max"} and (whole is None or whole.args == (term,))
+    x, w = (np.random.default_rng(3).normal(size=shape) * 30 for shape in ((40, 6), (6, 5)))
+    np.testing.assert_allclose(
+        evaluate(found, {"x": x, "w": w})[0], evaluate(program, {"x": x, "w": w})[0], rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, w: (x / np.exp(x - x.max(1, keepdims=True)).sum(0)).astype(w.dtype) @ w,
+        lambda x, w: (x / np.exp(x - x.min(0)).sum(0)).astype(w.dtype) @ w,
+        lambda x, w: (x / np.exp(2 * x - x.max(0)).sum(0)).astype(w.dtype) @ w,
+        lambda x, w: (x / (x - x.max(0)).sum(0)).astype(w.dtype) @ w,
+        lambda x, w: (x / np.exp(x.max(0) - x).sum(0)).astype(w.dtype) @ w,
+    ],
+)
+def test_other_sums_stay(function):
+    found = with_products(traced(function, *ROWS))
+    assert "exponentials" not in {one.function for one in found.folds}

@@ -102,6 +102,8 @@ def test_shipped_files_are_named_after_their_content(path):
     assert found.device in device(path.parent.name).schedule_families
     form = f"{found.roles.form}_" if found.specialised else "dots_" if found.by_lanes else ""
     size = f"{form}{cta.m}x{cta.n}x{cta.k}"
+    if found.of_elements:  # which are of no k
+        size = f"elements_{cta.m}x{cta.n}"
     assert found.name.startswith(size)
     said = set()
     for ending in re.findall(r"_[a-z][0-9a-z]*", found.name.removeprefix(size)):
@@ -110,8 +112,8 @@ def test_shipped_files_are_named_after_their_content(path):
         ]
         assert values == tuple(map(str, ENDINGS[pattern](found))), ending
         said.add(pattern)
-    assert found.specialised or found.by_lanes or r"_s(\d+)" in said
-    assert not found.by_lanes or found.pipeline.lookahead == found.pipeline.fragments - 1
+    assert found.specialised or found.without_rings or r"_s(\d+)" in said
+    assert not found.without_rings or found.pipeline.lookahead == found.pipeline.fragments - 1
     assert (r"_c(\d+)x(\d+)" in said) == (found.cluster.tiles > 1)
     assert any(pattern.startswith(r"_k(\d+)") for pattern in said) == (found.cluster.k > 1)
     assert (r"_(exchanged)" in said) == found.exchange
@@ -119,6 +121,7 @@ def test_shipped_files_are_named_after_their_content(path):
     assert (r"_t(\d)" in said) == (found.roles.turns != Schedule().roles.turns)
     name = "wgmma_m64k16_f32_bf16" if found.specialised else "m16n8k16_f32_bf16"
     name = "dot_k256_f32_bf16" if found.by_lanes else name
+    name = f"{found.atom}_f32" if found.of_elements else name
     check_structure(found, atom(name), found.name)
 
 
@@ -127,7 +130,8 @@ def test_shipped_files_are_named_after_their_content(path):
     [
         path
         for path in FILES
-        if (path.parent.name == "sm_90a" and re.search(r"_s\d", path.stem)) or "dots" in path.stem
+        if (path.parent.name == "sm_90a" and re.search(r"_s\d", path.stem))
+        or re.match("dots|elements", path.stem)
     ],
     ids=lambda path: path.stem,
 )
