@@ -189,7 +189,7 @@ def all_cases() -> dict[str, Case]:
         [(4096, 4096, 4096)],
     )
     rows("x @ w.T", lambda x, w: x @ w.T, lambda x, w: x @ w.T, (), [(4096, 4096, 4096)])
-    found |= _stored_in_bytes() | _folded_alone()
+    found |= _stored_in_bytes() | _folded_alone() | _long_sums()
     for size in (4096, 8192):
         sizes = {"M": size, "K": size}
         found[f"x @ x.T {size}"] = Case(
@@ -290,6 +290,25 @@ def _folded_alone() -> dict[str, Case]:
         lambda x, w: x @ np.clip(np.round(w / (np.abs(w).max() / 127)), -127, 127).T,
         lambda x, w: x @ (_wide(w) / (_wide(w).abs().max() / 127)).round().to(x.dtype).T,
         MATRICES, {"M": size, "N": size, "K": size}, 2 * size**3,
+    )  # fmt: skip
+    return found
+
+
+def _long_sums() -> dict[str, Case]:
+    """Few results of sums of many terms."""
+    found, m, k = {}, 1_000_000, 64
+    for kind in ("f32", "bf16", "f64"):
+        found[f"x.T @ x of {kind} {m}x{k}"] = Case(
+            lambda x: x.T @ x, lambda x: x.T @ x, (f"{kind}[M,{k}]",), {"M": m},
+            2 * m * k * k, (),
+        )  # fmt: skip
+    found[f"x.T @ y of f32 {m}x{k}, 8 columns"] = Case(
+        lambda x, y: x.T @ y, lambda x, y: x.T @ y, (f"f32[M,{k}]", "f32[M,8]"), {"M": m},
+        2 * m * k * 8, (),
+    )  # fmt: skip
+    found["a @ b of f32 50000000"] = Case(
+        lambda a, b: a @ b, lambda a, b: a @ b, ("f32[K]", "f32[K]"), {"K": 50_000_000},
+        2 * 50_000_000, (),
     )  # fmt: skip
     return found
 

@@ -87,8 +87,16 @@ def with_numbers(program: Program, sizes: Mapping[str, int]) -> Program:
         sizes: of its symbolic dims.
     """
     fixed = {name: sizes[name] for name in whole_dims(program) if name in sizes}
-    if not fixed:
-        return program
+    return numbered(program, fixed) if fixed else program
+
+
+def numbered(program: Program, fixed: Mapping[str, int]) -> Program:
+    """A program in which some dims are numbers.
+
+    Args:
+        program: any.
+        fixed: these dims, by name.
+    """
 
     def dim(extent: Dim) -> Dim:
         return fixed.get(extent, extent) if isinstance(extent, str) else extent

@@ -6,12 +6,14 @@ as many of the program's products as one kernel takes; what is left goes the sam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from polygen.chained import with_numbers
 from polygen.errors import ScheduleError, UnsupportedProgram
 from polygen.faster_apart import faster_apart
+from polygen.faster_split import split_sum
 from polygen.frontend.closure import multiplies_sums
 from polygen.frontend.indices import named_in, size_value
 from polygen.frontend.pitches import pitch_of, sizes_in
@@ -50,6 +52,12 @@ def in_order(
     """
     if program.invariant or program.in_place:  # bits that sizes have no part in, results in place
         return whole()
+    split = split_sum(program, sizes, device)
+    for one in _ways(split.parts, {split.fold}) if split is not None else []:
+        cut = _Cutting(one, device, make, weighed=True)
+        kernels = cut.kernels(sizes) if len(one.contractions) > 1 else cut.one(sizes)
+        if kernels and split is not None:
+            return KernelSequence(split.whole, kernels) if len(kernels) > 1 else kernels[0]
     several = len(program.contractions) > 1
     if several and multiplies_sums(program) and faster_apart(program, sizes, device):
         found = cut_into_kernels(program, sizes, device, make)
@@ -73,17 +81,7 @@ def cut_into_kernels(
 
     Folds get products of their own where no cut leaves them beside others.
     """
-    ways: tuple[dict[str, bool], ...] = (
-        {},
-        {"apart": True},
-        {"every": True},
-        {"every": True, "apart": True},
-    )
-    found: list[Program] = []
-    for one in dict.fromkeys((program, *(with_products(program, **way) for way in ways))):
-        if one is None or len(one.contractions) < 2:
-            continue
-        found.append(one)
+    found = [one for one in (program, *_ways(program)) if len(one.contractions) > 1]
     # A chain faster as two, and elements gone through twice, may be one kernel where all else
     # fails.
     for weighed, one in ((weighed, one) for weighed in (True, False) for one in found):
@@ -91,6 +89,13 @@ def cut_into_kernels(
         if kernels:
             return KernelSequence(program, kernels)
     return None
+
+
+def _ways(program: Program, also: Collection[str] = ()) -> list[Program]:
+    """A program with products of zeros in front of folds, and in front of some in any case."""
+    choices = itertools.product((False, True), (False, True))
+    made = (with_products(program, every=a, apart=b, also=also) for a, b in choices)
+    return list(dict.fromkeys(one for one in made if one is not None))
 
 
 class _Cutting:
@@ -113,6 +118,11 @@ class _Cutting:
         """The kernels; () if there is no way to make them."""
         return self._cut(without_axes_of_one(self._whole), (), sizes)
 
+    def one(self, sizes: Mapping[str, int]) -> tuple[Kernel, ...]:
+        """The only kernel; () if there is none."""
+        found = self._made(self._whole, 1, sizes, ())
+        return () if found is None else (found,)
+
     def _cut(
         self, program: Program, before: tuple[Kernel, ...], sizes: Mapping[str, int]
     ) -> tuple[Kernel, ...]:
@@ -129,12 +139,22 @@ class _Cutting:
             if first is None:
                 continue
             done = (*before, first)
-            last = self._made(later, len(done) + 1, known, ())
-            found = (*done, last) if last is not None else self._cut(later, done, known)
+            found = self._in_parts(later, done, known)
+            last = None if found else self._made(later, len(done) + 1, known, ())
+            if not found:
+                found = (*done, last) if last is not None else self._cut(later, done, known)
             if found:
                 return found
         self._hopeless.add(left)
         return ()
+
+    def _in_parts(
+        self, program: Program, before: tuple[Kernel, ...], sizes: Mapping[str, int]
+    ) -> tuple[Kernel, ...]:
+        """All kernels where what is left is faster with its sum in parts; () where it is not."""
+        split = split_sum(program, sizes, self._device)
+        ways = [] if split is None else _ways(split.parts, {split.fold})
+        return next(filter(None, (self._cut(one, before, sizes) for one in ways)), ())
 
     def _made(
         self, program: Program, number: int, sizes: Mapping[str, int], between: Sequence[Tensor]

@@ -48,7 +48,9 @@ _TERMS = 2  # along it: an axis of one is none; with others behind more, so that
 Domain = tuple[tuple[str, Dim], ...]
 
 
-def with_products(program: Program, *, every: bool = False, apart: bool = False) -> Program | None:
+def with_products(
+    program: Program, *, every: bool = False, apart: bool = False, also: Collection[str] = ()
+) -> Program | None:
     """A program with products of zeros in front of such folds.
 
     Args:
@@ -56,6 +58,7 @@ def with_products(program: Program, *, every: bool = False, apart: bool = False)
         every: whether all folds of arguments have one.
         apart: whether folds that others are behind have others than these, so that they can be of
             another kernel.
+        also: folds that have one besides, by name.
 
     Returns:
         The program; None if it has no such fold.
@@ -64,7 +67,7 @@ def with_products(program: Program, *, every: bool = False, apart: bool = False)
         VerifyError: it is another program than that.
     """
     values = Values(program.statements)
-    chosen = _chosen(program, values, every=every)
+    chosen = _chosen(program, values, every=every) | {*also}
     beside = _beside_arguments(program, values, chosen)
     if not chosen and not beside:
         return None

@@ -22,7 +22,8 @@ def in_short_tiles(fitted: Fitted, problem: Problem) -> Fitted:
     schedule, size = fitted.schedule, problem.element_bytes
     fitting = [span for span in spans() if span >= problem.k * size]
     whole = spans()[0] // size
-    plain = problem.computed == (0, 0) and not problem.block and not problem.joinable
+    plain = problem.computed == (0, 0) and not (problem.block or problem.joinable)
+    plain = plain and not problem.sections  # which may have sums of other lengths
     if not (schedule.specialised and plain and fitting and schedule.tile.cta.k == whole):
         return fitted
     k = fitting[-1] // size

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from alone_samples import ALONE
 from sequence_samples import SAMPLES, Sample, compiled, expected, operands, require_close
+from split_samples import SPLIT
 
 import polygen as pg
 from polygen.errors import ArgumentError
@@ -30,9 +31,9 @@ def _outputs(result: Any) -> list[Any]:
     return [to_host(one) for one in (result if isinstance(result, tuple) else (result,))]
 
 
-@pytest.mark.parametrize("name", SAMPLES | ALONE)
+@pytest.mark.parametrize("name", SAMPLES | ALONE | SPLIT)
 def test_results(name: str) -> None:
-    sample = (SAMPLES | ALONE)[name]
+    sample = (SAMPLES | ALONE | SPLIT)[name]
     kernels, given = _kernels(sample), operands(sample)
     found = _outputs(kernels(*_on_gpu(kernels, given)))
     for one, (value, allowed) in zip(found, expected(sample, kernels.program, given), strict=True):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from alone_samples import ALONE
 from sequence_samples import SAMPLES, compiled, expected, operands, require_close
+from split_samples import SPLIT
 
-EVERY = SAMPLES | ALONE
+EVERY = SAMPLES | ALONE | SPLIT
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
