@@ -44,6 +44,9 @@ def check_joined(schedule: Schedule, match: Match, work: Pointwork, device: Devi
                     f"a thread holds {chunk} bytes of a row on their way, which are of one tap",
                 )
             continue
+        if any(sum(term.dim == "k" for term in one.terms) > 1 for one in operand.index):
+            why = "a reshape put what is summed along several axes on one, and boxes are of one tap"
+            raise _refused(schedule, str(operand), why)
         rows = not operand.k_contiguous
         patterns = math.gcd(schedule.tile.cta.k, operand.run) % GROUP_ROWS == 0
         if rows and (schedule.cluster.tiles > 1 or not patterns):

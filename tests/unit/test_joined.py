@@ -315,6 +315,10 @@ REFUSED = {
         convolution(), ("f16[B,7,9,4]", "f16[40,3,3,4]"),
         shipped("sm_75", "64x64x64_w32x32_s2", 32), "are of one tap",
     ),
+    "axes of a reshape": (
+        lambda x, y: np.einsum("pki,pkj->ij", x.reshape(20, 328, 64), y.reshape(20, 328, 32)),
+        ("f16[6560,64]", "f16[6560,32]"), roles(64, ()), "a reshape put",
+    ),
     "several sections": (
         lambda x, w, v: (heads(x, w), heads(x, v)),
         ("f16[S,3,40]", "f16[E,3,40]", "f16[F,3,40]"), roles(48, ()), "several sections",
@@ -330,3 +334,11 @@ def test_what_is_refused(name):
         pg.fuse(function, name="c").compile(*signature, arch=arch, schedule=chosen)
     found = str(caught.value)
     assert "tile.joined with" in found and words in found and "Leave tile.joined out" in found
+
+
+def test_axes_of_a_reshape_are_summed_one_after_another():
+    function, signature, *_ = REFUSED["axes of a reshape"]
+    kernel = pg.fuse(function, name="c").compile(*signature, arch="sm_90a")
+    assert not kernel.schedule.tile.joined
+    report = kernel.check()
+    assert report.ok, str(report)

@@ -88,7 +88,11 @@ def test_results_are_the_same(name, k, parts):
         (lambda x, y: x.T @ y, COLUMNS, 100),  # too short
         (lambda x, y: x.T @ y + x.T @ y, COLUMNS, 0),
         (lambda x, y: x.T @ y, ("s8[K,M]", "s8[K,N]"), 4000),
-        (lambda x, y: x[::2].T @ y[1::2], ("f32[4000,M]", "f32[4000,N]"), 0),  # at places of their own
+        (
+            lambda x, y: x[::2].T @ y[1::2],
+            ("f32[4000,M]", "f32[4000,N]"),
+            0,
+        ),  # at places of their own
         (lambda x, y: (x * pg.indices(x)[0]).T @ y, COLUMNS, 4000),
     ],
 )
