@@ -56,10 +56,12 @@ def split_sum(program: Program, sizes: Mapping[str, int], device: Device) -> Spl
     (product,) = program.contractions
     extents = {name: size_value(extent, sizes) for name, extent in product.domain}
     length = math.prod(extents[name] for name in product.summed)
+    if len(product.summed) != 1 or length < _LEAST:
+        return None
     *batches, m, n = (1, 1, *(extents[name] for name in product.write.iterators))
     tiles = math.prod(batches) * -(-m // _TILE) * -(-n // _TILE)
     parts = min(_WAVES * device.multiprocessors // tiles, length // _FEWEST_TERMS)
-    if len(product.summed) != 1 or length < _LEAST or parts < _FEWEST_PARTS:
+    if parts < _FEWEST_PARTS:
         return None
     name = dict(product.domain)[product.summed[0]]
     known = {name: sizes[name] for name in program.sizes}
