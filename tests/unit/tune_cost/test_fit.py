@@ -39,9 +39,10 @@ def ring_bytes(schedule):
 def problems(parameters, noise=0.0, seed=0):
     """Problems whose times a known set of parameters made."""
     random = np.random.default_rng(seed)
-    # Those for few rows, and tiles that are shared in the last round, say little of these sizes.
+    # Those for few rows or for folds alone, and tiles that are shared in the last round, say little
+    # of products of these sizes.
     every_one = (s for s in shipped(H200) if not s.cluster.last)
-    usual = (s for s in every_one if not s.exchange and not s.by_lanes)
+    usual = (s for s in every_one if not (s.exchange or s.without_rings))
     alone = (s for s in usual if not s.specialised or s.min_blocks == 1)
     every = [Fitted(s, 1) for s in alone if ring_bytes(s) <= H200.shared_per_block_optin]
     found = []
