@@ -1,4 +1,4 @@
-"""Schedules as they fit a program of known sizes: tiles of pixels, short k tiles, sums in one.
+"""Schedules as they fit a program of known sizes: pixels, short k tiles, narrow groups, one sum.
 
 Each takes what fits schedules to the program, whatever its sizes, and fits them to these.
 """
@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from polygen.hardware.device import Device
 from polygen.schedule.model import Schedule
+from polygen.schedule.narrow import in_narrow_groups
 from polygen.schedule.pixels import with_pixels
 from polygen.schedule.problem import Fitted, Problem
 from polygen.schedule.short import in_short_tiles
@@ -30,11 +31,13 @@ def in_pixels(fit: Fit, problem: Problem) -> Fit:
 
 
 def in_short(fit: Fit, problem: Problem) -> Fit:
-    """Fits schedules with k tiles that are no longer than sums need."""
+    """Fits schedules with k tiles no longer than sums need, and groups no wider than matrices."""
 
     def fitted(candidate: Schedule) -> Fitted | str:
         found = fit(candidate)
-        return found if isinstance(found, str) else in_short_tiles(found, problem)
+        if isinstance(found, str):
+            return found
+        return in_narrow_groups(in_short_tiles(found, problem), problem)
 
     return fitted
 

@@ -150,7 +150,8 @@ def holds(condition: Condition, launch: Launch, arrays: Arrays) -> bool:
         return arrays.extent(one.dim) <= one.multiple
     if kind == "grid":
         blocks = zip(launch.grid(arrays.sizes), most_blocks(), strict=True)
-        return all(count <= most for count, most in blocks)
+        counted = not launch.layers or launch.matrices(arrays.sizes) <= LARGEST_SIZE
+        return counted and all(count <= most for count, most in blocks)
     if kind == "work":
         return launch.work(arrays.sizes) <= LARGEST_SIZE
     if kind == "row":
@@ -248,7 +249,11 @@ def _test(one: Condition, launch: Launch, tensors: Mapping[str, Tensor]) -> str:
         most = most_blocks()
         # Batch dims one by one: where one product is too large, no later one is formed.
         z = [matrices(launch, count) for count in range(1, len(launch.batches) + 1)]
-        return _above((x, most[0]), (y, most[1]), *((product, most[2]) for product in z))
+        limit = LARGEST_SIZE if launch.layers else most[2]
+        limits = [(x, most[0]), (y, most[1]), *((product, limit) for product in z)]
+        if launch.layers:
+            limits.append((f"{x} * ({rounds(launch)})", most[0]))
+        return _above(*limits)
     if one.kind == "work":
         counts = range(len(launch.batches) + 1)
         return _above(*((work_items(launch, count), LARGEST_SIZE) for count in counts))
@@ -302,6 +307,11 @@ def matrices(launch: Launch, count: int | None = None) -> str:
     return " * ".join(["1LL", *map(c_size, launch.batches[:count])])
 
 
+def rounds(launch: Launch) -> str:
+    """In how many rounds they are taken, in 64 bits."""
+    return f"({matrices(launch)} + {launch.layers - 1}) / {launch.layers}"
+
+
 def work_items(launch: Launch, count: int | None = None) -> str:
     """The clusters of tiles of those matrices, in 64 bits."""
     along, across = (
@@ -343,6 +353,7 @@ def _sentence(alike: Sequence[Condition], launch: Launch, tensors: Mapping[str, 
         return f"{one.dim} is at most {one.multiple}: tiles cover rows"
     if one.kind == "grid":
         _, y, z = most_blocks()
+        z = LARGEST_SIZE if launch.layers else z
         tiles = f"{launch.along} and {launch.across} make at most {y} groups of tiles"
         return f"{tiles}, {_batches(launch)} at most {z} matrices" if launch.batches else tiles
     if one.kind == "work" and launch.grouped:

@@ -32,6 +32,7 @@ from polygen.emit.leaf.tally import elements, tally_helpers, tally_tensors
 from polygen.emit.leaves import extent_names, matrix_coordinates, parameter, size_name
 from polygen.emit.places import places
 from polygen.emit.realign import copying
+from polygen.emit.rounds import matrix_rounds
 from polygen.emit.row_groups import count, declared, find, of_group
 from polygen.emit.row_places import kept_declared, mapped
 from polygen.emit.source import KernelSource
@@ -174,7 +175,9 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
         depth = f"{counts} * (({depth} + {own - 1}) / {own} * {own})"
     # Blocks that share the sums of all tiles have a range of k each.
     step = plan.tiles.cta[2] * (1 if plan.tiles.last else plan.tiles.split)
-    own_along, own_across = block_tile(plan.launch.group, "blockIdx.x", "blockIdx.y")
+    rounds = matrix_rounds(plan.launch)  # empty but of blocks with a tile each
+    x = "place" if rounds else "blockIdx.x"
+    own_along, own_across = block_tile(plan.launch.group, x, "blockIdx.y")
     record = {
         "lanes": plan.device.warp_size,
         "min_blocks": plan.schedule.min_blocks,
@@ -209,6 +212,7 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
             "frame": [*_triggered(plan), "one_tile", "places"],
             "attributes": "",
             "warps_n": plan.tiles.warps[1],
+            "own_matrix": rounds,
             "matrix": matrix_coordinates(plan.batches),
             "inside": tile_domain.alone(plan),
         }

@@ -16,6 +16,7 @@ from polygen.emit.conditions import (
     matrices,
     refusals,
     rounded_up,
+    rounds,
     work_items,
 )
 from polygen.emit.following import following
@@ -71,6 +72,8 @@ def launcher(plan: KernelPlan) -> dict[str, Any]:
         "realign": copy(plan),
         "work_items": work_items(launch),
         "matrices": matrices(launch) if launch.batches else "",
+        "rounds": rounds(launch) if launch.layers else "",
+        "layers": launch.layers,
         "host_parameters": ", ".join(parameter(plan, argument) for argument in host),
         "host_arguments": ", ".join(_passed(plan, argument) for argument in plan.arguments),
         "host_refusals": refusals(plan_conditions(plan), launch, plan.program.tensors),

@@ -9,13 +9,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from polygen.errors import ScheduleError, SignatureError
-from polygen.frontend.program import Program, Tensor
+from polygen.frontend.program import Dim, Program, Tensor
 from polygen.hardware.atom import Atom
-from polygen.hardware.device import Device
+from polygen.hardware.device import Device, common_facts
 from polygen.hardware.matrix_layout import swizzle_bytes
 from polygen.lower import dots, warpgroups, warps, zeros
 from polygen.lower.carried import carried_proof
@@ -40,10 +41,11 @@ from polygen.lower.tallies import tally_orders
 from polygen.lower.tally import Tally
 from polygen.lower.work import Boxes, Move
 from polygen.poly.last_round import prove_last_round
+from polygen.poly.legality import Proof
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.pointwise import among_sections, pointwork
 from polygen.poly.prologue import without_prologues
-from polygen.poly.raster import prove_linear_raster, prove_raster, prove_runs
+from polygen.poly.raster import prove_linear_raster, prove_raster, prove_rounds, prove_runs
 from polygen.poly.row_groups import group_walk, prove_row_groups
 from polygen.poly.row_passes import split_for
 from polygen.poly.tile_walk import prove_walk
@@ -90,7 +92,7 @@ def lower(
     inside = _family(schedule)(given, out)
     taken = resources(schedule, tree.match, tiles, atom, device, needed(inside.buffers))
     launch = _launch(given, taken)
-    raster = prove_linear_raster(group) if launch.persistent else (prove_raster(group),)
+    raster = prove_linear_raster(group) if launch.persistent else one_tile_each(launch)
     if launch.persistent and given.walk is not None:
         raster = prove_walk(given.walk)
     if tiles.run > 1:
@@ -173,6 +175,8 @@ def _launch(given: Given, taken: Resources) -> Launch:
         "n": given.tiles.cta[1] * given.tiles.run,
     }
     cluster = {"m": schedule.cluster.m, "n": schedule.cluster.n}
+    persistent = _resident(given.device, schedule)
+    batches = () if match.groups else tuple(count for _, count in match.counted)
     return Launch(
         match.extent(along),
         match.extent(across),
@@ -181,15 +185,28 @@ def _launch(given: Given, taken: Resources) -> Launch:
         schedule.raster.group,
         taken.threads,
         taken.shared_bytes,
-        persistent=_resident(given.device, schedule),
+        persistent=persistent,
         per_multiprocessor=schedule.min_blocks if schedule.specialised else 1,
         cluster=(cluster[along], cluster[across]),
-        batches=() if match.groups else tuple(count for _, count in match.counted),
+        batches=batches,
+        layers=0 if persistent else layers(batches),
         split=schedule.cluster.k,
         dependent=schedule.launch.dependent,
         groups=match.groups.extent if match.groups else 0,
         grouped=("along" if along == "m" else "across") if match.groups else "",
     )
+
+
+def layers(batches: Sequence[Dim]) -> int:
+    """The matrices that a grid has along z where there may be more; 0 where it has room for all."""
+    most, numbers = common_facts()["grid_z"], [dim for dim in batches if isinstance(dim, int)]
+    return 0 if len(numbers) == len(batches) and math.prod(numbers) <= most else most
+
+
+def one_tile_each(launch: Launch) -> tuple[Proof, ...]:
+    """The proofs of the raster of blocks that have a tile each."""
+    rounds = (prove_rounds(launch.layers),) if launch.layers else ()
+    return (prove_raster(launch.group), *rounds)
 
 
 def _resident(device: Device, schedule: Schedule) -> int:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from polygen.frontend.program import Program
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
-from polygen.lower.build import plan_of
+from polygen.lower.build import layers, one_tile_each, plan_of
 from polygen.lower.carried import carried_proof, in_pairs
 from polygen.lower.chain_leaves import ChainLeaves
 from polygen.lower.chain_memory import chain_memory, chain_resources, layouts
@@ -42,7 +42,7 @@ from polygen.poly.key_tiles import prove_key_tiles
 from polygen.poly.legality import Proof
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.prologue_proofs import prove_inside
-from polygen.poly.raster import prove_linear_raster, prove_ranges, prove_raster
+from polygen.poly.raster import prove_linear_raster, prove_ranges
 from polygen.poly.row_order import prove_pairs, prove_together
 from polygen.rewrite.parts import parts_combine
 from polygen.schedule.model import LONGEST, MATRIX, PAIRS, Schedule
@@ -98,6 +98,8 @@ def lower_chain(
     after = following(split, entry, out.folds, schedule.epilogue.row_warps)
     folds = fold_orders(matched.chain.values, split, out, {}, after)
     order = schedule.raster.order
+    if visited is None and not launch.persistent:
+        launch = replace(launch, layers=layers(launch.batches))
     if visited is not None:  # each tile of rows has as many tiles of keys as it wants
         if not shape.varying:
             launch = replace(launch, persistent=0)
@@ -130,7 +132,7 @@ def lower_chain(
 
 
 def _raster(launch: Launch) -> tuple[Proof, ...]:
-    return prove_linear_raster(1) if launch.persistent else (prove_raster(launch.group),)
+    return prove_linear_raster(1) if launch.persistent else one_tile_each(launch)
 
 
 def _pages(matched: ChainMatch, shape: ChainShape) -> tuple[Proof, ...]:

@@ -93,7 +93,8 @@ class Launch:
 
     One block per tile: ``grid.x = ceil(size[across] / tile_across) * group``,
     ``grid.y = ceil(ceil(size[along] / tile_along) / group)``, and ``grid.z`` is the number of
-    matrices: the product of the batch dims, 1 without any.
+    matrices: the product of the batch dims, 1 without any. Where there may be more of them than
+    `layers`, they are taken in rounds of so many, one behind the other along x.
 
     Persistent blocks: ``grid.x`` is as many whole clusters as run at once, at most one per cluster
     of tiles; each block works through its share of the tiles. The tiles of all matrices are one
@@ -122,6 +123,7 @@ class Launch:
     split: int = 1  # blocks of a cluster for each of its tiles, which share the tile's sums
     dependent: bool = False  # it may begin while the kernels before it still run
     further: tuple[Extents, ...] = ()  # of the sections behind the first
+    layers: int = 0  # matrices of a round; 0: there is one round, of all of them
 
     @property
     def sections(self) -> tuple[Extents, ...]:
@@ -180,7 +182,10 @@ class Launch:
             most = (resident or self.persistent) // self.blocks
             return (min(most, self.work(sizes)) * self.blocks, 1, 1)
         along, across = self.tiles("along", sizes), self.tiles("across", sizes)
-        return (across * self.group, -(-along // self.group), self.matrices(sizes))
+        matrices = self.matrices(sizes)
+        rounds = -(-matrices // self.layers) if self.layers else 1
+        deep = min(matrices, self.layers) if self.layers else matrices
+        return (across * self.group * rounds, -(-along // self.group), deep)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,11 @@ def block_tile(group: int, x: str, y: str) -> tuple[str, str]:
     return f"{y} * {group} + {x} % {group}", f"{x} / {group}"
 
 
+def round_matrix(layers: int, number: str, z: str) -> str:
+    """The matrix of a block of a round."""
+    return f"{number} * {layers} + {z}"
+
+
 def rows_of_range(y: str, count: str) -> str:
     """Which tile of rows a block has that goes through a range of keys, of so many."""
     return f"{count} - 1 - {y}"
@@ -76,6 +81,25 @@ def prove_raster(group: int) -> Proof:
     if not (relation.is_injective() and relation.range().is_equal(tiles)):
         raise VerifyError("the raster does not visit every tile exactly once", where=_WHERE)
     return Proof("every output tile is computed by exactly one thread block", f"groups of {group}")
+
+
+@lru_cache(maxsize=64)
+def prove_rounds(layers: int) -> Proof:
+    """Prove that every matrix is in one round, however many there are.
+
+    A round is as wide along x as the tiles of a matrix are, so that quotient and remainder of x are
+    the round and the place in it; blocks behind the last matrix are done.
+
+    Raises:
+        VerifyError: never for positive numbers; the check guards the formula.
+    """
+    own = round_matrix(layers, "r", "z")
+    grid = f"0 <= z < min({layers}, count) and 0 <= r and {layers}*r < count"
+    rounds = isl.Map(f"[count] -> {{ [r,z] -> [m] : {grid} and m = {own} and m < count }}")
+    every = isl.Set("[count] -> { [m] : 0 <= m < count }")
+    if not (rounds.is_injective() and rounds.range().is_equal(every)):
+        raise VerifyError("the rounds do not have every matrix exactly once", where=_WHERE)
+    return Proof("every matrix is in one round", f"rounds of {layers}")
 
 
 @lru_cache(maxsize=64)

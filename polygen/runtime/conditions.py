@@ -99,6 +99,9 @@ def _too_many(one: Condition, source: KernelSource, sizes: Mapping[str, int]) ->
     if one.kind == "work":
         what = f"the launch has {launch.work(sizes)} tiles"
         why = f"kernels count the tiles of all matrices, up to {LARGEST_SIZE}{of}"
+    elif launch.layers and launch.matrices(sizes) > LARGEST_SIZE:
+        what = f"the launch has {launch.matrices(sizes)} matrices"
+        why = f"kernels count them, up to {LARGEST_SIZE}{of}"
     else:
         axes = 3 if launch.batches else 2
         blocks, most = (

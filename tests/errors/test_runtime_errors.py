@@ -80,6 +80,17 @@ def test_more_matrices_than_the_grid_has_room_for():
         stacked(launch, 2, 3, 64 * 65536, 1)()
 
 
+def test_more_matrices_than_rounds_count():
+    launch = Launch("M", "N", 64, 64, 1, 64, 0, batches=("B", "H"), layers=65_535)
+    with pytest.raises(ArgumentError) as caught:
+        stacked(launch, 2**16, 2**15, 1, 1)()
+    assert str(caught.value) == (
+        "scale: the launch has 2147483648 matrices (kernels count them, up to 2147418112; "
+        "B = 65536, H = 32768, M = 1, N = 1). Use a larger tile or raster group, or split the "
+        "arrays."
+    )
+
+
 def test_more_tiles_than_persistent_blocks_count():
     launch = Launch("M", "N", 64, 64, 1, 64, 0, 132, batches=("B", "H"))
     with pytest.raises(ArgumentError) as caught:

@@ -55,6 +55,12 @@ CASES = [
         replace(TILES, batches=("B", "H")),
     ),
     Case(
+        "matrices_in_rounds",
+        (stored("x", F16, ("B", "H", "M", "K")), stored("w", F16, ("H", "K", "N"))),
+        stored("y", F16, ("B", "H", "M", "N")),
+        replace(TILES, batches=("B", "H"), layers=65_535),
+    ),
+    Case(
         "extents_of_1_and_numbers",
         (
             stored("x", F16, ("B", 1, "M", 64)),
@@ -182,8 +188,16 @@ def test_as_many_matrices_as_the_grid_has_room_for():
         assert refused(call, **sizes) == sentence
 
 
+def test_as_many_matrices_as_rounds_count():
+    call = CASES[2].call
+    sentence = f"M and N make at most 65535 groups of tiles, B x H at most {LARGEST_SIZE} matrices"
+    assert refused(call, B=13_108, H=5) == ""
+    for sizes in ({"B": 2**30, "H": 2}, {"B": 2**31 - 2**16, "H": 2}):
+        assert refused(call, **sizes) == sentence
+
+
 def test_as_many_tiles_as_persistent_blocks_count():
-    call = CASES[3].call
+    call = CASES[4].call
     sizes = {"M": 1, "N": 1, "H": 1, "K": 64}
     sentence = f"M and N of B x H matrices make at most {LARGEST_SIZE} tiles"
     many, few = {**sizes, "B": 2**30, "H": 2}, {**sizes, "B": 2**30 - 2**15, "H": 2}
@@ -193,13 +207,13 @@ def test_as_many_tiles_as_persistent_blocks_count():
 
 
 def test_one_matrix_has_no_condition_on_its_tiles():
-    case = CASES[3]
+    case = CASES[4]
     alone = replace(case, launch=replace(case.launch, batches=())).call
     assert not {"grid", "work"} & {one.kind for one in alone.source.conditions}
 
 
 def test_the_header_names_the_blocks_along_z():
-    plain, batched, persistent = (CASES[n].call.source.header for n in (0, 1, 3))
+    plain, batched, persistent = (CASES[n].call.source.header for n in (0, 1, 4))
     assert "The blocks along x, y and z." in plain
     assert "int M, int N, int B, unsigned grid[3]" in plain
     assert "grid[2] = (unsigned)(1LL * B * H);" in batched
@@ -210,7 +224,7 @@ def test_the_header_names_the_blocks_along_z():
 
 
 def test_the_header_says_which_axes_a_map_has():
-    header = CASES[3].call.source.header
+    header = CASES[4].call.source.header
     assert "boxes of 1 x 16 x 1 x 64 elements along the stored axes, swizzle 128" in header
     assert (
         "boxes of 1 x 10 x 32 elements along (axis 0: H; axis 1: 20 from 3 by 2; axis 2: 128 "

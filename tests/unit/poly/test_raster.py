@@ -21,6 +21,16 @@ BROKEN: dict[str, tuple[str, Callable[..., object], Callable[..., object]]] = {
         lambda group, x, y: (f"{y} * {group} + {x} % {group}", f"{x} / {group + 1}"),
         raster.prove_raster,
     ),
+    "matrices that two rounds have": (
+        "round_matrix",
+        lambda layers, number, z: f"{number} * {layers - 1} + {z}",
+        raster.prove_rounds,
+    ),
+    "matrices between rounds": (
+        "round_matrix",
+        lambda layers, number, z: f"{number} * {layers + 1} + {z}",
+        raster.prove_rounds,
+    ),
     "groups that overlap": (
         "width_of",
         lambda group, band, along: f"min({group + 1}, {along} - {band} * {group})",
