@@ -9,21 +9,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from polygen.errors import ScheduleError, SignatureError
-from polygen.frontend.program import Dim, Program, Tensor
+from polygen.frontend.program import Program, Tensor
 from polygen.hardware.atom import Atom
-from polygen.hardware.device import Device, common_facts
+from polygen.hardware.device import Device
 from polygen.hardware.matrix_layout import swizzle_bytes
 from polygen.lower import dots, warpgroups, warps, zeros
 from polygen.lower.carried import carried_proof
 from polygen.lower.epilogue import epilogue
 from polygen.lower.folds import fold_orders, following
 from polygen.lower.given import Given
-from polygen.lower.launch import stride_argument, workspace_argument
+from polygen.lower.launch import layers, stride_argument, workspace_argument
 from polygen.lower.memory import needed
 from polygen.lower.plan import (
     Argument,
@@ -195,12 +194,6 @@ def _launch(given: Given, taken: Resources) -> Launch:
         groups=match.groups.extent if match.groups else 0,
         grouped=("along" if along == "m" else "across") if match.groups else "",
     )
-
-
-def layers(batches: Sequence[Dim]) -> int:
-    """The matrices that a grid has along z where there may be more; 0 where it has room for all."""
-    most, numbers = common_facts()["grid_z"], [dim for dim in batches if isinstance(dim, int)]
-    return 0 if len(numbers) == len(batches) and math.prod(numbers) <= most else most
 
 
 def one_tile_each(launch: Launch) -> tuple[Proof, ...]:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from polygen.frontend.program import Program
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
-from polygen.lower.build import layers, one_tile_each, plan_of
+from polygen.lower.build import one_tile_each, plan_of
 from polygen.lower.carried import carried_proof, in_pairs
 from polygen.lower.chain_leaves import ChainLeaves
 from polygen.lower.chain_memory import chain_memory, chain_resources, layouts
@@ -27,6 +27,7 @@ from polygen.lower.epilogue import epilogue
 from polygen.lower.folds import fold_orders, following
 from polygen.lower.given import Given
 from polygen.lower.key_parts import combining_launch, room
+from polygen.lower.launch import layers
 from polygen.lower.memory import needed
 from polygen.lower.plan import Inside, KernelPlan, Launch
 from polygen.lower.registers import fold_registers

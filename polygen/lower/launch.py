@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from polygen.frontend.dtypes import F32, DType
 from polygen.frontend.indices import size_value
 from polygen.frontend.program import Dim, Program, Tensor
+from polygen.hardware.device import common_facts
 
 KEPT_ALIGNMENT = 16  # bytes to a multiple of which rows of kept matrices are lengthened
 
@@ -341,6 +342,12 @@ class Following:
 def _extent(dim: Dim, sizes: Mapping[str, int]) -> int:
     found: int = size_value(dim, sizes)
     return found
+
+
+def layers(batches: Sequence[Dim]) -> int:
+    """The matrices that a grid has along z where there may be more; 0 where it has room for all."""
+    most, numbers = common_facts()["grid_z"], [dim for dim in batches if isinstance(dim, int)]
+    return 0 if len(numbers) == len(batches) and math.prod(numbers) <= most else most
 
 
 def stride_argument(tensor: Tensor, axis: int) -> str:

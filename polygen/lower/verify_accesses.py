@@ -24,7 +24,7 @@ from polygen.lower.computed import Fetch, rows_of
 from polygen.lower.fill import prove
 from polygen.lower.formulas import ends, position, units, value
 from polygen.lower.fragments import Make
-from polygen.lower.launch import stride_argument
+from polygen.lower.launch import layers, stride_argument
 from polygen.lower.plan import KernelPlan
 from polygen.lower.promoting import Promote
 from polygen.lower.result_work import (
@@ -113,6 +113,10 @@ def check_accesses(plan: KernelPlan) -> None:
     counted += [one.batches for one in plan.of(LocateRows)]
     if plan.launch.batches != wanted or any(one != batches for one in counted):
         raise VerifyError(f"the matrices are not counted along {wanted}", where=plan.entry)
+    in_rounds = not plan.launch.persistent and plan.key_tiles is None
+    deep = layers(wanted) if in_rounds else 0
+    if plan.launch.layers != deep:
+        raise VerifyError(f"rounds are not of {deep} matrices", where=plan.entry)
     if any(locate.run != plan.tiles.run for locate in plan.of(Locate)):
         raise VerifyError(f"runs are not of {plan.tiles.run} tiles", where=plan.entry)
     _check_groups(plan)

@@ -7,7 +7,7 @@ import pytest
 
 import polygen as pg
 from polygen.hardware.device import common_facts
-from polygen.lower import build
+from polygen.lower import launch
 
 LAYERS = 3
 
@@ -26,7 +26,7 @@ BATCHED = {
 @pytest.fixture
 def three_deep(monkeypatch: pytest.MonkeyPatch) -> None:
     """Grids with room for three matrices along z."""
-    monkeypatch.setattr(build, "common_facts", lambda: {**common_facts(), "grid_z": LAYERS})
+    monkeypatch.setattr(launch, "common_facts", lambda: {**common_facts(), "grid_z": LAYERS})
 
 
 @pytest.mark.parametrize("count", [1, 3, 4, 7])

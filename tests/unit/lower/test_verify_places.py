@@ -84,6 +84,8 @@ MISTAKES = {
     "tiles numbered the other way": ("roles", works("locate", along="n", across="m")),
     "a launch of larger tiles": ("roles", launch(tile_along=256)),
     "a launch of other groups": ("warps", launch(group=3)),
+    "rounds of one matrix": ("warps", launch(layers=65535)),
+    "rounds of persistent blocks": ("roles", launch(layers=65535)),
     "panels of the tile below": ("roles", works("finish", first_row="b_m * 128 + block * 64")),
     "columns of the next tile": ("roles", works("finish", column="b_n * 64 + 64")),
     "a lane's other columns": ("roles", works("finish", lane_column="lane % 4")),
