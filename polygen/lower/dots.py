@@ -7,26 +7,19 @@ zeros.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from polygen.lower.given import Given
 from polygen.lower.operands import copy
-from polygen.lower.plan import Inside, Leaf, Place
+from polygen.lower.plan import Inside, Leaf
 from polygen.lower.result_work import Epilogue
-from polygen.lower.synchronise import AGENTS
+from polygen.lower.warps import without_buffers
 from polygen.lower.work import Clear, Product, Stream
 from polygen.poly.by_lanes import STREAMED, held
 from polygen.poly.operand import Operand
 
-_PLACE = "warps"
-
 
 def inside(given: Given, out: Epilogue) -> Inside:
     """Leaves and the place of all warps."""
-    count = given.tiles.warp_count
-    leaves = tuple(replace(leaf, place=_PLACE) for leaf in _leaves(given, out))
-    place = Place(_PLACE, 0, count, count, False, AGENTS[_PLACE], 0, given.tree.loops())
-    return Inside((), leaves, (place,), ())
+    return without_buffers(given, _leaves(given, out))
 
 
 def _stream(given: Given, name: str, operand: Operand) -> Stream:

@@ -32,9 +32,9 @@ from polygen.poly.fold_parts import SHARED
 from polygen.poly.folds import Split
 from polygen.poly.pointwise import Folded
 from polygen.poly.row_passes import result_of, split_for
+from polygen.schedule.model import FOLD_WARPS
 from polygen.schedule.sums import FoldOrder
 
-_WARPS = 16  # of a block that combines parts; of doubles, half as many
 _TURNS = 4  # registers of a thread that take all of its elements by turns
 _ACROSS_BLOCK = "lanes whose numbers differ by 1, 2, 4, 8, 16, then warps in their order"
 
@@ -145,7 +145,7 @@ def following(
     if not parts:
         return None
     warp = common_facts()["warp_size"]
-    warps = _WARPS * F32.bytes // split.main.real.bytes
+    warps = FOLD_WARPS * F32.bytes // split.main.real.bytes
     groups: dict[object, Results] = {}
     owner: dict[str, object] = {}
     for part in parts:

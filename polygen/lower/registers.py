@@ -18,14 +18,13 @@ from polygen.poly.match import Match
 from polygen.poly.pointwise import Pointwork
 from polygen.poly.promoted_by import SETS
 from polygen.poly.register_operands import kept
-from polygen.poly.results import panel_columns
+from polygen.poly.results import ADJACENT, panel_columns
 from polygen.poly.ring_folds import RingFolds
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 
 FILE = "registers.toml"
 _WORD = 4  # bytes
-_ADJACENT = 8  # elements of a row that a lane folds
 _HALVES = 2  # rows of which a thread holds elements, and adjacent elements of each
 _PERCENT = 100
 _COMING_AND_THERE = 2  # of a word for a k tile, and that for the next one
@@ -111,7 +110,7 @@ def streamed_registers(work: Pointwork, atom: Atom) -> int:
     lanes = common_facts()["warp_size"]
     wide = atom.c.dtype.bytes // _WORD
     of_lane = rows * columns // lanes
-    each = {"m": of_lane // _ADJACENT, "n": _ADJACENT, "": _HALVES * _HALVES}
+    each = {"m": of_lane // ADJACENT, "n": ADJACENT, "": _HALVES * _HALVES}
     folded = sum(
         len(fold.terms) * each["m" if "m" in fold.kept else "n" if "n" in fold.kept else ""]
         for fold in work.folds

@@ -6,7 +6,7 @@ swizzle with the fewest bank conflicts, and so does the scratch area of the way 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from polygen.hardware.swizzle import chunk_bytes
@@ -65,6 +65,12 @@ def place(given: Given) -> Place:
     """All warps of the block."""
     count = given.tiles.warp_count
     return Place(_PLACE, 0, count, count, False, AGENTS[_PLACE], 0, given.tree.loops())
+
+
+def without_buffers(given: Given, leaves: Sequence[Leaf]) -> Inside:
+    """Leaves of warps that read for themselves, and wait for nobody."""
+    own = place(given)
+    return Inside((), tuple(replace(leaf, place=own.name) for leaf in leaves), (own,), ())
 
 
 def _with_layout(

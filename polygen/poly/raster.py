@@ -66,6 +66,12 @@ def _in_isl(text: str) -> str:
     return re.sub(r"(\w+) / (\w+)", r"floor(\1/\2)", text)
 
 
+def _once(relation: isl.Map, every: isl.Set, otherwise: str) -> None:
+    """Refuse a relation from who takes something to what, but where each of them is taken once."""
+    if not (relation.is_injective() and relation.range().is_equal(every)):
+        raise VerifyError(otherwise, where=_WHERE)
+
+
 @lru_cache(maxsize=64)
 def prove_raster(group: int) -> Proof:
     """Prove that every tile is computed by exactly one thread block, whatever the number of tiles.
@@ -78,8 +84,7 @@ def prove_raster(group: int) -> Proof:
     place = f"a = {own_along} and c = {own_across} and a < along"
     relation = isl.Map(f"[along, across] -> {{ [x,y] -> [a,c] : {grid} and {place} }}")
     tiles = isl.Set("[along, across] -> { [a,c] : 0 <= a < along and 0 <= c < across }")
-    if not (relation.is_injective() and relation.range().is_equal(tiles)):
-        raise VerifyError("the raster does not visit every tile exactly once", where=_WHERE)
+    _once(relation, tiles, "the raster does not visit every tile exactly once")
     return Proof("every output tile is computed by exactly one thread block", f"groups of {group}")
 
 
@@ -97,8 +102,7 @@ def prove_rounds(layers: int) -> Proof:
     grid = f"0 <= z < min({layers}, count) and 0 <= r and {layers}*r < count"
     rounds = isl.Map(f"[count] -> {{ [r,z] -> [m] : {grid} and m = {own} and m < count }}")
     every = isl.Set("[count] -> { [m] : 0 <= m < count }")
-    if not (rounds.is_injective() and rounds.range().is_equal(every)):
-        raise VerifyError("the rounds do not have every matrix exactly once", where=_WHERE)
+    _once(rounds, every, "the rounds do not have every matrix exactly once")
     return Proof("every matrix is in one round", f"rounds of {layers}")
 
 
@@ -117,8 +121,7 @@ def prove_linear_raster(group: int) -> tuple[Proof, ...]:
     inside = f"0 <= y and {group}*y < along and {group}*y <= a < {group}*y + {width}"
     groups = isl.Map(f"[along] -> {{ [y] -> [a] : {inside} }}")
     rows = isl.Set("[along] -> { [a] : 0 <= a < along }")
-    if not (groups.is_injective() and groups.range().is_equal(rows)):
-        raise VerifyError("groups do not have every row of tiles exactly once", where=_WHERE)
+    _once(groups, rows, "groups do not have every row of tiles exactly once")
     for wide in range(1, group + 1):
         own_along, own_across = map(_in_isl, item_tile(group, "y", "x", str(wide)))
         place = f"a = {own_along} and c = {own_across}"

@@ -28,7 +28,7 @@ from polygen.schedule.model import PANEL_COLUMNS, Schedule
 _IN_FLIGHT = (4, 8, 4, 2)
 _ROW_BYTES = common_facts()["tensor_map_row_bytes"]
 _AXES = common_facts()["tensor_map_axes_most"]
-_ADJACENT = 8  # elements that a lane reads of a row, where it folds them
+ADJACENT = 8  # elements that a lane reads of a row, where it folds them
 _FEW_ROWS = 2
 _ON_THE_WAY = 32  # bytes of all matrices, of one column of a lane's rows
 _VECTOR_BYTES = 16  # of the narrowest output, in one access
@@ -67,7 +67,7 @@ def row_vectors(program: Program, schedule: Schedule) -> RowVectors:
     """
     lanes = common_facts()["warp_size"]
     if schedule.of_elements:
-        return RowVectors(_ADJACENT, _rows_together(program), lanes)
+        return RowVectors(ADJACENT, _rows_together(program), lanes)
     if schedule.epilogue.through != "smem":
         return RowVectors(2, 1, lanes)
     vector = vector_length(tuple(t.dtype for t in program.outputs))

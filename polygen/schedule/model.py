@@ -166,6 +166,7 @@ class SharedMemory:
 
 
 ROW_WARPS = (1, 2, 4, 8)  # of a block that finishes a row
+FOLD_WARPS = 16  # of a block that combines parts of folds; of doubles, half as many
 ROW_WORDS = 16  # of a row that a lane of such a block holds, at most
 HELD_ROWS = "epilogue.row_words"  # among what an automatic choice is not to take: it spills
 PANEL_COLUMNS = (64, 32, 16)  # of a panel of results, as `epilogue.columns` may say

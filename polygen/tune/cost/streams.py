@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 
 from polygen.hardware.device import common_facts
-from polygen.schedule.model import Schedule
+from polygen.schedule.model import FOLD_WARPS, Schedule
 from polygen.schedule.problem import Problem
 
-_LINE = 128  # bytes of memory that come together
 _COMBINED = 8  # parts that a warp of the launch that follows has on their way
-_FOLLOWING_WARPS = 16
 
 
 def stream_counts(schedule: Schedule, problem: Problem) -> dict[str, int]:
@@ -33,14 +31,15 @@ def stream_counts(schedule: Schedule, problem: Problem) -> dict[str, int]:
         "streamed": warp.m // rows * (warp.n // columns),
         "parts": 2 * numbers * problem.sum_bytes,
         "lines": schedule.tile.cta.m * schedule.tile.cta.n * _bytes_each(problem, columns),
-        "combined": -(-parts // (_COMBINED * _FOLLOWING_WARPS)),
+        "combined": -(-parts // (_COMBINED * FOLD_WARPS)),
     }
 
 
 def _bytes_each(problem: Problem, columns: int) -> int:
     """Bytes that come for an element: of rows that are read in short runs whole lines."""
+    line = common_facts()["cache_line_bytes"]
     each = max(1, problem.matrix_bytes // max(1, problem.matrices))
     run = min(columns, problem.n) * each
-    if columns >= problem.n or run >= _LINE:
+    if columns >= problem.n or run >= line:
         return problem.matrix_bytes
-    return problem.matrix_bytes * _LINE // run
+    return problem.matrix_bytes * line // run
