@@ -17,7 +17,7 @@ from polygen.generated import Generated, kept
 from polygen.hardware.device import Device, device
 from polygen.planned import Planned
 from polygen.runtime.artifact import Artifact
-from polygen.runtime.launch import Launcher
+from polygen.runtime.launch import Launcher, Resumed
 from polygen.runtime.outputs import stored_into
 from polygen.runtime.recent import Recent
 from polygen.runtime.repeated import Repeated
@@ -260,6 +260,14 @@ class Kernel(Described):
             self._launcher(arrays, scalars, out, stream, room, (list(found[0]), found[1]))
         except AlignmentMismatch as mismatch:  # of which nobody knows how much room it takes
             self.for_alignment(mismatch).into(arrays, scalars, out, found, stream)
+
+    def resumed(self, forms: list[Any]) -> Resumed | None:
+        """What a call has ready, for other arrays of the same forms; None: no such call was made.
+
+        Args:
+            forms: by `polygen.runtime.arrays.READS`, of arrays and outputs.
+        """
+        return self._launcher.resumed(forms)
 
     def repeated(self, arrays: tuple[Any, ...]) -> Repeated | None:
         """What repeats a call that was made with such arrays alone; see `Launcher.repeated`."""

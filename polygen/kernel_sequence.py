@@ -45,7 +45,7 @@ class KernelSequence:
 
     def __init__(self, program: Program, kernels: Sequence[Kernel]) -> None:
         self.program, self.kernels = program, tuple(kernels)
-        steps = [Step(one.program, one.into, one.workspace) for one in self.kernels]
+        steps = [Step(one.program, one.into, one.resumed, one.workspace) for one in self.kernels]
         self._launcher = SequenceLauncher(program, steps, self.between)
 
     # --- what it is -----------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from polygen.emit.source import KernelSource
@@ -36,8 +36,7 @@ from polygen.runtime.prepared import Prepared
 from polygen.runtime.recent import Recent
 from polygen.runtime.repeated import Repeated
 from polygen.runtime.scalars import LARGEST_F32, real
-from polygen.runtime.workspace import Copies, address
-from polygen.runtime.workspace import workspace as temporary
+from polygen.runtime.workspace import Copies, Room, address
 from polygen.schedule.realign import line_bytes
 
 _MOST_PREPARED = 1024  # combinations kept per kernel
@@ -133,9 +132,9 @@ class Launcher:
         if scalars or self._scalars:
             scalars = self._as_floats(scalars)
         if ready.room is not None and workspace is None:
-            count, explicit = ready.room[0], stream is not None
-            with temporary(ready.library, device, count, queue, driver, explicit=explicit) as start:
-                _submit(ready, start, pointers, scalars, queue)
+            start, held = ready.memory.taken(queue, driver, explicit=stream is not None)
+            _submit(ready, start, pointers, scalars, queue)
+            del held  # what is launched by now comes before whoever gets this memory next
         elif ready.room is not None:
             start = address(workspace, ready.room, device, self.source.entry, queue, driver)
             _submit(ready, start, pointers, scalars, queue)
@@ -153,6 +152,35 @@ class Launcher:
             with driver.stream_scope(queue):
                 outs = [ready.finish(array) for array in outs]
         return outs[0] if len(outs) == 1 else tuple(outs)
+
+    def resumed(self, forms: Sequence[Hashable]) -> Resumed | None:
+        """What calls with arrays of such forms have ready; None: none was made."""
+        ready = self._prepared.get(tuple(forms))
+        return None if ready is None else Resumed(self, ready)
+
+    def resume(
+        self,
+        ready: Prepared,
+        pointers: list[int],
+        scalars: Sequence[Any],
+        start: int,
+        queue: int,
+    ) -> None:
+        """Launch what a call has ready, with other addresses that have been inspected.
+
+        Args:
+            ready: of the forms of the arrays.
+            pointers: of the arrays and the outputs; this call's to change.
+            scalars: as of a call.
+            start: of a workspace, where the kernel has one.
+            queue: the stream.
+        """
+        if scalars or self._scalars:
+            scalars = self._as_floats(scalars)
+        if ready.room is not None:
+            _submit(ready, start, pointers, scalars, queue)
+        else:
+            ready.submit(pointers, scalars, queue)
 
     def repeated(self, arrays: Sequence[Any]) -> Repeated | None:
         """What calls with arrays like these run from now on, whose addresses alone are read.
@@ -333,6 +361,8 @@ class Launcher:
             ready.copies = Copies(self.source, binding, self._tensors, self._scalars, how, handle)
             parts, multiple = ready.room or (0, 1)
             ready.room = ready.copies.bytes + parts, max(line_bytes(), multiple)
+        if ready.room is not None:
+            ready.memory = Room(ready.library, binding.device, ready.room[0])
         if outs is None:
             ready.allocate = tuple(
                 allocator(ready.library, binding.device, sizes, tensor.dtype, tensor.order)
@@ -350,6 +380,27 @@ class Launcher:
             nearest=f"Call inside `with cupy.cuda.Device({arrays}):` "
             f"or `with torch.cuda.device({arrays}):`",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """What a call has ready, for other arrays of the same forms.
+
+    Attributes:
+        launcher: of the kernel.
+        ready: of these forms.
+    """
+
+    launcher: Launcher
+    ready: Prepared
+
+    def inspect(self, pointers: list[int]) -> None:
+        """Refuse addresses that do not fit; as `Launcher.inspect`."""
+        self.launcher.inspect(self.ready, pointers)
+
+    def launch(self, pointers: list[int], scalars: Sequence[Any], start: int, queue: int) -> None:
+        """Launch the kernel; as `Launcher.resume`."""
+        self.launcher.resume(self.ready, pointers, scalars, start, queue)
 
 
 def _count(what: str, tensors: Sequence[Tensor], given: int) -> ArgumentError:

@@ -11,7 +11,7 @@ from polygen.emit.source import KernelSource
 from polygen.frontend.program import Tensor
 from polygen.runtime.binding import Binding
 from polygen.runtime.tensormaps import MAP_ALIGNMENT, MAP_BYTES, Encoder, MapCache
-from polygen.runtime.workspace import Copies
+from polygen.runtime.workspace import Copies, Room
 
 _SLOT = 8  # bytes
 _MAP_STEP = MAP_ALIGNMENT // _SLOT  # slots
@@ -32,7 +32,7 @@ class Prepared:
     __slots__ = (
         "_constants", "_first_map", "_launches", "_maps", "_pack", "_pool", "_size", "_slots",
         "address", "allocate", "binding", "checks", "copies", "device", "finish", "latest",
-        "library", "passed", "queue", "room",
+        "library", "memory", "passed", "queue", "room",
     )  # fmt: skip
 
     def __init__(
@@ -74,6 +74,7 @@ class Prepared:
         self._launches = launches
         # Bytes of the workspace, and of what number of them its address is a multiple.
         self.room: tuple[int, int] | None = None
+        self.memory: Room  # where there is a workspace
         self.allocate: tuple[Callable[[], Any], ...] = ()
         self.address: Callable[[Any], int] = int  # of what `allocate` makes
         self.finish: Callable[[Any], Any] | None = None

@@ -13,13 +13,14 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from polygen.errors import ArgumentError
+from polygen.errors import AlignmentMismatch, ArgumentError
 from polygen.frontend.indices import named_in, size_value
 from polygen.frontend.program import Program, Tensor
 from polygen.runtime.arrays import ArrayView, describe, read
 from polygen.runtime.binding import bound_sizes
 from polygen.runtime.dlpack import compact
 from polygen.runtime.driver import Driver, cupy_driver
+from polygen.runtime.launch import Resumed
 from polygen.runtime.outputs import (
     address_reader,
     allocation_scope,
@@ -28,8 +29,7 @@ from polygen.runtime.outputs import (
     stream_pointer,
 )
 from polygen.runtime.recent import Recent
-from polygen.runtime.workspace import address
-from polygen.runtime.workspace import workspace as temporary
+from polygen.runtime.workspace import Room, address
 from polygen.schedule.realign import line_bytes, row_multiple
 
 _MOST_READY = 1024  # combinations of shapes that one sequence keeps
@@ -47,11 +47,13 @@ class Step:
     Attributes:
         program: what it computes, by the names of arrays.
         launch: launches it, as `polygen.kernel.Kernel.into`.
+        resumed: what it has ready for arrays of such forms, as `polygen.kernel.Kernel.resumed`.
         workspace: bytes that it takes beside its arrays, for sizes.
     """
 
     program: Program
     launch: Launch
+    resumed: Callable[[list[Any]], Resumed | None]
     workspace: Callable[[dict[str, int]], int]
 
 
@@ -104,7 +106,7 @@ def places(tensors: Sequence[Tensor], sizes: Mapping[str, int]) -> tuple[tuple[P
     return tuple(found), end
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Ready:
     """What a call with arrays of some forms needs.
 
@@ -118,6 +120,8 @@ class _Ready:
         end: bytes of the arrays between kernels.
         own: bytes that a kernel needs itself at most.
         spans: bytes of every array that is given.
+        room: for the arrays between kernels, and what a kernel needs.
+        resumed: what every kernel has ready; (): none was launched yet.
     """
 
     library: str
@@ -129,6 +133,8 @@ class _Ready:
     end: int
     own: int
     spans: tuple[int, ...]
+    room: Room
+    resumed: tuple[Resumed, ...] = ()
 
 
 class SequenceLauncher:
@@ -194,12 +200,14 @@ class SequenceLauncher:
         every = (*arrays, *outs)
         if workspace is not None:
             room = ready.end + ready.own, line_bytes()
-            start = address(workspace, room, device, self.program.name, queue, driver)
-            self._launch(ready, every, pointers, start, operands, stream)
+            start, held = address(workspace, room, device, self.program.name, queue, driver), None
         else:
-            count, explicit = ready.end + ready.own, stream is not None
-            with temporary(library, device, count, queue, driver, explicit=explicit) as start:
-                self._launch(ready, every, pointers, start, operands, stream)
+            start, held = ready.room.taken(queue, driver, explicit=stream is not None)
+        plain = out is None and workspace is None  # what else is given has to be looked at
+        again = plain and ready.resumed and driver.device() == device
+        if not (again and self._resume(ready, pointers, start, operands, queue)):
+            self._launch(ready, every, pointers, start, operands, stream)
+        del held  # what is launched by now comes before whoever gets this memory next
         if out is not None:
             return out
         if library == "jax":
@@ -245,6 +253,36 @@ class SequenceLauncher:
                 own,
             )
 
+        resumed = [one.resumed(forms) for one, forms in zip(self._steps, ready.forms, strict=True)]
+        if None not in resumed:
+            ready.resumed = tuple(one for one in resumed if one is not None)
+
+    def _resume(
+        self,
+        ready: _Ready,
+        pointers: list[int],
+        start: int,
+        operands: Sequence[Any],
+        queue: int,
+    ) -> bool:
+        """Launch all kernels as a call before did; as `_launch`.
+
+        Returns:
+            Whether they are launched: not if a kernel has to be another one, for the alignment of
+            an address.
+        """
+        addresses = [*pointers, *(start + place for place, _ in ready.between)]
+        own = start + ready.end
+        each = [[addresses[at] for at in (*reads, *writes)] for reads, writes, _ in self._slots]
+        try:
+            for one, places in zip(ready.resumed, each, strict=True):
+                one.inspect(places)
+        except AlignmentMismatch:
+            return False
+        for one, places, (_, _, numbers) in zip(ready.resumed, each, self._slots, strict=True):
+            one.launch(places, [operands[at] for at in numbers], own, queue)
+        return True
+
     def _prepared(
         self, arrays: Sequence[Any], outs: Sequence[Any] | None, driver: Driver
     ) -> tuple[list[int], _Ready]:
@@ -285,6 +323,7 @@ class SequenceLauncher:
         ready = _Ready(
             library, device, tuple(zip((one.start for one in lying), between, strict=True)),
             outputs, address_reader(library), steps, end, own, tuple(map(_span, views)),
+            Room(library, device, end + own),
         )  # fmt: skip
         pointers = [view.pointer for view in views]
         if outs is not None:

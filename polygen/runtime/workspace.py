@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from polygen.emit.source import KernelSource
@@ -23,44 +23,54 @@ from polygen.runtime.binding import Binding
 from polygen.runtime.dlpack import compact
 from polygen.runtime.driver import Driver
 from polygen.runtime.graph_pool import of_a_capture
-from polygen.runtime.outputs import allocation_scope, allocator
+from polygen.runtime.outputs import address_reader, allocation_scope, allocator
 from polygen.schedule import realign
 
 _BYTE = dtype("s8")
 
 
-@contextlib.contextmanager
-def workspace(
-    owner: str, device: int, count: int, queue: int, driver: Driver, *, explicit: bool
-) -> Iterator[int]:
-    """Memory for as long as what is launched inside the block takes.
+class Room:
+    """Memory for the calls of one combination of arrays.
 
     Args:
         owner: the library whose memory it shall be.
-        device: the current one.
+        device: where it is.
         count: bytes.
-        queue: the stream.
-        driver: the CUDA calls.
-        explicit: whether `queue` may be another stream than the library's current one.
-
-    Yields:
-        The address, a multiple of a line of the cache.
     """
-    captures = driver.capturing(queue)
-    if captures and owner != "torch":
-        yield driver.reserve(count, queue)
-        return
-    make = allocator(owner, device, (count,), _BYTE, (0,))
-    with (
-        allocation_scope(owner, queue, driver) if explicit else contextlib.nullcontext(),
-        driver.beside_captures() if captures else contextlib.nullcontext(),
-    ):
-        held = make()
-    if captures and not of_a_capture(held):
-        held = None
-        yield driver.reserve(count, queue)
-        return
-    yield describe(held).pointer
+
+    __slots__ = ("_address", "_make", "count", "owner")
+
+    def __init__(self, owner: str, device: int, count: int) -> None:
+        self.owner, self.count = owner, count
+        self._make = allocator(owner, device, (count,), _BYTE, (0,))
+        self._address = address_reader(owner)
+
+    def taken(self, queue: int, driver: Driver, *, explicit: bool) -> tuple[int, Any]:
+        """Memory for one call.
+
+        Args:
+            queue: the stream.
+            driver: the CUDA calls.
+            explicit: whether `queue` may be another stream than the library's current one.
+
+        Returns:
+            The address, a multiple of a line of the cache, and what is to be kept until all is
+            launched that takes the memory.
+        """
+        captures = driver.capturing(queue)
+        if captures and self.owner != "torch":
+            return driver.reserve(self.count, queue), None
+        if not (explicit or captures):
+            held = self._make()
+            return self._address(held), held
+        with (
+            allocation_scope(self.owner, queue, driver) if explicit else contextlib.nullcontext(),
+            driver.beside_captures() if captures else contextlib.nullcontext(),
+        ):
+            held = self._make()
+        if captures and not of_a_capture(held):
+            return driver.reserve(self.count, queue), None
+        return self._address(held), held
 
 
 def address(

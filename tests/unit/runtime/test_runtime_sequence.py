@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from runtime_samples import Device, cupy_array
 
-from polygen.errors import ArgumentError
+from polygen.errors import AlignmentMismatch, ArgumentError
 from polygen.frontend.dtypes import BF16, F32
 from polygen.frontend.program import Program, Tensor
-from polygen.runtime import sequence
+from polygen.runtime import sequence, workspace
 from polygen.runtime.arrays import ArrayView
 from polygen.runtime.sequence import SequenceLauncher, Step, pitch, places
 
@@ -28,6 +29,8 @@ class Calls:
 
     def __init__(self) -> None:
         self.made: list[tuple] = []
+        self.resumes = True
+        self.mismatch: list[str] = []  # kernels that would have to be others
 
     def of(self, name: str):
         def launch(arrays, scalars, out, found, stream, workspace):
@@ -36,6 +39,17 @@ class Calls:
             self.arrays = arrays, out
 
         return launch
+
+    def again(self, name: str):
+        def inspect(pointers):
+            if name in self.mismatch:
+                raise AlignmentMismatch("an address is odd")
+
+        def launch(pointers, scalars, room, queue):
+            self.made.append((f"{name} again", pointers, list(scalars), room, queue))
+
+        ready = SimpleNamespace(inspect=inspect, launch=launch)
+        return lambda forms: ready if self.resumes else None
 
 
 @pytest.fixture
@@ -47,8 +61,8 @@ def calls():
 def launcher(calls, monkeypatch):
     monkeypatch.setattr(sequence, "cupy_driver", lambda: Device().driver)
     steps = (
-        Step(FIRST, calls.of("first"), lambda _: 0),
-        Step(LAST, calls.of("last"), lambda sizes: 100 * sizes["M"]),
+        Step(FIRST, calls.of("first"), calls.again("first"), lambda _: 0),
+        Step(LAST, calls.of("last"), calls.again("last"), lambda sizes: 100 * sizes["M"]),
     )
     return SequenceLauncher(WHOLE, steps, (MIDDLE,))
 
@@ -89,6 +103,52 @@ def test_a_combination_is_prepared_once(calls, launcher, monkeypatch):
     assert calls.made[2][2] == [0x20000, 0xF0000]
     with pytest.raises(TypeError):
         launcher((cupy_array((6, 13), 0x20000), 1.0), (arrays[1],), workspace=room)
+
+
+@pytest.fixture
+def memory(monkeypatch):
+    """Results and workspaces, at addresses of their own."""
+    made = iter(range(0x100000, 0x200000, 0x1000))
+
+    def allocator(library, device, shape, dtype, order):
+        return lambda: cupy_array(shape, next(made), dtype=dtype.numpy)
+
+    monkeypatch.setattr(sequence, "allocator", allocator)
+    monkeypatch.setattr(workspace, "allocator", allocator)
+
+
+def test_what_was_launched_once_is_launched_again_with_other_addresses(calls, launcher, memory):
+    for at in (0x10000, 0x20000):
+        y = launcher((cupy_array((5, 13), at), 2.5))
+    names = [one[0] for one in calls.made]
+    assert names == ["first", "last", "first again", "last again"]
+    first, last = calls.made[2:]
+    room = first[1][1]
+    assert first == (
+        "first again",
+        [0x20000, room],
+        [2.5],
+        room + 256,
+        Device().driver.current_stream(),
+    )
+    assert last[1] == [room, 0x20000, y.data.ptr] and last[3:] == first[3:]
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+def test_a_kernel_that_has_to_be_another_is_looked_for(calls, launcher, memory, resumes):
+    x, calls.resumes = cupy_array((5, 13), 0x10000), resumes
+    launcher((x, 2.5))
+    calls.mismatch = ["last"]
+    launcher((x, 2.5))
+    assert [one[0] for one in calls.made] == ["first", "last"] * 2
+
+
+def test_outputs_and_workspaces_that_are_given_are_looked_at(calls, launcher, memory):
+    x, y = cupy_array((5, 13), 0x10000), cupy_array((5, 13), 0x90000)
+    for _ in range(2):
+        launcher((x, 2.5), y)
+        launcher((x, 2.5), workspace=cupy_array((4096,), 0xF0000, dtype="u1"))
+    assert [one[0] for one in calls.made] == ["first", "last"] * 4
 
 
 @pytest.mark.parametrize(

@@ -233,8 +233,9 @@ def test_a_graph_that_is_captured_has_memory_of_its_own(kernel, rooms):
 def test_what_pytorch_keeps_to_its_graph_is_not_kept_again(rooms, monkeypatch, own):
     device = Device(capturing=True)
     monkeypatch.setattr(workspace, "of_a_capture", lambda array: own and array.shape == (4096,))
-    with workspace.workspace("torch", 0, 4096, 55, device.driver, explicit=False) as given:
-        assert given == START
+    monkeypatch.setattr(workspace, "address_reader", lambda _: lambda array: array.data.ptr)
+    given, held = workspace.Room("torch", 0, 4096).taken(55, device.driver, explicit=False)
+    assert given == START and (held is not None) == own
     assert device.events == [("beside",), *([] if own else [("reserve", 4096, 55)])]
     assert rooms == [4096]
 
