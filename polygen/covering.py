@@ -18,6 +18,7 @@ from polygen.emit.functions import is_costly
 from polygen.errors import ScheduleError, UnsupportedProgram
 from polygen.fit import fitting
 from polygen.fit_sections import fitting_all
+from polygen.fit_sizes import in_few_columns
 from polygen.frontend.arguments import Access, Constant
 from polygen.frontend.program import Pointwise, Program, Tensor
 from polygen.hardware.device import Device, common_facts
@@ -232,7 +233,7 @@ def _fitting(
         every = [(one.matched, one.work) for one in found.each]
         return problem, fitting_all(every, device, careful=True, row=row)
     fit = fitting(found.matched, device, found.work, careful=True, row=row, clusters=clusters)
-    return problem, fit
+    return problem, in_few_columns(fit, problem)
 
 
 def _with_fewer_panels(fit: Fit, problem: Problem, device: Device) -> Fit:

@@ -1,4 +1,4 @@
-"""Schedules as they fit a program of known sizes: pixels, short k tiles, narrow groups, one sum.
+"""Schedules as they fit known sizes: pixels, few columns, short k tiles, narrow groups, one sum.
 
 Each takes what fits schedules to the program, whatever its sizes, and fits them to these.
 """
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from polygen.hardware.device import Device
+from polygen.schedule.columns import with_few_columns
 from polygen.schedule.model import Schedule
 from polygen.schedule.narrow import in_narrow_groups
 from polygen.schedule.pixels import with_pixels
@@ -28,6 +29,17 @@ def in_pixels(fit: Fit, problem: Problem) -> Fit:
         return fit(candidate) if isinstance(found, str) and boxed != candidate else found
 
     return fitted if problem.pixels else fit
+
+
+def in_few_columns(fit: Fit, problem: Problem) -> Fit:
+    """Fits schedules with tiles no wider than the result, where these fit; else as they are."""
+
+    def fitted(candidate: Schedule) -> Fitted | str:
+        narrow = with_few_columns(candidate, problem)
+        found = fit(narrow)
+        return fit(candidate) if isinstance(found, str) and narrow != candidate else found
+
+    return fitted
 
 
 def in_short(fit: Fit, problem: Problem) -> Fit:

@@ -33,11 +33,12 @@ _LONG_TILES, _STAGES_OF_LONG_TILES = (4, 2), 3  # k tiles in spans, and slots th
 
 def with_short_tile(candidate: Schedule, matched: Match, instruction: Atom) -> Schedule:
     """The schedule with k tiles as long in bytes as it has them, of elements of several registers:
-    those wider than words, and those that are split; and no longer than channels are many.
+    those wider than words, those that are split and words of chunks that lanes have; and no longer
+    than channels are many.
     """
     size, cta, depth = matched.a.multiplied.bytes, candidate.tile.cta, _innermost(matched)
     k = cta.k
-    if size > _WORD_BYTES or instruction.pieces > 1:
+    if size > _WORD_BYTES or instruction.pieces > 1 or candidate.by_lanes:
         k = max(cta.k * _USUAL_BYTES // size, instruction.k)
     if depth:  # few channels
         k = min(k, -(-depth // instruction.k) * instruction.k)

@@ -10,14 +10,14 @@ import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from polygen.chained import with_numbers
+from polygen.chained import numbered, with_numbers
 from polygen.errors import ScheduleError, UnsupportedProgram
 from polygen.faster_apart import faster_apart
 from polygen.faster_split import split_sum
 from polygen.frontend.closure import multiplies_sums
 from polygen.frontend.indices import named_in, size_value
 from polygen.frontend.pitches import pitch_of, sizes_in
-from polygen.frontend.program import Program, Tensor
+from polygen.frontend.program import Extent, Program, Tensor
 from polygen.hardware.device import Device
 from polygen.kernel import Kernel
 from polygen.kernel_sequence import AnyKernel, KernelSequence
@@ -53,11 +53,13 @@ def in_order(
     if program.invariant or program.in_place:  # bits that sizes have no part in, results in place
         return whole()
     split = split_sum(program, sizes, device)
-    for one in _ways(split.parts, {split.fold}) if split is not None else []:
-        cut = _Cutting(one, device, make, weighed=True)
-        kernels = cut.kernels(sizes) if len(one.contractions) > 1 else cut.one(sizes)
-        if kernels and split is not None:
-            return KernelSequence(split.whole, kernels) if len(kernels) > 1 else kernels[0]
+    ways = _ways(split.parts, split.folds) if split is not None else []
+    for weighed, one in itertools.product((True, False), ways):
+        made = _made_of(one, sizes, device, make, weighed=weighed, single=True)
+        if made and split is not None:
+            kernels, lost = made
+            fixed = numbered(split.whole, lost)
+            return KernelSequence(fixed, kernels) if len(kernels) > 1 else kernels[0]
     several = len(program.contractions) > 1
     if several and multiplies_sums(program) and faster_apart(program, sizes, device):
         found = cut_into_kernels(program, sizes, device, make)
@@ -85,10 +87,42 @@ def cut_into_kernels(
     # A chain faster as two, and elements gone through twice, may be one kernel where all else
     # fails.
     for weighed, one in ((weighed, one) for weighed in (True, False) for one in found):
-        kernels = _Cutting(one, device, make, weighed=weighed).kernels(sizes)
-        if kernels:
-            return KernelSequence(program, kernels)
+        made = _made_of(one, sizes, device, make, weighed=weighed)
+        if made:
+            kernels, lost = made
+            return KernelSequence(numbered(program, lost), kernels)
     return None
+
+
+def _made_of(
+    program: Program,
+    sizes: Mapping[str, int],
+    device: Device,
+    make: Make,
+    *,
+    weighed: bool,
+    single: bool = False,
+) -> tuple[tuple[Kernel, ...], dict[str, int]] | None:
+    """The kernels of a program, and the sizes that they have as numbers: those that a part computes
+    with, and has no array of; None if there is no way to make them.
+
+    Args:
+        program: the whole.
+        sizes: as far as they are known, and pitches.
+        device: the target.
+        make: makes the kernel of a part.
+        weighed: as for `_Cutting`.
+        single: whether one kernel will do.
+    """
+    fixed: dict[str, int] = {}
+    while True:
+        cutting = _Cutting(numbered(program, fixed), device, make, weighed=weighed)
+        kernels = cutting.kernels(sizes) or (cutting.one(sizes) if single else ())
+        wanted = cutting.lost_speed if kernels else cutting.lost
+        lost = {name: sizes[name] for name in wanted if name in sizes}
+        if not lost:
+            return (kernels, fixed) if kernels else None
+        fixed |= lost
 
 
 def _ways(program: Program, also: Collection[str] = ()) -> list[Program]:
@@ -113,6 +147,10 @@ class _Cutting:
         self._whole, self._device, self._make = program, device, make
         self._weighed = weighed
         self._hopeless: set[frozenset[str]] = set()  # what is left, by the names of its values
+        # Sizes that parts compute with, and have no array of; those of parts that would be faster.
+        self.lost: set[str] = set()
+        self.lost_speed: set[str] = set()
+        self._splitting = False
 
     def kernels(self, sizes: Mapping[str, int]) -> tuple[Kernel, ...]:
         """The kernels; () if there is no way to make them."""
@@ -135,10 +173,12 @@ class _Cutting:
             apart = {t.name: pitch(t, sizes) for t in cut.between}
             known = {**sizes, **{pitch_of(name): step for name, step in apart.items() if step}}
             now, later = (_with_ragged(one, cut.between, sizes) for one in (cut.before, cut.after))
-            first = self._made(now, len(before) + 1, known, cut.between)
-            if first is None:
-                continue
-            done = (*before, first)
+            done = self._in_parts(now, before, known, cut.between)
+            if not done:
+                first = self._made(now, len(before) + 1, known, cut.between)
+                if first is None:
+                    continue
+                done = (*before, first)
             found = self._in_parts(later, done, known)
             last = None if found else self._made(later, len(done) + 1, known, ())
             if not found:
@@ -149,12 +189,26 @@ class _Cutting:
         return ()
 
     def _in_parts(
-        self, program: Program, before: tuple[Kernel, ...], sizes: Mapping[str, int]
+        self,
+        program: Program,
+        before: tuple[Kernel, ...],
+        sizes: Mapping[str, int],
+        between: Sequence[Tensor] = (),
     ) -> tuple[Kernel, ...]:
-        """All kernels where what is left is faster with its sum in parts; () where it is not."""
+        """All kernels where a part is faster with a fold for its sum, or with its sum in parts; ()
+        where it is not.
+        """
         split = split_sum(program, sizes, self._device)
-        ways = [] if split is None else _ways(split.parts, {split.fold})
-        return next(filter(None, (self._cut(one, before, sizes) for one in ways)), ())
+        for one in [] if split is None else _ways(split.parts, split.folds):
+            outer, self._splitting = self._splitting, True
+            found = self._cut(one, before, sizes)
+            if not found and len(one.contractions) == 1:
+                last = self._made(one, len(before) + 1, sizes, between)
+                found = () if last is None else (*before, last)
+            self._splitting = outer
+            if found:
+                return found
+        return ()
 
     def _made(
         self, program: Program, number: int, sizes: Mapping[str, int], between: Sequence[Tensor]
@@ -165,6 +219,11 @@ class _Cutting:
         program = replace(program, name=f"{self._whole.name}_{number}", source=source)
         if self._weighed and walks_behind_zeros(program):
             return None
+        lost = _computed_with(program) - {*program.sizes}
+        if lost:
+            self.lost |= lost
+            self.lost_speed |= lost if self._splitting else set()
+            return None
         chain = self._weighed and multiplies_sums(program)
         if chain and faster_apart(program, sizes, self._device):
             return None
@@ -173,6 +232,13 @@ class _Cutting:
             return self._make(program, sizes_in(program, sizes))
         except (UnsupportedProgram, ScheduleError):
             return None
+
+
+def _computed_with(program: Program) -> set[str]:
+    """The sizes whose numbers are terms or factors."""
+    read = [one.args for one in program.pointwise] + [one.args for one in program.folds]
+    dims = (dim for args in read for arg in args if isinstance(arg, Extent) for dim in arg.dims)
+    return {name for dim in dims for name in named_in(dim)}
 
 
 def _with_ragged(

@@ -16,6 +16,7 @@ from polygen.hardware.atom import products_of
 from polygen.hardware.device import common_facts
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.pairs import in_pairs
+from polygen.poly.elements import Element
 from polygen.poly.fills import by_threads, held
 from polygen.poly.joined import joinable
 from polygen.poly.match import Match
@@ -68,6 +69,7 @@ def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[st
         for role in "mn"
     )
     whole, threads = work.matrices, held((*lefts, *rights))
+    alike = bool(_made(lefts)) and _computed(lefts) == _computed(rights)
     rings = work.ring_folds(matched)
     return Problem(
         # Groups of rows are matrices below one another, of so many rows in the mean.
@@ -107,7 +109,7 @@ def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[st
         depth=size(matched.depths[0]) if matched.sums else 0,
         joinable=joinable(matched),
         stored=(_stored(lefts, counted), _stored(rights, counted)),
-        row_passes=_row_passes((*lefts, *rights), counted),
+        row_passes=_row_passes(lefts if alike else (*lefts, *rights), counted),
         beside=0 if matched.rest is None else matched.rest.padded,
         terms=products_of(matched.a.multiplied, matched.b.multiplied),
         domain=() if work.before or work.operands.folds else matched.domain,
@@ -117,6 +119,7 @@ def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[st
         tallied=_tallied(rings),
         leaving=bool(rings) and not any(map(work.uses, rings)),
         turned=_turned(program, counted),
+        alike=alike,
     )
 
 
@@ -200,6 +203,11 @@ def _stored_bits(operands: tuple[Operand, ...]) -> int:
     return sum(each) if all(each) else 0
 
 
+def _computed(operands: tuple[Operand, ...]) -> set[str]:
+    """The operands that are computed, by name."""
+    return {one.tensor.name for one in operands if one.computed is not None}
+
+
 def _made(operands: tuple[Operand, ...]) -> list[Prologue]:
     """How those operands are computed that are."""
     return [operand.computed for operand in operands if operand.computed is not None]
@@ -213,13 +221,22 @@ def _source_bytes(operands: tuple[Operand, ...], size: Callable[[Dim], int]) -> 
             for along in one.index
             if along.dim in ("m", "n", "k")
         )
-        * one.tensor.dtype.bytes
+        * (_bytes_across(one) if operand.computed.passes else one.tensor.dtype.bytes)
         for operand in operands
         if operand.computed is not None
         for one in operand.computed.reads
         if one.tensor.dims
     }
     return sum(reads.values())
+
+
+def _bytes_across(one: Element) -> int:
+    """Bytes that come with an element that is read along a row: where neighbours lie across rows, a
+    sector of them.
+    """
+    inner = one.index[one.tensor.order[-1]].dim
+    sector: int = common_facts()["sector_bytes"]
+    return one.tensor.dtype.bytes if inner == "k" or one.axis("k") is None else sector
 
 
 def _row_passes(operands: tuple[Operand, ...], size: Callable[[Dim], int]) -> int:

@@ -103,6 +103,29 @@ FRAGMENTS = tuple(
 )  # fmt: skip
 
 
+# Without roles: operands that a launch before the kernel makes.
+MADE_FIRST = tuple(
+    Schedule(
+        name=f"first_{cta[0]}x{cta[1]}x{cta[2]}_{through}",
+        tile=Tile(CtaTile(*cta), WarpTile(*warp)),
+        pipeline=Pipeline(stages=3, distance=2),
+        roles=Roles(computes="before"),
+        epilogue=Epilogue(through=through),
+    )
+    for cta, warp, through in (
+        ((32, 32, 32), (16, 16), "registers"), ((64, 32, 64), (32, 16), "smem"),
+        ((16, 64, 64), (16, 16), "registers"),
+    )
+)  # fmt: skip
+
+
+def compile_made_first(case: Random, arch: str) -> Kernel:
+    """The kernel without roles behind a launch that makes what is computed."""
+    fused = fuse(parse_expression(case.expression, case.names), name=f"random_{case.seed}")
+    schedule = MADE_FIRST[case.seed % len(MADE_FIRST)]
+    return fused.compile(*case.signature, arch=arch, schedule=schedule, out_dtype=case.out_dtype)
+
+
 def fragment_program(seed: int, largest: int = 140) -> Random:
     """The program of a seed, whose rows start at multiples of 16 bytes."""
     return replace(prologue_program(seed, largest), roomy=True)

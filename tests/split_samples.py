@@ -7,10 +7,24 @@ from typing import Any
 import numpy as np
 from sequence_samples import Sample
 
+import polygen as pg
+
 
 def gradient(x: Any, w: Any, y: Any) -> Any:
     """Of the mean square of a linear regression."""
     return x.T @ (x @ w - y)
+
+
+def logistic(x: Any, w: Any, y: Any) -> Any:
+    """The mean loss of a logistic regression."""
+    z = x @ w
+    return (pg.softplus(z) - y * z).mean()
+
+
+def power(a: Any, v: Any) -> Any:
+    """A step of the power method."""
+    u = a @ v
+    return u / np.sqrt((u * u).sum())
 
 
 def correlation(x: Any) -> Any:
@@ -34,7 +48,18 @@ SPLIT = {
         lambda x, y: x.mT @ y, ("f32[2,K,16]", "f32[2,K,8]"), {"K": 16384},
     ),
     "a linear regression": Sample(
-        gradient, ("f32[M,16]", "f32[16]", "f32[M]"), {"M": 16000}, 3,
+        gradient, ("f32[M,16]", "f32[16]", "f32[M]"), {"M": 16000}, 2,
+    ),
+    "columns by a vector, and work behind": Sample(
+        lambda a, u, b: np.maximum(u @ a + b, 0), ("f32[M,N]", "f32[M]", "f32[N]"),
+        {"M": 4096, "N": 4096}, run={"M": 1100, "N": 72},
+    ),
+    "a logistic regression": Sample(
+        logistic, ("f32[M,N]", "f32[N]", "f32[M]"), {"M": 262144, "N": 128},
+        run={"M": 300, "N": 132}, exact=False,
+    ),
+    "a step of the power method": Sample(
+        power, ("f32[M,M]", "f32[M]"), {"M": 8192}, run={"M": 264}, exact=False,
     ),
     "correlations": Sample(correlation, ("f32[M,16]",), {"M": 16000}, 3, exact=False),
     "folded again": Sample(

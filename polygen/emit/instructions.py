@@ -132,12 +132,11 @@ def copies(plan: KernelPlan) -> list[Copy]:
 
 def computed_chunks(plan: KernelPlan) -> list[Computed]:
     """How threads compute operands, on their way into rings or before the kernel."""
-    before = (leaf.work for one in plan.copies for leaf in one.leaves)
+    copied = plan.realign.turned if plan.realign is not None else ()
+    before = [leaf.work for one in plan.copies for leaf in one.leaves]
+    made = [one for one in before if isinstance(one, RowMake) and one.tensor.name not in copied]
     found = [c.computed for c in copies(plan) if c.computed is not None]
-    return [
-        *found,
-        *(work.computed for work in before if isinstance(work, RowMake) and not work.turned),
-    ]
+    return [*found, *(one.computed for one in made)]
 
 
 def _corners(plan: KernelPlan, moved: Sequence[Boxes], first: int) -> list[dict[str, Any]]:

@@ -225,8 +225,11 @@ class Program(Brief):
 
     @property
     def real(self) -> DType:
-        """In what everything behind sums is computed: f64 where sums are, f32 else."""
-        return F64 if any(one.dtype == F64 for one in self.contractions) else F32
+        """In what everything behind sums is computed: f64 where sums are, f32 else.
+
+        Where nothing is multiplied, sums are those of folds.
+        """
+        return F64 if any(one.dtype == F64 for one in self.contractions or self.folds) else F32
 
     @property
     def folds(self) -> tuple[Fold, ...]:

@@ -61,6 +61,7 @@ class CostParameters:
         few_rows_library: times as long as a schedule for few rows that a library's product takes.
         shared_round: times as long as predicted where blocks share the sums of the last round.
         row_pass: microseconds of a multiprocessor for a block on a short row that is made.
+        row_copy: likewise for a short row that is copied.
         promote_beside: likewise, while the next block is multiplied.
         function_crowding: share by which functions on the way out of a tile take longer for each
             consumer of a multiprocessor beyond two.
@@ -160,6 +161,7 @@ class CostParameters:
     few_rows_library: float
     shared_round: float
     row_pass: float
+    row_copy: float
     outside_rate: float
     l2_rate: float
     latency: float

@@ -62,6 +62,7 @@ class Device:
     tensor_map_every_most: int
     tensor_map_step_most: int
     cache_line_bytes: int
+    sector_bytes: int  # of a line, that memory moves at a time
     grid_x: int
     grid_y: int
     grid_z: int

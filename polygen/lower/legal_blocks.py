@@ -68,7 +68,7 @@ def check_promoting(schedule: Schedule, match: Match) -> None:
             why="blocks that share sums have ranges of k tiles, which end anywhere",
             nearest=f"Use {not_shared(schedule)}",
         )
-    if match.in_parts and not schedule.makes_first:
+    if match.in_parts and not (schedule.specialised and schedule.makes_first):
         roles, of = schedule.roles, "products of f32, which warpgroups multiply in parts of tf32"
         raise ScheduleError(
             f'roles.computes = "{roles.computes}" with {of}' if schedule.specialised else of,

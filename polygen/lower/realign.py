@@ -10,8 +10,10 @@ parameters. Operands with folds over their rows are made by rows (`polygen.lower
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 from polygen.frontend.program import Program, Tensor
+from polygen.hardware.device import common_facts
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.block_plan import block_parts
 from polygen.lower.computed import computed
@@ -49,34 +51,36 @@ def precede(plan: KernelPlan, copy: Realign | None, derived: Derive, asked: Prog
     """
     if copy is None:
         return plan
-    shape = plain_shape(plan.device.warp_size, dependent=plan.launch.dependent)
-    found: list[CopyPlan | MakePlan | MakeRowsPlan] = []
-    if copy.tensors:
-        tree = block_tree(shape, realign_program, check_copy, WHERE, derived)
-        found += (_copy(one, shape, tree) for one in copy.tensors)
+    dependent = plan.launch.dependent
+    shape = plain_shape(plan.device.warp_size, dependent=dependent)
     by_rows = row_operands(asked)
-    others = (*copy.by_rows, *copy.turned)
-    in_chunks = [one for one in copy.made if one.name not in others]
-    if in_chunks:
-        first, tree = len(found), block_tree(shape, make_program, check_making, WHERE, derived)
-        found += (_make(at, one, shape, tree, asked) for at, one in enumerate(in_chunks, first))
-    found += (
-        make_rows(
-            by_rows[name],
-            plan.program,
-            shape.lanes,
-            derived,
-            dependent=plan.launch.dependent,
-            warps=copy.warps,
-            words=plan.schedule.epilogue.row_words,
-        )
-        for name in copy.by_rows
-    )
-    if copy.turned:
-        turn = turn_shape(shape.lanes, dependent=shape.dependent)
-        first, tree = len(found), block_tree(turn, turn_program, check_turning, WHERE, derived)
-        last = (one for one in copy.made if one.name in copy.turned)
-        found += (_make(at, one, turn, tree, asked) for at, one in enumerate(last, first))
+
+    @cache
+    def turned(turn: TurnShape) -> BlockTree:
+        return block_tree(turn, turn_program, check_turning, WHERE, derived)
+
+    @cache
+    def tree(what: str) -> BlockTree:
+        if what == "copies":
+            return block_tree(shape, realign_program, check_copy, WHERE, derived)
+        return block_tree(shape, make_program, check_making, WHERE, derived)
+
+    def part(at: int, one: Tensor) -> CopyPlan | MakePlan | MakeRowsPlan:
+        if one in copy.tensors:
+            return _copy(one, shape, tree("copies"))
+        if one.name in copy.by_rows:
+            words, warps = plan.schedule.epilogue.row_words, copy.warps
+            return make_rows(
+                by_rows[one.name], plan.program, shape.lanes, derived,
+                dependent=dependent, warps=warps, words=words,
+            )  # fmt: skip
+        if one.name in (*copy.turned, *copy.across):
+            turn = turn_shape(shape.lanes, one.dtype.bytes, dependent=dependent)
+            how = "turn_chunks" if one.name in copy.turned else "make_across"
+            return _make(at, one, turn, turned(turn), asked, (TURNED, how))
+        return _make(at, one, shape, tree("chunks"), asked, (MADE, "make_chunks"))
+
+    found = [part(at, one) for at, one in enumerate(copy.every)]
     proofs = [proof for one in dict.fromkeys(x.tree for x in found) for proof in one.proofs]
     proofs += prove_prologues(asked) if copy.made else ()
     plan = replace(plan, realign=copy, copies=tuple(found), proofs=(*plan.proofs, *proofs))
@@ -90,9 +94,16 @@ def plain_shape(lanes: int, *, dependent: bool = False) -> RealignShape:
     return RealignShape(WARPS, lanes, TOGETHER, ROUNDS, chunk_bytes(), dependent)
 
 
-def turn_shape(lanes: int, *, dependent: bool = False) -> TurnShape:
-    """What a block does that copies an operand with its axes in another order."""
-    return TurnShape(WARPS, lanes, ROUNDS, chunk_bytes(), dependent)
+def turn_shape(lanes: int, item: int, *, dependent: bool = False) -> TurnShape:
+    """What a block does of an operand whose rows run across what it is copied or computed of.
+
+    Args:
+        lanes: of a warp.
+        item: bytes of an element.
+        dependent: whether the launch may begin while the grids before it still run.
+    """
+    group = min(lanes, max(common_facts()["sector_bytes"] // item, lanes // WARPS))
+    return TurnShape(WARPS, lanes, group, ROUNDS, chunk_bytes(), dependent)
 
 
 def _copy(tensor: Tensor, shape: RealignShape, tree: BlockTree) -> CopyPlan:
@@ -105,8 +116,15 @@ def _copy(tensor: Tensor, shape: RealignShape, tree: BlockTree) -> CopyPlan:
     return CopyPlan(tree, *block_parts(tree, leaves, Grids(work.pointers)), tensor)
 
 
-def _make(at: int, tensor: Tensor, shape: BlockShape, tree: BlockTree, asked: Program) -> MakePlan:
-    """The leaf of one operand's blocks."""
+def _make(
+    at: int,
+    tensor: Tensor,
+    shape: BlockShape,
+    tree: BlockTree,
+    asked: Program,
+    leaf: tuple[str, str],
+) -> MakePlan:
+    """The leaf of one operand's blocks: its statement, and what it does."""
     operand = made_operand(tensor, asked)
     of = computed(operand)
     assert of is not None  # it was asked for because it is
@@ -114,9 +132,7 @@ def _make(at: int, tensor: Tensor, shape: BlockShape, tree: BlockTree, asked: Pr
     names = {axis: operand.index[axis].dim for axis in outer}
     extents = tuple((names[axis], tensor.dims[axis]) for axis in reversed(outer))
     work = RowMake(at, tensor, shape, of, extents, tensor.dims[inner])
-    leaves = [Leaf(MADE, "make_chunks", "threads", (CHUNK,), work)]
-    if work.turned:
-        leaves = [Leaf(TURNED, "turn_chunks", "threads", (CHUNK,), work)]
+    leaves = [Leaf(*leaf, "threads", (CHUNK,), work)]
     return MakePlan(tree, *block_parts(tree, leaves, Grids(arrays=work.arrays)), tensor, operand)
 
 

@@ -81,8 +81,8 @@ class RowMake:
     length: Dim
 
     @property
-    def turned(self) -> bool:
-        """Whether it is an array with its axes in another order."""
+    def by_lanes(self) -> bool:
+        """Whether lanes have rows of their own: what they read lies across these."""
         return isinstance(self.shape, TurnShape)
 
     @property

@@ -174,11 +174,13 @@ def _resident(
 ) -> int:
     """Blocks of one multiprocessor."""
     shared = max(1, shared_bytes + device.shared_reserved_per_block)  # lanes need none
+    unit = device.register_allocation_unit // device.warp_size
+    given = -(-registers // unit) * unit
     blocks = min(
         device.shared_per_multiprocessor // shared,
         device.warps_per_multiprocessor // tiles.warp_count,
         device.blocks_per_multiprocessor,
-        device.registers_per_multiprocessor // (threads * registers),
+        device.registers_per_multiprocessor // (threads * given),
     )
     if schedule.min_blocks > max(1, blocks):
         raise ResourceError(

@@ -25,7 +25,7 @@ _DOES = {
     "walk": ("walk_row",), "elements": ("walk_row",), "store": ("store_results",),
     "merge": ("merge_keys",), "results": ("finish_keys",), "edges": ("read_edges",),
     "shifted": ("shift_chunks",), "made": ("make_chunks",),
-    "turned": ("turn_chunks",),
+    "turned": ("turn_chunks", "make_across"),
 }  # fmt: skip
 
 

@@ -103,9 +103,10 @@ def check_made(plan: KernelPlan, of: MakePlan) -> None:
             where=plan.entry,
         )
     assert plan.realign is not None
-    if work.turned != (tensor.name in plan.realign.turned):
+    copied = tensor.name in plan.realign.turned
+    if work.by_lanes != (copied or tensor.name in plan.realign.across):
         raise VerifyError(f"{tensor} is made by blocks of {work.shape}", where=plan.entry)
-    if work.turned and not _is_copy(work):
+    if copied and not _is_copy(work):
         raise VerifyError(f"{tensor} is no array as it is", where=plan.entry)
     if work.computed.dims != ("m", "k") or work.computed.dtype != tensor.dtype:
         raise VerifyError(f"rows of {work.computed.dtype} are made of {tensor}", where=plan.entry)

@@ -48,6 +48,15 @@ def _whole(tensor: Tensor) -> Tensor:
     return replace(tensor, alignment=chunk_bytes())
 
 
+def _as_made(tensor: Tensor, schedule: Schedule) -> Tensor:
+    """An operand as the launch before leaves it: tensor maps know where its rows end, and warps
+    that copy for themselves are told where these end inside of a chunk.
+    """
+    row = tensor.dims[tensor.order[-1]]
+    known = isinstance(row, int) and row * tensor.dtype.bytes % chunk_bytes() == 0
+    return replace(_whole(tensor), ragged=tensor.ragged or not (schedule.specialised or known))
+
+
 def copied(matched: Match, *, made: bool = False) -> tuple[Tensor, ...]:
     """The arrays that a realigning copy helps, each once; none of rows in groups.
 
@@ -113,7 +122,9 @@ def _behind_making(matched: Match, schedule: Schedule) -> Match:
     return replace(
         matched,
         operands=tuple(
-            (name, one if one.computed is None else replace(_aligned(one), computed=None))
+            (name, one)
+            if one.computed is None
+            else (name, replace(one, tensor=_as_made(one.tensor, schedule), computed=None))
             for name, one in matched.operands
         ),
     )
@@ -153,17 +164,19 @@ def realign_all(program: Program, sections: Sequence[Match], schedule: Schedule)
     turned = turned_operands(program)
     # Without roles no schedule says who makes rows: nobody else does.
     rows = row_operands(program) if first or not schedule.specialised else {}
-    in_chunks = _made(program, sections) if first else ()
+    in_chunks = tuple(_made(program, sections, schedule)) if first else ()
     made = (*in_chunks, *(one.tensor for one in rows.values()), *turned.values())
     if not tensors and not made:
         return None
     by_rows = tuple(rows)
     alone = by_rows and len(by_rows) == len(tensors) + len(made)  # else blocks copy several rows
     warps = schedule.epilogue.row_warps if alone else WARPS
-    return Realign(f"pg_{program.name}_realign", tensors, made, by_rows, warps, tuple(turned))
+    across = tuple(one.name for one in in_chunks if _is_across(program, one))
+    entry = f"pg_{program.name}_realign"
+    return Realign(entry, tensors, made, by_rows, warps, tuple(turned), across)
 
 
-def _made(program: Program, sections: Sequence[Match]) -> Iterator[Tensor]:
+def _made(program: Program, sections: Sequence[Match], schedule: Schedule) -> Iterator[Tensor]:
     """The arrays that operands become which are computed in chunks, each once, stored as their
     tiles are.
     """
@@ -179,7 +192,22 @@ def _made(program: Program, sections: Sequence[Match]) -> Iterator[Tensor]:
         tensor = operand_of(program, statements[-1])
         last = tensor.order[inner[value]]
         order = (*(axis for axis in tensor.order if axis != last), last)
-        yield replace(tensor, order=order, alignment=chunk_bytes())
+        yield _as_made(replace(tensor, order=order), schedule)
+
+
+def _is_across(program: Program, tensor: Tensor) -> bool:
+    """Whether elements of a row are made of what lies steps apart, and rows that follow each other
+    of neighbours.
+
+    Args:
+        program: with the statements that make it.
+        tensor: as which it is stored.
+    """
+    reads = prologue(
+        program.tensors, prologues(program)[tensor.name], in_rows(tensor), tensor.dtype
+    ).reads
+    both = [one for one in reads if {"m", "k"} <= {along.dim for along in one.index}]
+    return bool(both) and all(one.index[one.tensor.order[-1]] == Along("m") for one in both)
 
 
 def make_operands(program: Program, warps: int = WARPS) -> Realign | None:

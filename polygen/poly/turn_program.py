@@ -1,15 +1,16 @@
-"""The tile program that copies an operand with its axes in another order: elements -> rows.
+"""The tile program of an operand whose rows run across what it is copied or computed of.
 
-    turned[warp,c]      chunk c + warp of the rows of a block, one of each row, a row for each lane:
-                        its elements lie a step apart in the array, and those of neighbours' chunks
+    turned[warp,c]      some chunks, from c on, of some rows of a block, one for each lane: its
+                        elements lie a step apart in the array, and those of neighbours' chunks
                         beside them -> memory
 
-A block has as many rows as a warp has lanes, and a segment of them; its warps take neighbouring
-chunks of these rows. Rows that follow each other are neighbours in the array
-(`polygen.poly.turned`), so that lanes read what lies beside each other, and warps write what does.
+A block has as many rows as a warp has lanes, and a segment of them. Rows that follow each other are
+neighbours in the array (`polygen.poly.turned`): as many lanes have such rows as elements fill a
+sector of memory, and the others chunks beside theirs, so that what a warp reads are whole sectors,
+and what it writes.
 
 1. Every chunk of the segment of every row of a block is written once, of what is read for it: by
-   the cells of the statement. Lanes have rows of their own.
+   the cells of the statement. Lanes have chunks of their own.
 2. The blocks of all segments and of all rows are every chunk of the operand, each once.
 3. The tree is synchronised and proved as every other (`polygen.poly.block_tree`). In a dependent
    launch it waits for the grids before.
@@ -17,6 +18,7 @@ chunks of these rows. Rows that follow each other are neighbours in the array
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from polygen import isl
@@ -36,6 +38,8 @@ class TurnShape:
     Attributes:
         warps: of a block: chunks of a row that it copies at a time.
         lanes: of a warp: rows of a block.
+        group: rows of a warp, beside each other; a divisor of its lanes, of which the others have
+            chunks beside each other.
         rounds: how often it copies so many chunks, until the segment ends.
         size: bytes of a chunk.
         dependent: whether the launch may begin while the grids before it still run.
@@ -43,6 +47,7 @@ class TurnShape:
 
     warps: int
     lanes: int
+    group: int
     rounds: int
     size: int
     dependent: bool = False
@@ -58,25 +63,47 @@ class TurnShape:
         return self.warps * self.rounds
 
     @property
+    def beside(self) -> int:
+        """Chunks of a row that a warp copies at a time; as many have the same, of other rows."""
+        return self.lanes // self.group
+
+    @property
     def own(self) -> str:
-        """The chunk of a warp, of those that its block copies at a time."""
-        return f"{FIRST} + {CHUNK} + {WARP}"
+        """The chunk of a lane, of those that its block copies at a time."""
+        lane = f" + lane / {self.group}" if self.beside > 1 else ""
+        return f"{FIRST} + {CHUNK} + {self._first_of_warp}{lane}"
+
+    @property
+    def _first_of_warp(self) -> str:
+        """The first chunk of a warp, likewise."""
+        if self.beside == 1:
+            return WARP
+        return f"{self.beside} * ({WARP} / {self.beside})"
+
+    @property
+    def lane_row(self) -> str:
+        """The row of a lane, of those of its block."""
+        if self.beside == 1:
+            return "lane"
+        return f"{self.group} * ({WARP} % {self.beside}) + lane % {self.group}"
 
     @property
     def visits(self) -> str:
         """Which instances of the statement a warp has."""
         inside = f"0 <= {CHUNK} < {self.segment} and {CHUNK} mod {self.warps} = 0"
-        return f"{inside} and {self.own} < {CHUNKS}"
+        return f"{inside} and {FIRST} + {CHUNK} + {in_isl(self._first_of_warp)} < {CHUNKS}"
 
     @property
     def chunks(self) -> str:
         """Rows `l` and chunks `p` that a warp visits at a time."""
-        return f"{self.there} and p = {self.own}"
+        row, own = in_isl(self.lane_row), in_isl(self.own)
+        there = f"0 <= lane < {self.lanes} and l = {row} and p = {own} and p < {CHUNKS}"
+        return f"{self.there} and exists (lane : {there})"
 
     @property
     def there(self) -> str:
         """Row `l` is one of a block's."""
-        return f"0 <= l < {self.lanes} and l < {ROWS}"
+        return f"0 <= l < {self.rows} and l < {ROWS}"
 
     @property
     def all(self) -> str:
@@ -85,15 +112,20 @@ class TurnShape:
 
     def first_row(self, rows: str) -> str:
         """The first row of a block, by the number of its rows among all blocks'."""
-        return f"{rows} * {self.lanes}"
+        return f"{rows} * {self.rows}"
 
     def row(self, rows: str) -> str:
         """The row of a lane, likewise."""
-        return f"{self.first_row(rows)} + lane"
+        return f"{self.first_row(rows)} + {self.lane_row}"
 
     def first(self, segment: str) -> str:
         """The first chunk of a segment, by its number."""
         return f"{segment} * {self.segment}"
+
+
+def in_isl(text: str) -> str:
+    """A formula of C, of numbers that are not negative, as isl writes it."""
+    return re.sub(r"(\w+) / (\d+)", r"floor(\1/\2)", text).replace("%", "mod")
 
 
 def turn_program(shape: TurnShape) -> TileProgram:
@@ -102,7 +134,7 @@ def turn_program(shape: TurnShape) -> TileProgram:
 
 
 def check_turning(shape: TurnShape, program: TileProgram) -> tuple[Proof, ...]:
-    """Prove of a program that it copies every chunk once, of what is read for it.
+    """Prove of a program that it makes every chunk once, of what is read for it.
 
     Args:
         shape: what it has to do.
@@ -124,12 +156,13 @@ def check_rows_of_lanes(shape: TurnShape, row: str = "", first: str = "", own: s
         shape: what a block does.
         row: the formula of a lane's row, of the number `y` of its block's rows, if another.
         first: that of a segment's first chunk, of its number `s`, if another.
-        own: that of a warp's chunk, if another.
+        own: that of a lane's chunk, if another.
 
     Raises:
         VerifyError: they do not.
     """
-    row, first, own = row or shape.row("y"), first or shape.first("s"), own or shape.own
+    row, own = in_isl(row or shape.row("y")), in_isl(own or shape.own)
+    first = first or shape.first("s")
     blocks = f"0 <= y and {shape.rows} * y < rows and 0 <= s and {shape.segment} * s < chunks"
     who = f"0 <= lane < {shape.lanes} and 0 <= {WARP} < {shape.warps}"
     step = f"0 <= {CHUNK} < {shape.segment} and {CHUNK} mod {shape.warps} = 0"

@@ -96,14 +96,31 @@ def walks_behind_zeros(program: Program) -> bool:
     """
     values = Values(program.statements)
     folds = {one.write.name for one in program.folds}
-    operands = [values.writers.get(a.name) for one in program.contractions for a in one.reads]
-    zeros = (isinstance(one, Pointwise) and one.args == (Constant(0.0),) for one in operands)
-    return all(zeros) and any(
+    return multiplies_zeros(program) and any(
         values.behind(access.name) & folds
         and {*access.iterators} < {name for name, extent in one.domain if extent != 1}
         for one in program.pointwise
         for access in one.reads
     )
+
+
+def folds_behind(program: Program) -> set[str]:
+    """The folds of numbers that are behind products, by name."""
+    values = Values(program.statements)
+    products = {product.write.name for product in program.contractions}
+    truths = {s.write.name for s in program.statements if s.dtype == BOOL}
+    return {
+        one.write.name
+        for one in program.folds
+        if values.behind(one.write.name) & products and _is_of_numbers(one, truths)
+    }
+
+
+def multiplies_zeros(program: Program) -> bool:
+    """Whether nothing but zeros is multiplied."""
+    values = Values(program.statements)
+    operands = [values.writers.get(a.name) for one in program.contractions for a in one.reads]
+    return all(isinstance(one, Pointwise) and one.args == (Constant(0.0),) for one in operands)
 
 
 def _chosen(program: Program, values: Values, *, every: bool) -> set[str]:

@@ -17,7 +17,7 @@ _COPIES = ("pipeline.distance", "pipeline.order", "pipeline.copies", "pipeline.a
 _FRAGMENTS = ("pipeline.fragments", "pipeline.lookahead")
 _ROLES = (
     "pipeline.in_flight", "pipeline.overlap", "pipeline.together", "roles.producer_registers",
-    "roles.consumer_registers", "roles.turns", "roles.computes",
+    "roles.consumer_registers", "roles.turns",
 )  # fmt: skip
 # Of programs of one product; a chain's kernel is of tiles of rows, whose operands are arguments.
 _NO_CHAINS = (
@@ -44,6 +44,8 @@ def idle(schedule: Schedule, *, chain: bool = False) -> list[str]:
     elif schedule.without_rings:
         fields += (*_LOOPS, *_COPIES, "pipeline.stages")
         fields += _FRAGMENTS if schedule.of_elements else ()
+    if not schedule.specialised and not schedule.makes_first:  # who computes is who multiplies
+        fields += ("roles.computes",)
     if chain:
         fields += _NO_CHAINS
         fields += () if schedule.epilogue.through == "tma" else ("epilogue.columns",)

@@ -106,7 +106,7 @@ class Roles:
     # Who computes operands that are computed: "producer": its threads, who write them to the rings;
     # "consumer": it reads what the copy engine has brought, computes fragments of the left operand
     # in its registers, and multiplies from there; "before": a launch that goes before, which leaves
-    # the whole operand in a workspace, from where the copy engine brings it like an argument
+    # the whole operand in a workspace, from where it comes like an argument, also without roles
     computes: str = "producer"
     turns: int = 2  # consumers that take turns
 
@@ -268,7 +268,7 @@ class Schedule:
     @property
     def makes_first(self) -> bool:
         """Whether operands that are computed are made by a launch that goes before."""
-        return self.specialised and self.roles.computes == "before"
+        return self.roles.computes == "before"
 
     @property
     def by_lanes(self) -> bool:

@@ -75,6 +75,8 @@ class Problem:
         leaving: whether nobody reads what comes of these but who stores it.
         turned: bytes that are read and written of operands which a launch before the kernel copies
             with their axes in another order.
+        alike: whether the computed operands that carry n are those that carry m, which a launch
+            before the kernel makes once.
     """
 
     m: int
@@ -124,6 +126,7 @@ class Problem:
     zeros: bool = False
     leaving: bool = False
     turned: tuple[int, int] = (0, 0)
+    alike: bool = False
 
     @property
     def copied(self) -> tuple[int, int]:
@@ -140,13 +143,23 @@ class Problem:
         )
 
     @property
+    def copied_rows(self) -> int:
+        """Rows of the operands that a copy helps, as they are stored."""
+        sides = zip(self.copied, self.k_inner, (self.m, self.n), self.own, strict=True)
+        return sum(
+            count * (extent if k_inner else self.k) * (self.batches if own else 1)
+            for count, k_inner, extent, own in sides
+        )
+
+    @property
     def made_bytes(self) -> tuple[int, int]:
         """Bytes that are read and written where computed operands are made before the kernel."""
         depth = self.k * self.element_bytes
         matrices = [self.batches if own else 1 for own in self.own]
-        read = sum(one * count for one, count in zip(self.source_bytes, matrices, strict=True))
-        sides = zip(self.computed, (self.m, self.n), matrices, strict=True)
-        return read, sum(made * extent * depth * count for made, extent, count in sides)
+        each = list(zip(self.source_bytes, self.computed, (self.m, self.n), matrices, strict=True))
+        sides = each[:1] if self.alike else each
+        read = sum(one * count for one, _, _, count in sides)
+        return read, sum(made * extent * depth * count for _, made, extent, count in sides)
 
     def makes_first(self, schedule: Schedule) -> bool:
         """Whether a launch before the kernel makes computed operands under a schedule: without
@@ -170,6 +183,7 @@ class Problem:
             stored_bits=(0, 0),
             held=(0, 0),
             row_passes=0,
+            alike=False,
         )
 
     def under(self, schedule: Schedule) -> Problem:

@@ -11,11 +11,12 @@ array with such rows: the same code, the same sums, the same bits.
    program (`polygen.poly.realign_program`), with proofs that every chunk is written once, and that
    nothing outside the row is read.
 3. Operands that are computed may be made there as well, each as an array of its own: a lane
-   computes whole chunks, as threads that fill rings do (`polygen.poly.make_program`). Those with
-   folds over their own rows are made a row by a block (`polygen.poly.row_operands`).
+   computes whole chunks, as threads that fill rings do (`polygen.poly.make_program`), of what lies
+   across the rows as in 4. Those with folds over their own rows are made a row by a block
+   (`polygen.poly.row_operands`).
 4. Operands that no instruction reads as they lie are copied there with their axes in another
-   order: a lane writes chunks of a row of its own, rows that follow each other are neighbours in
-   the array (`polygen.poly.turn_program`).
+   order: a lane writes chunks, and rows that follow each other are neighbours in the array
+   (`polygen.poly.turn_program`).
 5. The last chunk of a row is filled up with zeros; what lies between it and the next row is neither
    written nor read: the product's tensor maps end with the row.
 """
@@ -61,6 +62,7 @@ class Realign:
         by_rows: the names of those with folds over their own rows, of which a block has one.
         warps: of a block.
         turned: the names of those that are arrays with their axes in another order.
+        across: the names of those that are computed of what lies across their rows.
     """
 
     entry: str
@@ -69,6 +71,7 @@ class Realign:
     by_rows: tuple[str, ...] = ()
     warps: int = WARPS
     turned: tuple[str, ...] = ()
+    across: tuple[str, ...] = ()
 
     @property
     def every(self) -> tuple[Tensor, ...]:
@@ -89,7 +92,7 @@ class Realign:
         """Thread blocks that copy or make one of `every`."""
         if tensor.name in self.by_rows:
             return rows(tensor, sizes)
-        if tensor.name in self.turned:
+        if tensor.name in (*self.turned, *self.across):
             return _blocks(tensor, sizes, lanes(), WARPS * ROUNDS)
         return blocks(tensor, sizes)
 

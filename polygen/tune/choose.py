@@ -24,6 +24,7 @@ from polygen.schedule.model import Launches, Schedule
 from polygen.schedule.problem import Fitted, Problem
 from polygen.tune.cost import counts, predict_all
 
+DOT_ROWS = 6  # of results; of more than these tensor cores multiply faster than lanes
 # Words for operands that no instruction reads as they lie.
 TURNED = "; operands are copied first, with their axes in another order"
 # And for those that the launch before the kernel makes.
@@ -145,6 +146,11 @@ def choose(
     return chosen, origin
 
 
+def exchanged(schedule: Schedule) -> Schedule:
+    """The same with operands exchanged: few columns are its rows."""
+    return replace(schedule, name=f"{schedule.name}_exchanged", exchange=True)
+
+
 def copied_first(device: Device) -> Launches:
     """How a kernel follows a copy of its operands: as soon as the device lets it."""
     return Launches(realign=True, dependent=device.has("griddepcontrol"))
@@ -153,8 +159,8 @@ def copied_first(device: Device) -> Launches:
 def _weighed(device: Device, problem: Problem) -> list[Schedule]:
     """The shipped schedules, and where threads would fill rings those with a copy before them.
 
-    Without those whose consumers would compute an operand that is none of theirs, and those that
-    multiply nothing where something is multiplied.
+    Without those whose consumers would compute an operand that is none of theirs, those that
+    multiply nothing where something is multiplied, and lanes of more rows than they multiply fast.
     """
     found = [
         one
@@ -162,13 +168,15 @@ def _weighed(device: Device, problem: Problem) -> list[Schedule]:
         if (not one.from_registers or problem.under(one).stored_bits[0])
         and (not one.of_elements or problem.zeros)
     ]
+    found += [exchanged(one) for one in found if one.by_lanes]
+    found = [one for one in found if not one.by_lanes or problem.under(one).m <= DOT_ROWS]
     if problem.turned[0]:
         found = [behind_turning(one, device, problem) for one in found]
     if any(problem.computed):
         found += [
             behind_making(one, device, problem)
             for one in found
-            if one.specialised and not one.from_registers
+            if not (one.from_registers or one.without_rings)
         ]
     if any(problem.copied):
         found += [replace(one, launch=copied_first(device)) for one in found if one.specialised]
@@ -187,7 +195,8 @@ def behind_making(schedule: Schedule, device: Device, problem: Problem) -> Sched
     the ends of these before anything else, and so wait.
     """
     roles = replace(schedule.roles, computes="before")
-    return replace(schedule, roles=roles, launch=Launches(dependent=_early(device, problem)))
+    early = schedule.specialised and _early(device, problem)
+    return replace(schedule, roles=roles, launch=Launches(dependent=early))
 
 
 def _early(device: Device, problem: Problem) -> bool:

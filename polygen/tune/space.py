@@ -39,7 +39,7 @@ from polygen.schedule.model import (
     WarpTile,
 )
 from polygen.schedule.problem import Fitted, Problem
-from polygen.tune.choose import copied_first
+from polygen.tune.choose import DOT_ROWS, copied_first
 from polygen.tune.schedule_name import schedule_name
 
 Fit = Callable[[Schedule], Fitted | str]
@@ -47,9 +47,8 @@ Fit = Callable[[Schedule], Fitted | str]
 _GRANULE = 16  # of widths: panels of the epilogue are multiples of it
 _NARROWEST = 8  # with operands exchanged: one group of columns holds all rows of a result
 _FEW_ROWS = 128  # of results, for which operands are exchanged
-_DOT_ROWS = 6  # of results, from which on tensor cores multiply faster than lanes
 _DOT_COLUMNS = (1, 2, 4)  # of a warp
-_DOT_RINGS = (2, 4, 8)  # steps that registers hold
+_DOT_RINGS = (1, 2, 4, 8)  # steps that registers hold
 _EXCHANGED_SPANS = (1, 2)  # of a k tile: longer rows of weights in one go
 _MOST_STAGES = 12
 _FEWEST_STAGES = 2
@@ -316,19 +315,21 @@ def _orders(grid: _Grid, cta: CtaTile) -> Iterator[tuple[Raster, Cluster]]:
 # --- dot products ------------------------------------------------------------------------------
 def _dots(device: Device, problem: Problem, fit: Fit) -> Iterator[Fitted]:
     """Lanes multiply: all rows of a result by a few columns for each warp, where rows are few."""
-    if problem.m > _DOT_ROWS:
-        return
+    sides = [(rows, turn) for rows, turn in ((problem.m, False), (problem.n, True))
+             if rows <= DOT_ROWS]  # fmt: skip
     step = next(one.k for one in map(atom, atom_names()) if one.scope == "lanes")
-    for own, fragments, warps, blocks in product(_DOT_COLUMNS, _DOT_RINGS, (4, 8), (1, 2, 3, 4)):
+    ways = product(sides, _DOT_COLUMNS, _DOT_RINGS, (4, 8), (1, 2, 3, 4))
+    for (rows, turned), own, fragments, warps, blocks in ways:
         base = Schedule(
             name="",
             device="sm_80",
             atom=LANES,
-            tile=Tile(CtaTile(problem.m, warps * own, fragments * step), WarpTile(problem.m, own)),
+            tile=Tile(CtaTile(rows, warps * own, fragments * step), WarpTile(rows, own)),
             pipeline=Pipeline(fragments=fragments, lookahead=fragments - 1),
             raster=Raster("n", 16),  # there is one row of tiles
             epilogue=Epilogue(through="registers"),
             min_blocks=blocks,
+            exchange=turned,
         )
         fitted = fit(base)
         if isinstance(fitted, Fitted):

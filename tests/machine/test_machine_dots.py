@@ -47,6 +47,10 @@ SEVERAL = (lambda x, u, v: (x @ u.T) * (x @ v.T), ("bf16[M,K]", "bf16[N,K]", "bf
 BATCHES = (lambda x, w: x @ w.mT, ("bf16[B,M,K]", "bf16[B,N,K]"))
 VECTOR = (lambda x, w: w @ x, ("bf16[K]", "bf16[N,K]"))
 F16 = (PLAIN[0], ("f16[M,K]", "f16[N,K]"))
+F32, F64 = (
+    (EPILOGUE[0], tuple(one.replace("bf16", kind) for one in EPILOGUE[1]))
+    for kind in ("f32", "f64")
+)
 CASES = {
     "epilogue": (EPILOGUE, dots((4, 16, 1024), (4, 2), 4), {}),
     "warps along m": (EPILOGUE, dots((4, 8, 512), (2, 2)), {}),
@@ -57,6 +61,10 @@ CASES = {
     "vector": (VECTOR, dots((1, 16, 512), (1, 2)), {"sizes": {"N": 136, "K": 520}}),
     "turned": (TURNED, dots((2, 16, 512), (2, 2)), {}),
     "by name": (PLAIN, dots((1, 16, 256), (1, 2), 1, atom="dot_k256_f32_bf16"), {}),
+    "f32": (F32, dots((4, 16, 512), (4, 2), 4), {}),
+    "f32, one step": (F32, dots((1, 16, 128), (1, 4), 1), {"arch": "sm_90a"}),
+    "f64": (F64, dots((2, 16, 128), (2, 2), 2), {"sizes": SIZES | {"K": 130}}),
+    "f64, exchanged": (F64, dots((16, 2, 64), (4, 2), 1, exchange=True), {"arch": "sm_90a"}),
     "hopper": (EPILOGUE, dots((1, 16, 1024), (1, 2), 4), {"arch": "sm_90a"}),
 }
 

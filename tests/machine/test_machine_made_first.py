@@ -19,7 +19,16 @@ import polygen as pg
 from polygen.emulated import emulate
 from polygen.frontend.evaluate import evaluate
 from polygen.kernel import Kernel
-from polygen.schedule.model import Launches, Schedule
+from polygen.schedule.model import (
+    CtaTile,
+    Epilogue,
+    Launches,
+    Pipeline,
+    Roles,
+    Schedule,
+    Tile,
+    WarpTile,
+)
 from polygen.small_problem import few_blocks
 
 FIRST = Launches(dependent=True)
@@ -39,6 +48,17 @@ def by_producer(schedule: Schedule) -> Schedule:
         schedule.roles, computes="producer", producer_registers=152, consumer_registers=168
     )
     return replace(schedule, roles=own, launch=Launches())
+
+
+def by_warps(n: int = 32, k: int = 32) -> Schedule:
+    """A small schedule without roles, behind such a launch."""
+    return Schedule(
+        name="warps",
+        tile=Tile(CtaTile(32, n, k), WarpTile(16, 16)),
+        pipeline=Pipeline(stages=3, distance=2),
+        epilogue=Epilogue(through="registers"),
+        roles=Roles(computes="before"),
+    )
 
 
 # function, signature, sizes, schedule, what is made
@@ -92,13 +112,35 @@ CASES: dict[str, tuple[Any, tuple[str, ...], dict[str, int], Schedule, str]] = {
         lambda x, r, w: (x[r] * 3) @ w.T, ("tf32[S,K]", "s32[T]", "tf32[N,K]"),
         {"S": 11, "T": 33, "N": 16, "K": 36}, making(k=32, through="lines"), "v0",
     ),
+    "what lies across rows, of f32": (
+        lambda x, m, y: (x - m).T @ y.T, ("tf32[K,M]", "tf32[M]", "tf32[N,K]"),
+        {"M": 72, "N": 40, "K": 68}, making(k=32, through="lines"), "v0",
+    ),
+    "without roles": (
+        lambda x, m: (x - m).T @ (x - m), ("f32[K,M]", "f32[M]"),
+        {"M": 40, "K": 70}, by_warps(), "v1",
+    ),
+    "without roles, of f64": (
+        lambda x, g, w: (x * g) @ w, ("f64[B,M,K]", "f64[K]", "f64[K,N]"),
+        {"B": 2, "M": 37, "N": 24, "K": 50}, by_warps(k=16), "v1",
+    ),
+    "without roles, rows by index": (
+        lambda x, r, w: x[r] @ w.T, ("f16[S,K]", "s32[T]", "f16[N,K]"),
+        {"S": 11, "T": 37, "N": 24, "K": 72}, by_warps(), "v0",
+    ),
     "in a cluster, more than one read of an element": (
         lambda x, r, q, y, w: (x[r] + x[q] * y) @ w.T,
         ("bf16[S,K]", "s32[T]", "s32[T]", "bf16[T,K]", "bf16[N,K]"),
         {"S": 11, "T": 150, "N": 48, "K": 72}, making("two", cluster=(2, 1)), "v2",
     ),
 }  # fmt: skip
-QUICK = ("rows by index", "beside an operand that is copied")
+QUICK = (
+    "rows by index",
+    "beside an operand that is copied",
+    "what lies across rows, of f32",
+    "without roles",
+    "without roles, of f64",
+)
 
 
 @cache

@@ -31,7 +31,12 @@ from random_programs import (
     run_random,
     stored_numpy,
 )
-from random_prologues import compile_fragments, fragment_program, prologue_program
+from random_prologues import (
+    compile_fragments,
+    compile_made_first,
+    fragment_program,
+    prologue_program,
+)
 
 from polygen.api import fuse
 from polygen.frontend.parse import parse_expression
@@ -97,6 +102,16 @@ PROLOGUES = [n if n < 2 else pytest.param(n, marks=pytest.mark.slow) for n in ra
 def test_computed_operands_are_exact_on_the_machine(seed: int, odd: bool) -> None:
     arch = ("sm_80", "sm_90a")[seed % 2]
     assert run_random(prologue_program(seed, odd=odd), arch, _on_machine) == ""
+
+
+@pytest.mark.parametrize(
+    "seed", [n if n < 6 else pytest.param(n, marks=pytest.mark.slow) for n in range(60)]
+)
+def test_operands_that_are_made_first_without_roles_are_exact_on_the_machine(seed: int) -> None:
+    case, arch = prologue_program(seed, odd=seed % 2 == 1), ("sm_80", "sm_90a")[seed % 4 // 2]
+    kernel = compile_made_first(case, arch)
+    assert kernel.passes.plan.realign is not None
+    assert run_random(case, arch, _on_machine, compiled=lambda *_: kernel) == ""
 
 
 FRAGMENTS = [n if n < 9 else pytest.param(n, marks=pytest.mark.slow) for n in range(48)]

@@ -327,3 +327,16 @@ def test_elements_are_read_again_by_loops_around_a_tile_alone() -> None:
         require_each_once(parts, rows)
     with pytest.raises(UnsupportedProgram, match="elements are repeated"):
         require_each_once(parts, replace(product, block=0))
+
+
+def test_warps_multiply_no_parts_of_tf32() -> None:
+    """They split what they load: a program of parts is of warpgroups alone."""
+    sizes = {"M": 16, "N": 16, "K": 1000}
+    kernel = pg.fuse(lambda a, b: a @ b).compile(
+        "f32[M,K]@4", "f32[K,N]@4", arch="sm_90a", sizes=sizes
+    )
+    assert kernel.schedule.specialised == ("in parts of tf32" in kernel.schedule_origin)
+    again = pg.fuse(lambda a, b: a @ b).compile(
+        "f32[M,K]@4", "f32[K,N]@4", arch="sm_90a", sizes=sizes, schedule=kernel.schedule
+    )
+    assert again.schedule == kernel.schedule

@@ -17,6 +17,7 @@ from polygen.emit.leaf import (  # noqa: F401 - importing registers
     load_threads,
     locate,
     locate_rows,
+    make_across,
     make_chunks,
     make_fragments,
     mbarrier,

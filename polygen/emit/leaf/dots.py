@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polygen.emit.leaf.table import Text, block, leaf
-from polygen.emit.leaves import c_type, extent_names, scaled, size_name
+from polygen.emit.leaves import c_type, extent_names, real_of, scaled, size_name
 from polygen.emit.names import c_name
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Epilogue
@@ -62,12 +62,12 @@ def _(plan: KernelPlan, one: Leaf, work: Product) -> Text:
 
 @leaf("store", "lanes", Epilogue, ("m",), needs=("dots",))
 def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
-    extents, columns = extent_names(plan), plan.tiles.atoms[1]
+    extents, columns, real = extent_names(plan), plan.tiles.atoms[1], real_of(plan)
     totals = [total for _, total in e.sums]
-    lines = [f"float own_{total} = 0;" for total in totals]
+    lines = [f"{real} own_{total} = 0;" for total in totals]
     folded = [f"for (int n = 0; n < {columns}; ++n) {{"]
     for total in totals:
-        folded.append(f"  const float whole_{total} = sum_of_lanes({total}[m][n][0]);")
+        folded.append(f"  const {real} whole_{total} = sum_of_lanes({total}[m][n][0]);")
         folded.append(f"  if (lane == n) own_{total} = whole_{total};")
     folded.append("}")
     last = [

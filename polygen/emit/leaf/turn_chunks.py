@@ -1,8 +1,9 @@
 """The launch before a kernel: chunks of an operand that it copies with its axes in another order.
 
-A lane has a row, and reads the elements of a chunk one by one, a step apart; what the lanes of a
-warp read at a time are neighbours. All reads of a chunk are on their way at once, and it is written
-whole, with zeros behind the end of the row. Elements are moved as they are stored.
+A lane has a chunk of a row, and reads its elements one by one, a step apart; what lanes with chunks
+of neighbouring rows read at a time are neighbours. All reads of a chunk are on their way at once,
+and it is written whole, with zeros behind the end of the row. Elements are moved as they are
+stored.
 """
 
 from __future__ import annotations
@@ -13,19 +14,21 @@ from polygen.emit.leaves import size_name
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.realign_work import WORD, RowMake
 from polygen.poly.realign_program import CHUNK, CHUNKS, ROWS
+from polygen.poly.turn_program import TurnShape
 
 
 @leaf("turn_chunks", "threads", RowMake, (CHUNK,), needs=("chunks",))
 def _(plan: KernelPlan, one: Leaf, work: RowMake) -> Text:
     (fetch,) = work.computed.fetches
     shape, size, count = work.shape, work.tensor.dtype.bytes, work.computed.elements
+    assert isinstance(shape, TurnShape)
     words, per = shape.size // WORD, WORD // size
     place = "words[e]" if per == 1 else f"words[e / {per}]"
     shift = "" if per == 1 else f" << e % {per} * {8 * size}"
     made = ", ".join(f"words[{at}]" for at in range(words))
     lines = [
         f"const int own = {shape.own};",
-        f"if (own < {CHUNKS} && lane < {ROWS}) {{",
+        f"if (own < {CHUNKS} && {shape.lane_row} < {ROWS}) {{",
         f"  unsigned words[{words}] = {{}};",
         "#pragma unroll",
         f"  for (int e = 0; e < {count}; ++e) {{",

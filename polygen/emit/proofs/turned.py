@@ -53,13 +53,14 @@ def _(plan: KernelPlan, leaf: Leaf, work: RowMake, texts: tuple[str, ...]) -> No
     block, first, chunk = (np.repeat(one, each) for one in np.array(cases).T)
     lane = np.tile(np.arange(shape.lanes), len(cases) * shape.warps)
     warp = np.tile(np.repeat(np.arange(shape.warps), shape.lanes), len(cases))
-    row, rest = block * shape.rows + lane, block * shape.rows + lane
+    of_block = warp % shape.beside * shape.group + lane % shape.group
+    row, rest = block * shape.rows + of_block, block * shape.rows + of_block
     at: dict[str, Any] = {"m": np.zeros_like(row)}
     for (dim, _), extent in zip(work.outer, extents, strict=True):
         at[dim], rest = rest % extent, rest // extent
     names |= at | {"row": at["m"], "lane": lane, WARP: warp, FIRST: first, CHUNK: chunk}
     names |= {CHUNKS: chunks, ROWS: rows - block * shape.rows}
-    case = np.repeat(np.arange(len(cases)), each) * shape.rows + lane
+    case = np.repeat(np.arange(len(cases)), each) * shape.rows + of_block
     arrays, written, to = Arrays(plan, names), Writes(), case * _ROW
 
     def store(called: Called) -> None:
@@ -72,7 +73,7 @@ def _(plan: KernelPlan, leaf: Leaf, work: RowMake, texts: tuple[str, ...]) -> No
     known = names | {"to": to}
     for text in texts:
         run(read(text), known, len(lane), arrays.handlers() | {"store": store})
-    number = first + chunk + warp
+    number = first + chunk + warp // shape.beside * shape.beside + lane // shape.group
     inside = (row < rows) & (number < chunks)
     stored = []
     for e in range(count):

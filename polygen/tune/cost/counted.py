@@ -62,6 +62,7 @@ class Counts(NamedTuple):
         groups: of the raster: how often the other operands are swept.
         astride: of the bytes fetched, those of rows that lie astride lines of the cache.
         copied: of the operands that are copied first, to rows that start at lines.
+        copied_rows: of these.
         made_from: read where computed operands are made first.
         made_first: of these operands, written.
         first_functions: evaluated for them.
@@ -143,6 +144,7 @@ class Counts(NamedTuple):
     groups: int
     astride: int
     copied: int
+    copied_rows: int
     made_from: int = 0
     made_first: int = 0
     first_functions: int = 0

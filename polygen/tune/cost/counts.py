@@ -127,11 +127,15 @@ def _counts(device: Device, fitted: Fitted, terms: _Terms) -> Counts:
         rounds, last_rounds = of.rounds(clusters, together)
         last_tiles = clusters - last_split * of.choose(clusters, together)
     workers = (cta.m // warp.m) * (cta.n // warp.n)
+    # Lanes multiply numbers as they are, and read what lies inside.
+    pieces = 1 if by_lanes else problem.terms
     # What workers sum besides they sum again for every run of tiles.
     run = schedule.raster.run
     wide_of_tile = cta.n + -(-cta.n // warp.n * problem.beside // run)
     lefts, rights = problem.operands
     left, right = lefts * cta.m * cta.k * size, rights * cta.n * cta.k * size
+    if by_lanes and problem.k < cta.k:
+        left, right = left * problem.k // cta.k, right * problem.k // cta.k
     makes = schedule.from_registers
     if makes:  # the copy engine brings what consumers compute the left operand from
         given = lefts - problem.computed[0]
@@ -219,7 +223,7 @@ def _counts(device: Device, fitted: Fitted, terms: _Terms) -> Counts:
         ahead=copies_ahead(schedule),
         workers=workers,
         own=problem.products * warp.m * warp.n,
-        products=0 if streams else problem.products * problem.terms * cta.m * wide_of_tile * cta.k,
+        products=0 if streams else problem.products * pieces * cta.m * wide_of_tile * cta.k,
         instructions=instructions,
         filled=0 if streams else left + right,
         fetched=fetched,
@@ -254,6 +258,7 @@ def _counts(device: Device, fitted: Fitted, terms: _Terms) -> Counts:
         groups=groups,
         astride=0 if all_copied else int(astride),
         copied=problem.copied_bytes if copied else 0,
+        copied_rows=problem.copied_rows if copied else 0,
         **terms.first,
         exchanged=schedule.exchange,
         lanes=by_lanes,

@@ -16,7 +16,7 @@
    limits that overlap are close to each other, they cost more than the slower alone: they are
    joined by a norm whose exponent says how well they overlap, not by a maximum.
 8. Operands that are copied first are read and written at the bandwidth of device memory, in a
-   launch of its own.
+   launch of its own; a row takes its warp a while, however short it is.
 
 All of it is arithmetic on columns, one row per schedule: one call prices thousands.
 """
@@ -99,7 +99,7 @@ def _before(p: CostParameters, c: Columns) -> Column:
     multiprocessors = c.slots * c.blocks / np.maximum(c.resident, 1)
     cycles = c.first_functions / (p.compute_function_rate * multiprocessors)
     # However short a row, its block waits for what it reads, and for its warps.
-    passes = c.first_passes * p.row_pass / multiprocessors
+    passes = (c.first_passes * p.row_pass + c.copied_rows * p.row_copy) / multiprocessors
     busy = np.maximum(np.maximum(moved, cycles / p.clock * 1e-3), passes)
     start = np.where(c.copied > 0, p.copy_start, p.launch_start)
     return np.where(written > 0, start + busy, 0.0)
@@ -329,9 +329,11 @@ def _warps(p: CostParameters, c: Columns) -> dict[str, Column]:
         copies = blocks * fetched
         turns = np.where(blocks > 0, own * p.warp_narrow_turn, 0.0)
         copy = np.maximum(copies, turns) + blocks * _making(p, c)
-        # What is computed is waited for where it is read; other blocks go on meanwhile.
-        alone = c.made_waits * p.warp_latency / np.maximum(blocks, 1)
+        # What is computed is waited for where it is read, by blocks side by side alike.
+        alone = c.made_waits * p.warp_latency
         waited = np.where(blocks > 0, crowded / c.ahead + alone, 0.0)
+        # Blocks of warps that read for themselves begin when others end.
+        waited = np.where((blocks > 0) & (c.lanes > 0), p.stream_latency, waited)
         sets = np.where(blocks > 0, c.streamed * p.stream_latency, 0.0)
         waited = np.where(c.streamed > 0, sets, waited)
         work = _norm(p.warp_sharpness, multiply, shared, copy)
@@ -341,7 +343,7 @@ def _warps(p: CostParameters, c: Columns) -> dict[str, Column]:
         out_of_all = np.where(c.streamed > 0, blocks * streamed, blocks * out)
         busy = np.where(c.streamed > 0, _norm(p.warp_sharpness, waited, out_of_all), busy)
         return {
-            "busy": busy + np.where(blocks > 0, p.round, 0.0),
+            "busy": busy + np.where((blocks > 0) & (c.lanes == 0), p.round, 0.0),
             "products": c.k_tiles * multiply,
             "shared memory": c.k_tiles * shared,
             "copies": c.k_tiles * copy,

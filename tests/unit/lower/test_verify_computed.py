@@ -4,6 +4,7 @@ import dataclasses
 from functools import cache
 
 import pytest
+from matrix import small
 
 from polygen import fuse, indices, silu
 from polygen.errors import VerifyError
@@ -155,7 +156,7 @@ def test_an_operand_that_is_computed_otherwise_is_refused(name, family):
 
 def test_an_argument_that_is_computed_is_refused():
     of = fuse(lambda x, w: x @ silu(w).T).compile(
-        "bf16[M,K]", "bf16[N,K]", arch="sm_80"
+        "bf16[M,K]", "bf16[N,K]", arch="sm_80", schedule=small()
     ).passes.plan  # fmt: skip
     made = next(leaf.work for leaf in of.leaves if getattr(leaf.work, "operand", "") == "b")
     with pytest.raises(VerifyError, match="computes x, which the program moves"):

@@ -4,7 +4,7 @@ import dataclasses
 from functools import cache
 
 import pytest
-from matrix import roles
+from matrix import roles, small
 from plan_changes import with_access
 from test_verify_computed import changed, fetch
 
@@ -26,10 +26,10 @@ def function(x, r, q, s, w):
     return (x[r] * s[r][:, None] + x[q]) @ w.T
 
 
-def way(arch: str) -> Schedule | str:
+def way(arch: str) -> Schedule:
     """Operands are computed on their way to shared memory, by the producer's threads or by all."""
     by_producer = dataclasses.replace(roles(), roles=Roles("cooperative", 152, 232))
-    return by_producer if arch == "sm_90a" else "auto"
+    return by_producer if arch == "sm_90a" else small()
 
 
 @cache

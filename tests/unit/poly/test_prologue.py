@@ -130,7 +130,7 @@ def test_chains_are_left_to_be_refused():
 def test_a_plan_says_who_computes_what():
     few = {"M": 128, "N": 128, "K": 256}
     for arch, rows, words, operand, row, sizes in (
-        ("sm_80", "", "by all warps on its way", "a", "m", {}),
+        ("sm_80", "", "by all warps on its way", "a", "m", {"M": 16, "N": 128, "K": 64}),
         ("sm_90a", "@2", "the producer's threads", "b", "n", few),  # which are exchanged
     ):
         kernel = pg.fuse(lambda x, w: pg.silu(x) @ w.T, name="shown").compile(

@@ -35,12 +35,33 @@ from polygen.poly.turn_program import (
 )
 from polygen.schedule.realign import Realign, line_bytes
 
-PLAIN, DEPENDENT = turn_shape(32), turn_shape(32, dependent=True)
+PLAIN, DEPENDENT = turn_shape(32, 1), turn_shape(32, 1, dependent=True)
+WIDER = [turn_shape(32, item) for item in (2, 4, 8)]  # elements: fewer fill a sector
 
 
 @cache
 def tree(shape: TurnShape) -> BlockTree:
     return block_tree.block_tree(shape, turn_program, check_turning, WHERE)
+
+
+@pytest.mark.parametrize("shape", WIDER)
+def test_lanes_of_a_warp_have_whole_sectors_of_rows_and_of_what_lies_across(
+    shape: TurnShape,
+) -> None:
+    item = 32 // shape.group
+    assert shape.group * item == 32 and shape.beside * shape.size >= 32
+    check_turning(shape, turn_program(shape))
+    tree(shape)
+    wrong = [
+        {"own": shape.own.partition(" + lane")[0]},
+        {"row": shape.row("y").replace(f"{shape.group} * ", "")},
+        {"row": shape.row("y").partition(" + lane")[0]},
+    ]
+    if shape.beside < shape.warps:  # else all warps have the same chunks
+        wrong.append({"own": shape.own.replace(f"{shape.beside} * ", "")})
+    for texts in wrong:
+        with pytest.raises(VerifyError, match="exactly one segment"):
+            check_rows_of_lanes(shape, **texts)
 
 
 def test_a_tree_that_waits_behind_its_reads_is_refused() -> None:

@@ -103,7 +103,7 @@ def test_others_stay(function, signature, k):
 @pytest.mark.parametrize(
     ("m", "n", "k", "split"),
     [(64, 64, 1_000_000, True), (64, 64, 4000, False), (4096, 4096, 65536, False),
-     (16, 4096, 16384, False)],
+     (16, 4096, 16384, True), (1024, 1024, 65536, False)],
 )  # fmt: skip
 def test_few_tiles_of_long_sums_are_split(m, n, k, split):
     sizes = {"M": m, "N": n, "K": k}

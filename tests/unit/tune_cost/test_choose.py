@@ -102,12 +102,17 @@ def test_no_schedule_fits():
 # --- with roles ----------------------------------------------------------------------------------
 def test_few_rows_are_the_instructions_columns():
     """A warpgroup instruction has 64 rows, of which 16 would be a quarter: the others are zeros."""
-    found = [chosen(m, 4096, 4096) for m in (1, 16, 32, 512, 4096)]
+    found = [chosen(m, 4096, 4096) for m in (8, 16, 32, 512, 4096)]
     assert [one.exchange for one in found] == [True, True, True, False, False]
     assert all(one.specialised for one in found)
     few = [one.tile.cta.n for one in found[:3]]
     assert few == sorted(few) and few[-1] <= 64
     assert not chosen(4096, 16, 4096).exchange  # few columns are the instruction's as they are
+
+
+def test_one_row_is_read_by_lanes_and_no_more_than_six_are():
+    found = [chosen(m, 4096, 4096).by_lanes for m in (1, 4, 8)]
+    assert found == [True, True, False]
 
 
 def test_long_reductions_with_few_results_take_a_small_tile():

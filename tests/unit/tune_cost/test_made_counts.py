@@ -6,7 +6,9 @@ import pytest
 
 import polygen as pg
 from polygen.decide import candidates
+from polygen.hardware.device import device
 from polygen.lower.fragments import Make
+from polygen.rewrite.programs import rewritten
 from polygen.schedule.load import load_schedule, schedules_folder
 from polygen.schedule.problem import Fitted
 from polygen.tune.cost import counts
@@ -71,3 +73,41 @@ def test_shared_memory_is_read_as_it_is_stored(counted):
     left = tiles.warp_count * tiles.warp[0] * tiles.cta[2] * stored // 8
     right = tiles.warp_count * tiles.atoms[0] * tiles.warp[1] * tiles.cta[2] * 2
     assert c.operand_reads == left + right
+
+
+def test_what_both_sides_have_is_made_once():
+    def problem(function, *signature):
+        fused = pg.fuse(function, name="made")
+        return candidates(fused.program(*signature), device("sm_90a"), {"M": 64, "K": 1000})[0]
+
+    once = problem(lambda x, m: (x - m).T @ (x - m), "f32[K,M]", "f32[M]")
+    twice = problem(lambda x, y, m: (x - m).T @ (y - m), "f32[K,M]", "f32[K,M]", "f32[M]")
+    assert (once.alike, twice.alike) == (True, False)
+    (read, written), (read_twice, written_twice) = once.made_bytes, twice.made_bytes
+    assert (2 * read, 2 * written) == (read_twice, written_twice)
+    assert not once.behind_making.alike
+
+
+def test_rows_that_are_read_across_come_in_sectors():
+    """Each element of a column that a block folds is of another sector of memory."""
+
+    made = pg.fuse(lambda x, w: pg.abs(x - x.mean(0)).T @ w.T, name="made")
+    program = rewritten(made.program("f16[K,M]", "f16[N,K]"))
+    problem, _ = candidates(program, device("sm_90a"), {"M": 64, "N": 64, "K": 1000})
+    assert problem.row_passes and problem.source_bytes[0] == 32 * 64 * 1000
+
+
+def test_rows_that_are_copied_are_those_that_are_stored():
+    made = pg.fuse(lambda a, b: a @ b, name="odd").program("bf16[M,K]", "bf16[K,N]@2")
+    problem, _ = candidates(made, device("sm_90a"), {"M": 4096, "K": 64, "N": 70001})
+    assert (problem.copied, problem.copied_rows) == ((0, 1), 64)
+
+
+def test_short_rows_are_not_copied_to_be_aligned():
+    def copies(**sizes):
+        types = ("bf16[B,33,33]",) * 2 if "B" in sizes else ("bf16[M,K]@2", "bf16[K,N]@2")
+        made = pg.fuse(lambda a, b: a @ b, name="odd").compile(*types, arch="sm_90a", sizes=sizes)
+        return made.schedule.launch.realign
+
+    assert not copies(B=70000)
+    assert copies(M=4097, K=4097, N=4097)

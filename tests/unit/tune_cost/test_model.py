@@ -86,7 +86,7 @@ WORSE = (
     "copy_start", "launch_start", "thread_crowding", "warp_narrow_turn",
     "fragment_latency", "fragment_start", "vector_latency", "paired_latency", "promote_turn",
     "function_crowding",
-    "row_pass", "stream_latency", "tally", "tally_alone", "tally_made",
+    "row_pass", "row_copy", "stream_latency", "tally", "tally_alone", "tally_made",
     "unstored", "fold", "fold_index", "fold_exponential",
 )  # fmt: skip
 
