@@ -28,6 +28,7 @@ from typing import Any
 
 from fused_cases import Case, all_cases, pytorch
 from fused_chains import beside, chains
+from fused_statistics import statistics as of_statistics
 from measured_record import header, write
 
 import polygen as pg
@@ -182,7 +183,7 @@ def made_ahead(name: str) -> None:
 
 def every_case() -> dict[str, Case]:
     """All of them, by their names."""
-    return all_cases() | chains() | beside()
+    return all_cases() | chains() | beside() | of_statistics()
 
 
 def _first(made: Any) -> Any:
