@@ -17,10 +17,11 @@ from polygen.generated import Generated, kept
 from polygen.hardware.device import Device, device
 from polygen.planned import Planned
 from polygen.runtime.artifact import Artifact
-from polygen.runtime.launch import Launcher, Resumed
+from polygen.runtime.launch import Launcher
 from polygen.runtime.outputs import stored_into
 from polygen.runtime.recent import Recent
 from polygen.runtime.repeated import Repeated
+from polygen.runtime.resumed import Resumed
 from polygen.saved import Saved, from_bytes, read, to_bytes, write
 from polygen.schedule.model import Schedule
 
@@ -262,11 +263,7 @@ class Kernel(Described):
             self.for_alignment(mismatch).into(arrays, scalars, out, found, stream)
 
     def resumed(self, forms: list[Any]) -> Resumed | None:
-        """What a call has ready, for other arrays of the same forms; None: no such call was made.
-
-        Args:
-            forms: by `polygen.runtime.arrays.READS`, of arrays and outputs.
-        """
+        """What a call has ready, for arrays of forms as `arrays.READS` gives them; or None."""
         return self._launcher.resumed(forms)
 
     def repeated(self, arrays: tuple[Any, ...]) -> Repeated | None:

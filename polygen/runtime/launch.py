@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from polygen.emit.source import KernelSource
@@ -35,6 +35,7 @@ from polygen.runtime.outputs import (
 from polygen.runtime.prepared import Prepared
 from polygen.runtime.recent import Recent
 from polygen.runtime.repeated import Repeated
+from polygen.runtime.resumed import Resumed
 from polygen.runtime.scalars import LARGEST_F32, real
 from polygen.runtime.workspace import Copies, Room, address
 from polygen.schedule.realign import line_bytes
@@ -133,11 +134,11 @@ class Launcher:
             scalars = self._as_floats(scalars)
         if ready.room is not None and workspace is None:
             start, held = ready.memory.taken(queue, driver, explicit=stream is not None)
-            _submit(ready, start, pointers, scalars, queue)
+            ready.submit_with(start, pointers, scalars, queue)
             del held  # what is launched by now comes before whoever gets this memory next
         elif ready.room is not None:
             start = address(workspace, ready.room, device, self.source.entry, queue, driver)
-            _submit(ready, start, pointers, scalars, queue)
+            ready.submit_with(start, pointers, scalars, queue)
         elif workspace is not None:
             raise ArgumentError(
                 "a workspace is given, and this kernel takes none",
@@ -178,7 +179,7 @@ class Launcher:
         if scalars or self._scalars:
             scalars = self._as_floats(scalars)
         if ready.room is not None:
-            _submit(ready, start, pointers, scalars, queue)
+            ready.submit_with(start, pointers, scalars, queue)
         else:
             ready.submit(pointers, scalars, queue)
 
@@ -382,44 +383,8 @@ class Launcher:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """What a call has ready, for other arrays of the same forms.
-
-    Attributes:
-        launcher: of the kernel.
-        ready: of these forms.
-    """
-
-    launcher: Launcher
-    ready: Prepared
-
-    def inspect(self, pointers: list[int]) -> None:
-        """Refuse addresses that do not fit; as `Launcher.inspect`."""
-        self.launcher.inspect(self.ready, pointers)
-
-    def launch(self, pointers: list[int], scalars: Sequence[Any], start: int, queue: int) -> None:
-        """Launch the kernel; as `Launcher.resume`."""
-        self.launcher.resume(self.ready, pointers, scalars, start, queue)
-
-
 def _count(what: str, tensors: Sequence[Tensor], given: int) -> ArgumentError:
     names = ", ".join(map(str, tensors)) or "none"
     return ArgumentError(
         f"{given} {what} given, {len(tensors)} expected", nearest=f"Expected: {names}"
     )
-
-
-def _submit(
-    ready: Prepared, start: int, pointers: Sequence[int], scalars: Sequence[float], queue: int
-) -> None:
-    """Put the launches of a call that has a workspace on its stream, that of copies first; their
-    room is in front of that for parts of folds.
-    """
-    copies = ready.copies
-    if copies is None:
-        ready.submit([*pointers, start], scalars, queue)
-        return
-    assert ready.room is not None
-    parts = [start + copies.bytes] if ready.room[0] > copies.bytes else []
-    ready.submit(copies.made([*pointers, *parts], scalars, start, queue), scalars, queue)

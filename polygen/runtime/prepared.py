@@ -108,6 +108,20 @@ class Prepared:
             launch(queue, block[2], 0)
         self._pool[key] = block  # CUDA has copied the parameters
 
+    def submit_with(
+        self, start: int, pointers: Sequence[int], scalars: Sequence[float], queue: int
+    ) -> None:
+        """Launch with a workspace, what copies first: its room is in front of that for parts of
+        folds.
+        """
+        copies = self.copies
+        if copies is None:
+            self.submit([*pointers, start], scalars, queue)
+            return
+        assert self.room is not None
+        parts = [start + copies.bytes] if self.room[0] > copies.bytes else []
+        self.submit(copies.made([*pointers, *parts], scalars, start, queue), scalars, queue)
+
     def again(self, pointers: tuple[int, ...]) -> bool:
         """Launch on the caller's current stream with addresses that a block which waits holds.
 

@@ -20,7 +20,6 @@ from polygen.runtime.arrays import ArrayView, describe, read
 from polygen.runtime.binding import bound_sizes
 from polygen.runtime.dlpack import compact
 from polygen.runtime.driver import Driver, cupy_driver
-from polygen.runtime.launch import Resumed
 from polygen.runtime.outputs import (
     address_reader,
     allocation_scope,
@@ -29,6 +28,7 @@ from polygen.runtime.outputs import (
     stream_pointer,
 )
 from polygen.runtime.recent import Recent
+from polygen.runtime.resumed import Resumed
 from polygen.runtime.workspace import Room, address
 from polygen.schedule.realign import line_bytes, row_multiple
 
