@@ -30,7 +30,7 @@ from polygen.covering import by_clusters, by_tiles, in_blocks
 from polygen.errors import InvarianceError, ScheduleError, UnsupportedProgram, echo
 from polygen.fit import check_instructions, fitting, instruction_for
 from polygen.fit_sections import check_operands, check_sections, fitting_all
-from polygen.fit_sizes import in_few_columns, in_one_sum, in_pixels, in_short
+from polygen.fit_sizes import in_pixels, in_short, to_sizes
 from polygen.frontend.invariant import for_every_size
 from polygen.frontend.program import Program
 from polygen.generated import kept
@@ -122,8 +122,7 @@ def decide(
         fit = in_pixels(_remembering(careful, _fitted(program, device)), problem)
         measured = _fitting(prospect, device, careful=False)
         if not program.invariant:
-            fit = in_short(in_few_columns(fit, problem), problem)
-            fit = in_one_sum(fit, problem, device)
+            fit = to_sizes(fit, problem, device)
             measured = in_short(measured, problem)
         else:
             wanted = sums or sum_class(program, device, sizes)
@@ -331,8 +330,7 @@ def candidates(
     if program.invariant:
         fit = of_class(fit, sum_class(program, device, sizes), found.matched, device)
         return problem, fit
-    fit = in_short(in_few_columns(fit, problem), problem)
-    return problem, in_one_sum(fit, problem, device)
+    return problem, to_sizes(fit, problem, device)
 
 
 def _fitting(

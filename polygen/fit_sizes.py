@@ -54,6 +54,12 @@ def in_short(fit: Fit, problem: Problem) -> Fit:
     return fitted
 
 
+def to_sizes(fit: Fit, problem: Problem, device: Device) -> Fit:
+    """Fits schedules with all that follows from sizes, but for pixels."""
+    short = in_short(in_few_columns(fit, problem), problem)
+    return in_one_sum(short, problem, device)
+
+
 def in_one_sum(fit: Fit, problem: Problem, device: Device) -> Fit:
     """Fits schedules with sums over several axes as one where that is predicted to be faster.
 

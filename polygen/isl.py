@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -371,3 +372,9 @@ def pieces(value: UnionSet | UnionMap) -> tuple[str, ...]:
     else:
         guard.run(lambda: value.foreach_map(visit))
     return tuple(sorted(text.partition("-> {")[2].strip(" }") or text for text in texts))
+
+
+def from_c(text: str) -> str:
+    """A formula of C as isl writes it, of names and numbers that are not negative."""
+    text = re.sub(r"(\w+) % (\w+)", r"(\1 mod \2)", text)
+    return re.sub(r"(\w+) / (\w+)", r"floor(\1/\2)", text)

@@ -8,6 +8,19 @@ import numpy as np
 from sequence_samples import Sample
 
 import polygen as pg
+from polygen.frontend.evaluate import evaluate
+from polygen.frontend.program import Program
+
+
+def check_same(whole: Program, made: Program, sizes: dict[str, int]) -> None:
+    """Two programs have the same results, of small whole numbers."""
+    generator = np.random.default_rng(1)
+    given = {
+        one.name: generator.integers(-4, 5, [sizes.get(dim, dim) for dim in one.dims]) * 1.0
+        for one in whole.inputs
+    }
+    for found, wanted in zip(evaluate(made, given), evaluate(whole, given), strict=True):
+        np.testing.assert_array_equal(found, wanted)
 
 
 def gradient(x: Any, w: Any, y: Any) -> Any:

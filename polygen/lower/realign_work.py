@@ -82,7 +82,7 @@ class RowMake:
 
     @property
     def by_lanes(self) -> bool:
-        """Whether lanes have rows of their own: what they read lies across these."""
+        """Whether lanes of a warp have several rows: what they read lies across these."""
         return isinstance(self.shape, TurnShape)
 
     @property

@@ -15,7 +15,6 @@ The formulas are written here, as C has them, for the code and for the proofs.
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 
 from polygen import isl
@@ -60,12 +59,6 @@ def run_column(run: int, column: str, place: str) -> str:
     return f"{column} * {run} + {place}"
 
 
-def _in_isl(text: str) -> str:
-    """A formula of names that are not negative."""
-    text = re.sub(r"(\w+) % (\w+)", r"(\1 mod \2)", text)
-    return re.sub(r"(\w+) / (\w+)", r"floor(\1/\2)", text)
-
-
 def _once(relation: isl.Map, every: isl.Set, otherwise: str) -> None:
     """Refuse a relation from who takes something to what, but where each of them is taken once."""
     if not (relation.is_injective() and relation.range().is_equal(every)):
@@ -80,7 +73,7 @@ def prove_raster(group: int) -> Proof:
         VerifyError: never for positive groups; the check guards the formula.
     """
     grid = f"0 <= x < {group}*across and 0 <= y and {group}*y <= along - 1"
-    own_along, own_across = map(_in_isl, block_tile(group, "x", "y"))
+    own_along, own_across = map(isl.from_c, block_tile(group, "x", "y"))
     place = f"a = {own_along} and c = {own_across} and a < along"
     relation = isl.Map(f"[along, across] -> {{ [x,y] -> [a,c] : {grid} and {place} }}")
     tiles = isl.Set("[along, across] -> { [a,c] : 0 <= a < along and 0 <= c < across }")
@@ -123,7 +116,7 @@ def prove_linear_raster(group: int) -> tuple[Proof, ...]:
     rows = isl.Set("[along] -> { [a] : 0 <= a < along }")
     _once(groups, rows, "groups do not have every row of tiles exactly once")
     for wide in range(1, group + 1):
-        own_along, own_across = map(_in_isl, item_tile(group, "y", "x", str(wide)))
+        own_along, own_across = map(isl.from_c, item_tile(group, "y", "x", str(wide)))
         place = f"a = {own_along} and c = {own_across}"
         relation = isl.Map(f"[across,y] -> {{ [x] -> [a,c] : 0 <= x < {wide}*across and {place} }}")
         tiles = isl.Set(
@@ -158,7 +151,7 @@ def prove_runs(run: int) -> tuple[Proof, ...]:
     Raises:
         VerifyError: never for positive numbers; the check guards the formula.
     """
-    own, at = map(_in_isl, run_place(run, "i"))
+    own, at = map(isl.from_c, run_place(run, "i"))
     tiles = isl.Map(f"{{ [i] -> [j,p] : 0 <= i and j = {own} and p = {at} }}")
     places = isl.Set(f"{{ [j,p] : 0 <= j and 0 <= p < {run} }}")
     column = run_column(run, "c", "p")

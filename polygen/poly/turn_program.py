@@ -18,7 +18,6 @@ and what it writes.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from polygen import isl
@@ -91,12 +90,12 @@ class TurnShape:
     def visits(self) -> str:
         """Which instances of the statement a warp has."""
         inside = f"0 <= {CHUNK} < {self.segment} and {CHUNK} mod {self.warps} = 0"
-        return f"{inside} and {FIRST} + {CHUNK} + {in_isl(self._first_of_warp)} < {CHUNKS}"
+        return f"{inside} and {FIRST} + {CHUNK} + {isl.from_c(self._first_of_warp)} < {CHUNKS}"
 
     @property
     def chunks(self) -> str:
         """Rows `l` and chunks `p` that a warp visits at a time."""
-        row, own = in_isl(self.lane_row), in_isl(self.own)
+        row, own = isl.from_c(self.lane_row), isl.from_c(self.own)
         there = f"0 <= lane < {self.lanes} and l = {row} and p = {own} and p < {CHUNKS}"
         return f"{self.there} and exists (lane : {there})"
 
@@ -121,11 +120,6 @@ class TurnShape:
     def first(self, segment: str) -> str:
         """The first chunk of a segment, by its number."""
         return f"{segment} * {self.segment}"
-
-
-def in_isl(text: str) -> str:
-    """A formula of C, of numbers that are not negative, as isl writes it."""
-    return re.sub(r"(\w+) / (\d+)", r"floor(\1/\2)", text).replace("%", "mod")
 
 
 def turn_program(shape: TurnShape) -> TileProgram:
@@ -161,7 +155,7 @@ def check_rows_of_lanes(shape: TurnShape, row: str = "", first: str = "", own: s
     Raises:
         VerifyError: they do not.
     """
-    row, own = in_isl(row or shape.row("y")), in_isl(own or shape.own)
+    row, own = isl.from_c(row or shape.row("y")), isl.from_c(own or shape.own)
     first = first or shape.first("s")
     blocks = f"0 <= y and {shape.rows} * y < rows and 0 <= s and {shape.segment} * s < chunks"
     who = f"0 <= lane < {shape.lanes} and 0 <= {WARP} < {shape.warps}"

@@ -7,12 +7,12 @@ written as where a lane's chunks lie beside each other (`polygen.emit.leaf.make_
 
 from __future__ import annotations
 
-from polygen.emit.leaf.computed_chunk import makes, reads
+from polygen.emit.leaf.computed_chunk import reads
+from polygen.emit.leaf.make_chunks import made_chunk
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import size_name
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.realign_work import RowMake
-from polygen.lower.work import Load
 from polygen.poly.realign_program import CHUNK, CHUNKS, ROWS
 from polygen.poly.turn_program import TurnShape
 
@@ -21,11 +21,6 @@ from polygen.poly.turn_program import TurnShape
 def _(plan: KernelPlan, one: Leaf, work: RowMake) -> Text:
     of, shape, length = work.computed, work.shape, size_name(work.length)
     assert isinstance(shape, TurnShape)
-    loads_round = any(load.round_to_tf32 for load in plan.of(Load))
-    made = makes(
-        of, "held", "row", "from_column", f"to + own * {shape.size}LL",
-        "left", rounded=not loads_round, write="store_computed",
-    )  # fmt: skip
     inside = [
         f"const int from_column = own * {of.elements}, left = {length} - from_column;",
         f"unsigned held[{max(of.words, 1)}] = {{}};",
@@ -34,7 +29,7 @@ def _(plan: KernelPlan, one: Leaf, work: RowMake) -> Text:
         "} else {",
         *reads(of, "held", "row", "from_column", "left"),
         "}",
-        *made,
+        *made_chunk(plan, work, "held", "left"),
     ]
     lines = [
         f"const int own = {shape.own};",

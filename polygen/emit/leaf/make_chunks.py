@@ -19,7 +19,6 @@ from polygen.poly.realign_program import CHUNK, CHUNKS, FIRST, RealignShape
 @leaf("make_chunks", "threads", RowMake, (CHUNK,), needs=("store_computed",))
 def _(plan: KernelPlan, one: Leaf, work: RowMake) -> Text:
     of, shape = work.computed, work.shape
-    loads_round = any(load.round_to_tf32 for load in plan.of(Load))
     assert isinstance(shape, RealignShape)
     length = size_name(work.length)
     each = ["#pragma unroll", f"for (int u = 0; u < {shape.together}; ++u) {{"]
@@ -33,10 +32,7 @@ def _(plan: KernelPlan, one: Leaf, work: RowMake) -> Text:
         *_deeper(reads(of, "held[u]", "row", "from_column", "left")),
         "}",
     ]
-    made = makes(
-        of, "held[u]", "row", "from_column", f"to + own * {shape.size}LL",
-        f"{length} - from_column", rounded=not loads_round, write="store_computed",
-    )  # fmt: skip
+    made = made_chunk(plan, work, "held[u]", f"{length} - from_column")
     lines = [
         f"unsigned held[{shape.together}][{max(of.words, 1)}] = {{}};",
         f"if ({FIRST} + {CHUNK} + {shape.step} <= {length} / {of.elements}) {{",
@@ -56,6 +52,22 @@ def _(plan: KernelPlan, one: Leaf, work: RowMake) -> Text:
         f"{CHUNK}, computed; zeros behind the end of a row"
     )
     return Text(block(*lines), note)
+
+
+def made_chunk(plan: KernelPlan, work: RowMake, words: str, left: str) -> list[str]:
+    """Lines that compute and store chunk `own` of a row.
+
+    Args:
+        plan: the kernel.
+        work: the operand.
+        words: that hold what is read for it.
+        left: elements of the row from the chunk's first one on.
+    """
+    loads_round = any(load.round_to_tf32 for load in plan.of(Load))
+    return makes(
+        work.computed, words, "row", "from_column", f"to + own * {work.shape.size}LL",
+        left, rounded=not loads_round, write="store_computed",
+    )  # fmt: skip
 
 
 def _deeper(lines: list[str]) -> list[str]:
