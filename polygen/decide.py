@@ -55,6 +55,7 @@ from polygen.lower.legal_joined import check_joined
 from polygen.lower.legal_last_round import check_last_round
 from polygen.lower.pixels import check_pixels
 from polygen.lower.rest_legal import check_rest, check_rest_device, check_rest_layout
+from polygen.poly.ahead import check_order, settled_operands
 from polygen.poly.folds import require_rows_alone
 from polygen.poly.match import Match
 from polygen.poly.realign import behind_copy
@@ -68,6 +69,7 @@ from polygen.schedule.tuned import tuned
 from polygen.tune import lookup
 from polygen.tune.choose import MADE, TURNED, Offer, behind_making, behind_turning, choose
 from polygen.tune.cost.chains import longest_run
+from polygen.tune.early import begin_early
 
 
 def decide(
@@ -149,8 +151,18 @@ def decide(
             decided, origin = wider or (decided, origin)
         decided, origin = _in_runs(decided, origin, behind.matched, problem, device, sizes)
         decided = in_blocks(decided, program, device, sizes, skip)
+        fitted = measured(decided)
+        if isinstance(fitted, Fitted):
+            under = prospect.under(decided).matched
+            early = () if prospect.others else settled_operands(program, under, decided)
+            begun, words = begin_early(
+                device, fitted, problem, order=program.in_order,
+                settled=early,
+            )  # fmt: skip
+            decided, origin = replace(decided, launch=begun.launch), origin + words
         if matched.in_parts:
             origin += "; f32 is multiplied in parts of tf32, three products for one"
+    check_order(program, decided)
     for one in prospect.each:
         check_first(one.matched, decided)
     if not decided.covers_rows and not prospect.others:

@@ -269,9 +269,15 @@ def emulate(
         for one in launches[:own]
     ]
     links.append(Link(ptx, launches[own], tuple(left) if launches[own + 1 :] else (), dependent))
-    links += [Link(ptx, one, ()) for one in launches[own + 1 :]]
-    # Nobody knows what ran before: it may have used all arrays.
-    everything = Behind(tuple(a for link in links for a in arrays_of(link.launch)))
+    early = source.following is not None and source.following.dependent
+    links += [Link(ptx, one, (), early) for one in launches[own + 1 :]]
+    # Nobody knows what ran before: it may have used all arrays. But of what is settled it is known
+    # that nobody still writes it.
+    order = program.in_order
+    named = () if order is None else order.settled
+    there = [a for argument, a in zip(passed, known, strict=True) if argument.tensor in named]
+    every = [a for link in links for a in arrays_of(link.launch)]
+    everything = Behind(tuple(a for a in every if not _among(a, there)), tuple(there))
     report = joined(chain(links, everything, **options))
     after = dict(zip([a.tensor for a in passed], report.arrays, strict=True))
     found = tuple(after[t.name] for t in program.outputs)

@@ -17,7 +17,7 @@ from polygen.faster_split import split_sum
 from polygen.frontend.closure import multiplies_sums
 from polygen.frontend.indices import named_in, size_value
 from polygen.frontend.pitches import pitch_of, sizes_in
-from polygen.frontend.program import Extent, Program, Tensor
+from polygen.frontend.program import Extent, InOrder, Program, Tensor
 from polygen.hardware.device import Device
 from polygen.kernel import Kernel
 from polygen.kernel_sequence import AnyKernel, KernelSequence
@@ -214,9 +214,12 @@ class _Cutting:
         self, program: Program, number: int, sizes: Mapping[str, int], between: Sequence[Tensor]
     ) -> Kernel | None:
         """The kernel of a part; None if there is none."""
+        order = self._order(program, number) if between or number > 1 else None
         names = ", ".join(tensor.name for tensor in between)
         source = f"{program.source}, as far as {names}" if between else program.source
-        program = replace(program, name=f"{self._whole.name}_{number}", source=source)
+        program = replace(
+            program, name=f"{self._whole.name}_{number}", source=source, in_order=order
+        )
         if self._weighed and walks_behind_zeros(program):
             return None
         lost = _computed_with(program) - {*program.sizes}
@@ -232,6 +235,13 @@ class _Cutting:
             return self._make(program, sizes_in(program, sizes))
         except (UnsupportedProgram, ScheduleError):
             return None
+
+    def _order(self, program: Program, number: int) -> InOrder:
+        """The place of a part: what it reads of the whole's inputs no kernel of them writes."""
+        if number == 1:
+            return InOrder(first=True)
+        given = {one.name for one in self._whole.inputs}
+        return InOrder(settled=tuple(t.name for t in program.inputs if t.name in given))
 
 
 def _computed_with(program: Program) -> set[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polygen.described import Described, generated_by, needs_isl
-from polygen.errors import AlignmentMismatch, ArgumentError, ToolchainMissing
+from polygen.errors import AlignmentMismatch, ToolchainMissing
 from polygen.frontend.alignment import realigned
 from polygen.frontend.given import sizes_of
 from polygen.frontend.program import Program
@@ -22,6 +22,7 @@ from polygen.runtime.outputs import stored_into
 from polygen.runtime.recent import Recent
 from polygen.runtime.repeated import Repeated
 from polygen.runtime.resumed import Resumed
+from polygen.runtime.workspace import bytes_beside
 from polygen.saved import Saved, from_bytes, read, to_bytes, write
 from polygen.schedule.model import Schedule
 
@@ -137,9 +138,22 @@ class Kernel(Described):
     # --- running it -----------------------------------------------------------------------------
     @cached_property
     def _launcher(self) -> Launcher:
+        """What launches it among others of a sequence."""
         artifact = self.artifact  # first: it may replace the passes
         inputs, outputs = self.program.inputs, self.program.outputs
         return Launcher(self._generated.source, artifact, inputs, outputs)
+
+    @cached_property
+    def _alone(self) -> Launcher:
+        """What launches it for a caller, who may have had anything run before.
+
+        One that reads early what no kernel of its sequence writes waits for all of that.
+        """
+        made, source = self._launcher, self._generated.source
+        if not self.schedule.launch.ahead:
+            return made
+        waiting = replace(source, launch=replace(source.launch, dependent=False))
+        return Launcher(waiting, self.artifact, self.program.inputs, self.program.outputs)
 
     @cached_property
     def _scalar_places(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -165,24 +179,8 @@ class Kernel(Described):
         Raises:
             ArgumentError: the size of a dim is not known.
         """
-        copy, following = self._generated.source.realign, self._generated.source.following
-        if not self.has_workspace:
-            return 0
         known = {**self._sizes, **(sizes or {})}
-        wanted = set(self.program.sizes)
-        if copy is not None:
-            wanted = {d for t in copy.every for d in t.dims if isinstance(d, str)}
-        if following is not None:
-            wanted = set(self.program.sizes)
-        missing = wanted - set(known)
-        if missing:
-            raise ArgumentError(
-                f"sizes without {', '.join(sorted(missing))}",
-                where="workspace",
-                nearest=f"Name all of {', '.join(self.program.sizes)}",
-            )
-        own = 0 if copy is None else copy.workspace(known)
-        return own + (0 if following is None else following.workspace(known))
+        return bytes_beside(self._generated.source, self.program, known)
 
     def __call__(
         self, *operands: Any, out: Any = None, stream: Any = None, workspace: Any = None
@@ -209,8 +207,8 @@ class Kernel(Described):
             out = stored_into(self.program, operands, out)
         try:
             if not scalars and not self.program.in_place:
-                return self._launcher(operands, (), out, stream, workspace)
-            return self._launcher(
+                return self._alone(operands, (), out, stream, workspace)
+            return self._alone(
                 tuple(operands[i] for i in arrays), tuple(operands[i] for i in scalars), out,
                 stream, workspace,
             )  # fmt: skip
@@ -230,7 +228,7 @@ class Kernel(Described):
             ArgumentError: operands do not fit; says which and why.
         """
         try:
-            return self._launcher(arrays, found=found)
+            return self._alone(arrays, found=found)
         except AlignmentMismatch as mismatch:
             return self.for_alignment(mismatch)(*arrays)
 
@@ -268,7 +266,7 @@ class Kernel(Described):
 
     def repeated(self, arrays: tuple[Any, ...]) -> Repeated | None:
         """What repeats a call that was made with such arrays alone; see `Launcher.repeated`."""
-        return None if self.program.in_place else self._launcher.repeated(arrays)
+        return None if self.program.in_place else self._alone.repeated(arrays)
 
     def plan(self, **constant: Any) -> Planned:
         """Fix operands that stay the same, such as weights: they are aligned once.

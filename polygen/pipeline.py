@@ -41,6 +41,7 @@ from polygen.lower.sections import alone, join
 from polygen.lower.verify import verify
 from polygen.lower.verify_follow import check_following
 from polygen.lower.verify_parameters import check_parameters
+from polygen.poly.ahead import operands_ahead
 from polygen.poly.depth import prove_walk
 from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.joined import prove_joined
@@ -167,6 +168,13 @@ def _generate(
     if copy is not None or in_tile:
         found = analysed(program, in_tile=in_tile)
     found = replace(found, prospect=found.prospect.under(decided))
+    if copy is not None and decided.launch.ahead:
+        raise ScheduleError(
+            "launch.ahead = true behind a launch that copies or makes operands",
+            where=f"schedule {decided.name}",
+            why="what is copied or made is there when that launch is done",
+            nearest="Use launch.ahead = false",
+        )
     tree = _mapped(program, found, decided, instruction, device)
     if program.invariant:
         own = sums_of(decided, instruction, found.prospect.matched)
@@ -233,6 +241,7 @@ def _mapped(
         longer=any(depth not in matched.depths for depth in depths),
         tallies=tallies,
         domain=None if in_all else tile_domain(matched, decided, tiles),
+        ahead=operands_ahead(program, matched, decided),
     )
     walks = (prove_walk(len(matched.sums) + 1),) if matched.sums else prove_joined(matched)
     return replace(tree, proofs=(*prove_prologues(program), *walks, *tree.proofs))

@@ -72,10 +72,10 @@ template <class... Values> static void record_copy(dim3 grid, const Values&... v
 extern "C" { int dependents = 0; }
 template <class... Values> static cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, int copies, const Values&... values) {
   dependents += config->numAttrs == 1 && config->attrs->id == 6 && config->attrs->val.programmaticStreamSerializationAllowed;
-  if (copies) record_copy(config->gridDim, values...); else record(config->gridDim, values...);
+  if (copies == 2) followed = launches; else if (copies) record_copy(config->gridDim, values...); else record(config->gridDim, values...);
   return cudaSuccess;
 }
-[[maybe_unused]] static const int ENTRY = 0, ENTRY_realign = 1;
+[[maybe_unused]] static const int ENTRY = 0, ENTRY_realign = 1, ENTRY_folds = 2, ENTRY_parts = 2;
 """
 
 _KINDS = {"pointer": ctypes.c_void_p, "scalar": ctypes.c_float, "workspace": ctypes.c_void_p}
@@ -126,7 +126,7 @@ class HostLauncher:
             )
             text, found = first.subn(r"record_copy(dim3(\1), ", text)
             assert found == 1
-        if source.following is not None:
+        if source.following is not None and not source.following.dependent:
             last = re.compile(
                 rf"{source.following.entry}<<<(.*), \d+, 0, \(cudaStream_t\)stream>>>\("
             )

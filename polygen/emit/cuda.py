@@ -45,6 +45,7 @@ from polygen.lower.work import Locate
 from polygen.poly.key_tiles import PART, KeyTiles
 from polygen.poly.raster import block_tile
 from polygen.schedule.load import dumps
+from polygen.schedule.model import AT_START
 from polygen.schedule.sums import reproducible
 
 _UNFUSED = "--fmad=false"  # NVRTC and nvcc: a * b + c are two roundings
@@ -69,7 +70,7 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
     context = {
         **launcher(plan),
         **instructions(plan),
-        **_frame(plan),
+        **_framed(plan),
         "header": header(plan, command),
         **types(plan, (*scan_accesses(plan), *elements(tally_tensors(plan)))),
         "helpers": _for_device(plan.device, (*_helpers(plan), *called)),
@@ -144,6 +145,10 @@ def header(plan: KernelPlan, command: str) -> list[str]:
     ]
     if plan.sums.invariant:
         lines += ["sums:", f"  {reproducible(plan.sums)}", *(f"  {o}" for o in plan.sums.orders)]
+    if plan.schedule.launch.ahead and plan.program.in_order is not None:
+        early = ", ".join(plan.program.in_order.settled)
+        lines.append(f"behind the kernels before it in its sequence, on their stream: {early} may "
+                     "be read while these run")  # fmt: skip
     lines += [f"compile with: {' '.join(_options(plan))}"] if _options(plan) else []
     lines += [f"made by: {command}"] if command else []
     return [_comment(part) for line in lines for part in (line.splitlines() or [""])]
@@ -163,6 +168,12 @@ def _tidy(text: str) -> str:
         if stripped or (lines and lines[-1]):
             lines.append(stripped)
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _framed(plan: KernelPlan) -> dict[str, Any]:
+    """What is around the places of a kernel, and before it what lets dependent launches begin."""
+    found, early = _frame(plan), plan.trigger == AT_START
+    return found | {"frame": ["dependents", *found["frame"]]} if early else found
 
 
 def _frame(plan: KernelPlan) -> dict[str, Any]:
@@ -209,7 +220,7 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
         return record | _one_range(plan, plan.key_tiles)
     if not plan.launch.persistent:
         return record | {
-            "frame": [*_triggered(plan), "one_tile", "places"],
+            "frame": ["one_tile", "places"],
             "attributes": "",
             "warps_n": plan.tiles.warps[1],
             "own_matrix": rounds,
@@ -259,11 +270,6 @@ def _barrier_frame(plan: KernelPlan) -> dict[str, Any]:
     }
 
 
-def _triggered(plan: KernelPlan) -> list[str]:
-    """What lets dependent launches begin."""
-    return ["dependents"] if plan.launch.dependent else []
-
-
 def _persistent(plan: KernelPlan) -> dict[str, Any]:
     rows, columns = plan.schedule.cluster.m, plan.schedule.cluster.n
     blocks = plan.launch.blocks
@@ -280,7 +286,7 @@ def _persistent(plan: KernelPlan) -> dict[str, Any]:
         shared, items = last_round.counted(plan.tiles.split, items)
         called = f"{plan.tiles.split} tiles of a block each, then tiles that clusters share"
     return {
-        "frame": [*_triggered(plan), "persistent", "barriers", *start, "places", *end],
+        "frame": ["persistent", "barriers", *start, "places", *end],
         "attributes": f"__cluster_dims__({blocks}, 1, 1) " if clustered else "",
         "rank": [f"const int rank = blockIdx.x % {blocks};"] if clustered else [],
         "items": called,

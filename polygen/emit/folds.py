@@ -49,7 +49,12 @@ def counts_text(parts: Parts) -> str:
 
 
 def array_text(plan: KernelPlan, fold: str, component: int) -> str:
-    """Where the parts of a fold's component begin in the workspace."""
+    """Where the parts of a fold's component begin."""
+    return f"{workspace_name(plan)} + {offset_text(plan, fold, component)}".removesuffix(" + 0LL")
+
+
+def offset_text(plan: KernelPlan, fold: str, component: int) -> str:
+    """Behind how many elements of the workspace the parts of a fold's component begin."""
     assert plan.following is not None
     before = ["kept_end"] if plan.following.kept else []
     for parts in plan.following.parts:
@@ -58,7 +63,7 @@ def array_text(plan: KernelPlan, fold: str, component: int) -> str:
             before += [each] * component
             break
         before += [each] * parts.components
-    return " + ".join([workspace_name(plan), *before])
+    return " + ".join(before) or "0LL"
 
 
 def part_number(part: FoldPart) -> str:

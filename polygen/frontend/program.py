@@ -182,6 +182,21 @@ class Rest:
     last: Program
 
 
+@dataclass(frozen=True, slots=True)
+class InOrder:
+    """The place of a program among those that kernels run one after another on a stream.
+
+    Attributes:
+        first: whether it is the first of them. What comes before it on the stream is complete when
+            it begins.
+        settled: inputs that none of the others writes. As the first began when all else was
+            complete, nobody still writes them when a later one begins.
+    """
+
+    first: bool = False
+    settled: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Program(Brief):
     """What one kernel computes."""
@@ -212,6 +227,7 @@ class Program(Brief):
     first: tuple[str, ...] = ()
     # Of those that it only stores with their axes in another order: what runs along their rows.
     turned: tuple[tuple[str, int], ...] = ()
+    in_order: InOrder | None = None  # None: it is the only one
 
     @property
     def contractions(self) -> tuple[Contraction, ...]:

@@ -59,6 +59,9 @@ class CostParameters:
         paired_latency: likewise, where pairs of elements are computed at once.
         promote_rate: sums of blocks per cycle that consumers add to whole ones.
         few_rows_library: times as long as a schedule for few rows that a library's product takes.
+        early_most: microseconds up to which kernels begin while those before them end.
+        ahead_most: likewise, kernels that bring an operand then.
+        early_rows: rows of a result up to which they let the next begin at once.
         shared_round: times as long as predicted where blocks share the sums of the last round.
         row_pass: microseconds of a multiprocessor for a block on a short row that is made.
         row_copy: likewise for a short row that is copied.
@@ -159,6 +162,9 @@ class CostParameters:
     function_crowding: float
     promote_turn: float
     few_rows_library: float
+    early_most: float
+    ahead_most: float
+    early_rows: float
     shared_round: float
     row_pass: float
     row_copy: float

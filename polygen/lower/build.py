@@ -144,6 +144,8 @@ def plan_of(
     """
     tree, entry = given.tree, f"pg_{program.name}"
     arrays = arguments(program, _map_arguments(inside.leaves), workspace=after is not None)
+    if after is not None:
+        after = replace(after, dependent=given.device.has("griddepcontrol"))
     return KernelPlan(
         entry, program, given.schedule, given.device, given.atom, given.tiles, "", arrays, launch,
         tree.match, given.work, tree.synchronised, tree.places, inside.buffers, inside.leaves,

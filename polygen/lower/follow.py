@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polygen.lower.block_plan import block_parts
+from polygen.lower.block_plan import addresses, block_parts
 from polygen.lower.folds import split_of
 from polygen.lower.follow_keys import keys_launch
 from polygen.lower.follow_work import (
@@ -62,9 +62,10 @@ def _group(plan: KernelPlan, after: Following, group: Results, derived: Derive) 
     else:
         split = split_of(plan)
         own = _rows_of(plan, group, split)
-        shape, found = own.shape(warps, after.lanes), own.leaves(warps)
+        shape = own.shape(warps, after.lanes, dependent=after.dependent)
+        found = own.leaves(warps)
         tree = block_tree(shape, follow_program, check_visits, WHERE, derived)
-    return GroupPlan(tree, *block_parts(tree, found), group)
+    return GroupPlan(tree, *block_parts(tree, found, addresses(plan)), group)
 
 
 def _rows_of(plan: KernelPlan, group: Results, split: Split) -> RowLeaves:

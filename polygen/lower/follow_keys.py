@@ -12,6 +12,12 @@ from polygen.poly.follow_map import WHERE
 from polygen.poly.follow_program import ELEMENT, PART
 
 
+def keys_shape(scan: Scan, after: Following) -> KeysShape:
+    """What a block does of the parts that a scan leaves."""
+    warps, referenced = after.threads // after.lanes, scan.reference is not None
+    return KeysShape(warps, after.lanes, referenced, bool(scan.summed), after.dependent)
+
+
 def keys_launch(
     plan: KernelPlan, after: Following, derived: Derive
 ) -> tuple[BlockTree, list[Leaf]]:
@@ -23,8 +29,7 @@ def keys_launch(
         derived: what synchronises a tile program, derived or kept from before.
     """
     (store,), (scan, *_) = plan.of(PartStore), plan.of(Scan)
-    warps = after.threads // after.lanes
-    shape = KeysShape(warps, after.lanes, scan.reference is not None, bool(scan.summed))
+    shape = keys_shape(scan, after)
     tree, found = block_tree(shape, keys_program, check_keys, WHERE, derived), []
     for what in (*shape.scalars, "sum"):
         work = MergeKeys(store, scan, what)

@@ -300,6 +300,7 @@ class Following:
         parts: in the workspace, one behind the other.
         kept: before them.
         real: the type of parts.
+        dependent: whether it may begin while the kernel still runs; it waits for that itself.
     """
 
     entry: str
@@ -309,6 +310,7 @@ class Following:
     parts: tuple[Parts, ...]
     kept: tuple[KeptRows, ...] = ()
     real: DType = F32
+    dependent: bool = False
 
     def start(self, of: KeptRows, sizes: Mapping[str, int]) -> int:
         """The byte of the workspace where a kept matrix begins."""

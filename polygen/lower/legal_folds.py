@@ -17,10 +17,10 @@ def check_folds(schedule: Schedule, work: Pointwork) -> None:
 
     Raises:
         ScheduleError: blocks share sums beside a fold of an operand; operands are exchanged,
-            multiplied by lanes or copied first, the launch is dependent, or results leave through a
-            scratch area or in panels of which there are none.
+            multiplied by lanes or copied first, or results leave through a scratch area or in
+            panels of which there are none.
     """
-    others = other_ways(schedule)
+    others = {f: how for f, how in other_ways(schedule).items() if f != "launch.dependent"}
     for operand in work.operands.folds:
         name = operand.fold.write.name
         if schedule.cluster.k > 1:

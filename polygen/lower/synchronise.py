@@ -21,7 +21,7 @@ from polygen.poly.derive_syncs import Synchronised
 from polygen.poly.tile_program import Sync, SyncStatement
 
 # The name under which the code of a place knows its agent.
-AGENTS = {"warps": "warp", "producer": "", "loader": "owner", "consumer": "group"}
+AGENTS = {"warps": "warp", "producer": "", "streamer": "", "loader": "owner", "consumer": "group"}
 # The unit of the tile program -> that of a leaf.
 _UNITS = {"tma.store": "tma", "fence.proxy.async": "generic", "wgmma.fence": "wgmma"}
 

@@ -43,7 +43,7 @@ from polygen.lower.verify_panels import check_panels
 from polygen.lower.verify_parameters import check_parameters
 from polygen.lower.verify_places import check_places
 from polygen.lower.verify_syncs import check_syncs
-from polygen.lower.work import Copy, Fill, FindPages, Locate, Move, Send
+from polygen.lower.work import Clear, Copy, Fill, FindPages, Locate, Move, Send, Stream
 from polygen.poly.ast import Block, Call, For, If, LoopAst, Marked
 from polygen.poly.row_groups import prove_row_groups
 from polygen.poly.tile_program import INSIDE
@@ -122,8 +122,22 @@ def _check_groups(plan: KernelPlan) -> None:
 
 def _check_outside(plan: KernelPlan) -> None:
     """Of a dependent launch, whatever touches global memory is said to: it waits before."""
-    waits = {s.name: s.outside for s in plan.tile_program.statements}
-    for leaf in plan.leaves if plan.launch.dependent else ():
+    program, early = plan.tile_program, plan.launch.dependent
+    if program.dependent != early:
+        kind = "dependent launch" if early else "launch"
+        raise VerifyError(f"the tile program is not that of a {kind}", where=plan.entry)
+    waits = {s.name: s.outside or s.settled for s in program.statements}
+    order = plan.program.in_order
+    settled = () if order is None else order.settled
+    for one in (one for one in program.statements if one.settled):
+        work = next(leaf.work for leaf in plan.leaves if leaf.statement == one.name)
+        read = None
+        if isinstance(work, Move | Stream | Clear):
+            read = [box.tensor for box in work.boxes] if isinstance(work, Move) else []
+            read += [work.copy.tensor] if isinstance(work, Stream) else []
+        if read is None or any(tensor.name not in settled for tensor in read):
+            raise VerifyError(f"{one.name} waits for nobody, and may have to", where=plan.entry)
+    for leaf in plan.leaves if early else ():
         # What is no statement is part of others' leaves.
         if isinstance(leaf.work, _OUTSIDE) and not waits.get(leaf.statement, True):
             raise VerifyError(

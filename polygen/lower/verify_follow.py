@@ -15,7 +15,9 @@ from dataclasses import replace
 from polygen.errors import VerifyError
 from polygen.frontend.dtypes import BOOL
 from polygen.frontend.program import Fold
+from polygen.lower.block_plan import addresses
 from polygen.lower.folds import split_of
+from polygen.lower.follow_keys import keys_shape
 from polygen.lower.follow_work import (
     CombineParts,
     Held,
@@ -34,7 +36,7 @@ from polygen.lower.scan_work import PartStore, Scan
 from polygen.lower.tally import Leave
 from polygen.lower.verify_blocks import check_block
 from polygen.poly.folds import scalars
-from polygen.poly.follow_keys import KeysShape, keys_program
+from polygen.poly.follow_keys import keys_program
 from polygen.poly.follow_map import WHERE
 from polygen.poly.follow_program import (
     ELEMENT,
@@ -64,12 +66,14 @@ def check_following(plan: KernelPlan) -> None:
         raise VerifyError("blocks make other results than are asked for", where=where)
     if after.lanes != warp or after.threads % warp:
         raise VerifyError(f"{after.threads} threads in warps of {after.lanes}", where=where)
+    if after.dependent != plan.device.has("griddepcontrol"):
+        raise VerifyError("it waits for the kernel where it need not, or does not", where=where)
     if merged:
         _check_rows_of_keys(plan, after)
     else:
         _check_results(plan, after)
     for group in plan.groups:
-        check_block(plan.entry, group, WHERE)
+        check_block(plan.entry, group, WHERE, addresses(plan))
         if merged:
             _check_keys(plan, after, group)
         else:
@@ -86,9 +90,7 @@ def _check_rows_of_keys(plan: KernelPlan, after: Following) -> None:
 def _check_keys(plan: KernelPlan, after: Following, group: GroupPlan) -> None:
     """Parts are merged as the scan says, from where the kernel stores them."""
     (store,), (scan, *_) = plan.of(PartStore), plan.of(Scan)
-    shape = KeysShape(
-        after.threads // after.lanes, after.lanes, scan.reference is not None, bool(scan.summed)
-    )
+    shape = keys_shape(scan, after)
     if keys_program(shape) != group.tree.synchronised.program:
         raise VerifyError(f"blocks do not do {shape}", where=f"{plan.entry}, {WHERE}")
     named = {one.name for one in group.tree.synchronised.program.statements}
@@ -212,6 +214,7 @@ class _Group:
             stored=bool(self.group.outputs),
             wide=wide,
             words=hold.words if isinstance(hold, HoldRow) else 0,
+            dependent=self.after.dependent,
         )
         if follow_program(shape) != self.tree.program:
             raise self.refuse(f"blocks do not do {shape}")

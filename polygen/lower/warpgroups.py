@@ -69,8 +69,10 @@ def inside(given: Given, out: Epilogue) -> Inside:
     incoming = made("panel", chosen.operands, given.work.matrices)
     results = made("result", chosen.outputs, given.work.writes)
     # Slots may be longer than the tiles in them; what is copied is the tiles.
-    moved = {f"ring_{ring.name}" for ring in given.tree.main.rings if not ring.pieces}
-    copied = {"fill": sum(named[name].matrix.bytes for name in moved)}
+    copied = {
+        fill: sum(named[f"ring_{name}"].matrix.bytes for name in moved)
+        for fill, _, moved in _by_engine(given)
+    }
     copied |= {_fetch(panel): panel.bytes for panel in incoming}
     met = landings(given)
     copied |= {leaf: named[f"ring_{REST_RING}"].matrix.bytes for leaf in rest_fills(given)}
@@ -109,9 +111,11 @@ def places(given: Given) -> tuple[Place, ...]:
     warps, alone = 1, True
     if any(ring.pieces for ring in given.tree.main.rings):  # its threads fill rings
         warps, alone = given.device.warpgroup_warps, False
+    next_to = 1 + (consumers if "loader" in loops else 0)
     found = [
         ("producer", first, warps, 1, alone, AGENTS["producer"], few),
         ("loader", first + 1, consumers, consumers, True, AGENTS["loader"], few),
+        ("streamer", first + next_to, 1, 1, True, AGENTS["streamer"], few),
         ("consumer", 0, first, consumers, False, _GROUP, roles.consumer_registers),
     ]
     return tuple(
@@ -169,15 +173,13 @@ class _Leaves:
         """What brings the operands: the copy engine, threads, or both."""
         given, rings = self.given, self.given.tree.main.rings
         layouts = {ring.name: self.buffers[f"ring_{ring.name}"].matrix for ring in rings}
-        moved = tuple(
-            boxes(given, ring.name, given.match.operand(ring.name), layouts[ring.name])
-            for ring in rings
-            if not ring.pieces
-        )
-        if moved:
+        for statement, place, own in _by_engine(given):
+            moved = tuple(
+                boxes(given, name, given.match.operand(name), layouts[name]) for name in own
+            )
             names = ", ".join(f"{b.tensor.name} -> {b.buffer}" for b in moved)
             note = f"{names}, by the copy engine, zeros outside the arrays"
-            yield self._move("fill", moved, _STEP, "producer", note)
+            yield self._move(statement, moved, _STEP, place, note)
         first = next((ring.name for ring in rings if ring.pieces), None)
         if first is not None:
             counter = counter_of(given.tree.synchronised, "put", f"ring_{first}")
@@ -326,6 +328,15 @@ class _Leaves:
             yield Leaf("store", "store", "lines", _PANEL, moved)
         else:
             yield Leaf("store", "store", "tma", _PANEL, epilogue.store(self.given, results))
+
+
+def _by_engine(given: Given) -> Iterator[tuple[str, str, list[str]]]:
+    """What has the copy engine fill rings: statement, place, and which rings."""
+    rings = [ring for ring in given.tree.main.rings if not ring.pieces]
+    for statement, place, ahead in (("fill", "producer", False), ("fill_ahead", "streamer", True)):
+        own = [ring.name for ring in rings if ring.ahead == ahead]
+        if own:
+            yield statement, place, own
 
 
 def _fetch(panel: Panel) -> str:

@@ -68,9 +68,10 @@ def place(given: Given) -> Place:
 
 
 def without_buffers(given: Given, leaves: Sequence[Leaf]) -> Inside:
-    """Leaves of warps that read for themselves, and wait for nobody."""
-    own = place(given)
-    return Inside((), tuple(replace(leaf, place=own.name) for leaf in leaves), (own,), ())
+    """Leaves of warps that read for themselves, and wait for nobody but the grids before."""
+    own, syncs = place(given), placed(given.tree.synchronised, {})
+    every = (*leaves, *sync_leaves(given, syncs, ""))
+    return Inside((), tuple(replace(leaf, place=own.name) for leaf in every), (own,), syncs)
 
 
 def _with_layout(

@@ -43,7 +43,13 @@ def by_lanes(tiles: Tiling, schedule: Schedule, main: MainLoop) -> TileProgram:
     all_sums = tuple(f"{total} : {cells}" for total in sums)
     loads = tuple(
         warps.runs(
-            f"load_{ring.name}", ("k", "s"), step, (), (f"fragment_{ring.name}[k,s,w]",), "move"
+            f"load_{ring.name}",
+            ("k", "s"),
+            step,
+            (),
+            (f"fragment_{ring.name}[k,s,w]",),
+            "move",
+            settled=ring.ahead,
         )
         for ring in main.rings
     )
@@ -55,7 +61,8 @@ def by_lanes(tiles: Tiling, schedule: Schedule, main: MainLoop) -> TileProgram:
         )
         for one, total in zip(main.products, sums, strict=True)
     )  # fmt: skip
-    zero = warps.runs("zero", (), ALWAYS, (), all_sums)
+    early = any(ring.ahead for ring in main.rings)
+    zero = warps.runs("zero", (), ALWAYS, (), all_sums, settled=early)
     row = tuple(f"{total} : 0 <= n < {columns}" for total in sums)
     store = warps.runs("store", ("m",), f"0 <= m < {rows}", row)
     each: list[Node] = [loop("m", loop("n", one.name)) for one in products]

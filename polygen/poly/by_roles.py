@@ -1,6 +1,7 @@
 """The program of a kernel whose places have roles: a producer, loaders, consumers.
 
     producer   fill[i,k]                 one thread has the copy engine fill rings
+    streamer   fill_ahead[i,k]           likewise, with what nobody writes while grids before run
                get[i,k,q,s] put[i,k,q,s] threads fill rings that it cannot: piece s of round q
     loader     fetch_r[i,p]              one thread fetches panels of an operand for one consumer
     consumer   multiply[i,k,s,m]         by a warpgroup from the rings
@@ -83,7 +84,8 @@ def by_roles(tiles: Tiling, schedule: Schedule, epilogue: Epilogue, main: MainLo
     end = shared_before(end, consumer, ("i",), own, main, tiles, (tile_of(consumer),))
     parts = [_main(shape), *rest_parts(shape), *_parts(shape), end]
     loaders = (shape.loader,) if panels.operands and not shape.in_lines else ()
-    places = (shape.producer, *loaders, shape.consumer)
+    early = (shape.streamer,) if shape.ahead else ()
+    places = (shape.producer, *early, *loaders, shape.consumer)
     located = [_locate(place, shape) for place in places]
     first = [*(one for one, _ in located), *_prepare(shape)]
     begin = steps(*(s.name for s in first), *(f"begin_{ring}" for ring in main.folded))
@@ -108,7 +110,8 @@ def by_roles(tiles: Tiling, schedule: Schedule, epilogue: Epilogue, main: MainLo
 
 def _locate(place: Place, shape: RoleShape) -> tuple[TileStatement, Buffer]:
     """Which output tile is the block's i-th; every place keeps that for itself."""
-    own = shape.working(place) if place == shape.producer else shape.own(place)
+    filling = place in (shape.producer, shape.streamer)
+    own = shape.working(place) if filling else shape.own(place)
     name, cells = f"locate_{place.name}", (tile_of(place),)
     statement = place.runs(name, ("i",), own, (), cells, "frame", calls="locate")
     return statement, place.keeps(f"tile_{place.name}", 1, "scalar")

@@ -6,11 +6,17 @@ may still be read. So every place with a statement that touches global memory wa
 beginning, each thread for itself; what comes before, initialising barriers and fetching the
 descriptions of tensor maps, touches nothing that a grid writes.
 
+Reads of what no grid still writes (`polygen.poly.ahead`) need no wait: a place that does nothing
+else has none, and one that does waits in front of the first statement that needs it, which stands
+in the loops where it runs first.
+
 The proof reads the emitted trees: no instance of such a statement is without a wait of its own
 agent, by all of its threads, before it.
 """
 
 from __future__ import annotations
+
+import re
 
 from polygen import isl
 from polygen.errors import VerifyError
@@ -19,6 +25,7 @@ from polygen.poly.agent_order import LeafFacts
 from polygen.poly.derivation import Derivation
 from polygen.poly.happens_before import Order
 from polygen.poly.tile_program import Place, Sync, TileProgram
+from polygen.poly.tile_tree import leaves, loops_around
 
 KIND = "grid"
 _SET, _PARAM = isl.dim_type.set, isl.dim_type.param
@@ -41,9 +48,19 @@ def wait_for_grids(work: Derivation) -> None:
         name = f"wait_grids_{place.name}"
         domain = isl.Set(f"{{ {name}[{agents}] : {place.bounds} }}")
         everything = tuple(x for x in work.facts if work.facts[x].place == place)
-        work.put(name, KIND, (), domain, place, everything, 0, ())
+        early = {s.name for s in program.statements if s.place == place and s.settled}
+        near, times = (touching, _first_times(work, touching)) if early else (everything, ())
+        work.put(name, KIND, (), domain, place, near, len(times), times)
         enforces = f"what {', '.join(touching)} touch in global memory, after the grids before"
         work.add(Sync(KIND, name, name, unit=grid_wait(), enforces=(enforces,)))
+
+
+def _first_times(work: Derivation, touching: tuple[str, ...]) -> tuple[str, ...]:
+    """When the first of some statements runs first: its time in the loops around it."""
+    first = next(name for name in leaves(work.tree) if name in touching)
+    when = work.times_like(first, len(loops_around(work.tree, first)))
+    own = "|".join(work.program.statement(first).loops)
+    return tuple(re.sub(rf"\b({own})\b", "0", text) for text in when)
 
 
 def check_waits(order: Order, program: TileProgram, facts: dict[str, LeafFacts]) -> None:

@@ -34,12 +34,14 @@ class KeysShape:
         lanes: of a warp.
         referenced: whether sums and states are under a reference.
         states: whether there are others than it.
+        dependent: whether the launch may begin while the grids before it still run.
     """
 
     warps: int
     lanes: int
     referenced: bool
     states: bool
+    dependent: bool = False
 
     @property
     def scalars(self) -> tuple[str, ...]:
@@ -87,6 +89,7 @@ def keys_program(shape: KeysShape) -> TileProgram:
         tuple(statements),
         order,
         order,
+        dependent=shape.dependent,
     )
 
 

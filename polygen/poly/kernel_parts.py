@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from polygen.poly.fills import Held, held, shifted
@@ -28,6 +28,7 @@ class Ring:
         fragment: whether consumers compute fragments of its elements, and multiply those.
         beside: whether they read something for that a k tile ahead.
         staged: whether threads hold a tile in registers on its way.
+        ahead: whether a thread of its own has it copied, which waits for no grid before.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Ring:
     fragment: bool = False
     beside: bool = False
     staged: bool = False
+    ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,7 @@ def main_loop(
     folded: tuple[str, ...] = (),
     leaving: tuple[str, ...] = (),
     inside: bool = False,
+    ahead: Collection[str] = (),
 ) -> MainLoop:
     """A ring for every operand; products are numbered where there are several.
 
@@ -125,6 +128,7 @@ def main_loop(
         folded: operands that are folded beside the products.
         leaving: of these, those of whose rows results leave.
         inside: whether some tiles have no products.
+        ahead: operands that nobody writes while grids before still run.
     """
     several, filled = len(match.products) > 1, pieces or {}
     rest = None
@@ -141,6 +145,7 @@ def main_loop(
                 operand.fragment is not None,
                 bool(kept(operand, depth)),
                 staged and operand.computed is None,
+                name in ahead,
             )
             for name, operand in match.operands
         ),

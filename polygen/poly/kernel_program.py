@@ -44,10 +44,10 @@ def kernel_program(
         asynchronous: whether copies by warps run in the background until waited for.
     """
     if schedule.of_elements:
-        return by_elements(tiles, main)
-    if schedule.by_lanes:
-        return by_lanes(tiles, schedule, main)
-    if schedule.specialised:
+        program = by_elements(tiles, main)
+    elif schedule.by_lanes:
+        program = by_lanes(tiles, schedule, main)
+    elif schedule.specialised:
         program = by_roles(tiles, schedule, epilogue, main)
     else:
         program = by_warps(tiles, schedule, epilogue, main, asynchronous=asynchronous)

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from polygen import isl, remembered
@@ -113,6 +113,7 @@ def map_program(
     longer: bool = False,
     tallies: tuple[RingFolds, ...] = (),
     domain: TileDomain | None = None,
+    ahead: Collection[str] = (),
 ) -> ScheduleTree:
     """Build and prove the schedule tree.
 
@@ -134,6 +135,8 @@ def map_program(
             sections of the kernel. What lies outside the operands is zero.
         tallies: what is folded of operands beside the products.
         domain: the tiles that have products; None: all.
+        ahead: operands that nobody writes while the grids before the kernel still run, and that a
+            thread of their own has copied then.
 
     Raises:
         InvarianceError: they have; with a witness.
@@ -151,6 +154,7 @@ def map_program(
         folded=tuple(one.ring for one in tallies),
         leaving=tuple(one.ring for one in tallies if one.outputs),
         inside=domain is not None,
+        ahead=ahead,
     )
     statements = roles(scop, fusion, matched, [product.name for product in main.products], passes)
     blocks = isl.UnionMap(space(scop.parameters) + block_map(statements, tiles, schedule))

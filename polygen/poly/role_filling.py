@@ -28,6 +28,14 @@ def filling_of(shape: RoleShape) -> Part:
     place = shape.producer
     bounds = f"{shape.working(place)} and {shape.every_k}"
     parts = []
+    if shape.ahead:
+        early = shape.streamer
+        cells = tuple(_filled(shape, ring) for ring in shape.ahead)
+        fill = early.runs(
+            "fill_ahead", ("i", "k"), bounds, (tile_of(early),), cells, "move", "tma.load",
+            settled=True,
+        )  # fmt: skip
+        parts.append(alone([fill], [], Leaf(fill.name)))
     if shape.by_engine:
         cells = tuple(_filled(shape, ring) for ring in shape.by_engine)
         fill = place.runs(

@@ -81,8 +81,13 @@ class RoleShape:
 
     @property
     def by_engine(self) -> tuple[Ring, ...]:
-        """The rings that the copy engine fills."""
-        return tuple(ring for ring in self.main.rings if not ring.pieces)
+        """The rings that the copy engine fills for the producer."""
+        return tuple(ring for ring in self.main.rings if not (ring.pieces or ring.ahead))
+
+    @property
+    def ahead(self) -> tuple[Ring, ...]:
+        """Those that it fills for who waits for no grid before."""
+        return tuple(ring for ring in self.main.rings if ring.ahead)
 
     @property
     def by_threads(self) -> tuple[Ring, ...]:
@@ -100,6 +105,11 @@ class RoleShape:
         """The thread that fills the rings, or the warpgroup where threads do it."""
         threads = filling_threads() if self.by_threads else 1
         return self.place("producer", threads, each_consumer=False)
+
+    @property
+    def streamer(self) -> Place:
+        """The thread that fills rings with what nobody writes meanwhile."""
+        return self.place("streamer", 1, each_consumer=False)
 
     @property
     def loader(self) -> Place:

@@ -66,10 +66,11 @@ class Place:
         executes: str = "all",
         group: str = "",
         calls: str = "",
+        settled: bool = False,
     ) -> TileStatement:
         """A statement of its agents, by the unit called `by`."""
         return TileStatement(
-            name, loops, bounds, reads, writes, op, unit(by), self, executes, group, calls
+            name, loops, bounds, reads, writes, op, unit(by), self, executes, group, calls, settled
         )
 
     def keeps(
@@ -125,6 +126,8 @@ class TileStatement:
         executes: "all" threads of the agent, or "one".
         group: the statement whose instances close its groups, where completion is by groups.
         calls: what the emitted loops call it, if not by its name.
+        settled: whether nobody writes meanwhile what it reads of global memory, where it writes
+            nothing.
     """
 
     name: str
@@ -138,11 +141,14 @@ class TileStatement:
     executes: str = "all"
     group: str = ""
     calls: str = ""
+    settled: bool = False
 
     @property
     def outside(self) -> bool:
-        """Whether it may touch global memory: whatever moves or maps, on chip or not."""
-        return self.op in ("move", "map")
+        """Whether it may touch what grids before still do: whatever moves or maps, on chip or not,
+        but for reads of what is settled.
+        """
+        return self.op in ("move", "map") and not self.settled
 
     @property
     def instance(self) -> str:

@@ -337,7 +337,7 @@ class Launcher:
                 self._resident[binding.device] = resident
             blocks = shape.grid(dict(binding.sizes), resident)
             binding = replace(binding, grid=blocks)
-        how = driver.launch_dependent if shape.dependent else driver.launch
+        how = _launching(driver, dependent=shape.dependent)
         launch = functools.partial(
             how, function, *binding.grid, shape.threads, 1, 1, shape.shared_bytes
         )
@@ -346,7 +346,8 @@ class Launcher:
         if following is not None:
             grid, threads = (following.grid(sizes), 1, 1), (following.threads, 1, 1)
             second = self._load(binding.device, following.entry, 0, driver)
-            launches += (functools.partial(driver.launch, second, *grid, *threads, 0),)
+            behind = _launching(driver, dependent=following.dependent)
+            launches += (functools.partial(behind, second, *grid, *threads, 0),)
         before = self.source.realign
         made = () if before is None else before.made
         ready = Prepared(
@@ -381,6 +382,11 @@ class Launcher:
             nearest=f"Call inside `with cupy.cuda.Device({arrays}):` "
             f"or `with torch.cuda.device({arrays}):`",
         )
+
+
+def _launching(driver: Driver, *, dependent: bool) -> Callable[..., Any]:
+    """What launches a kernel."""
+    return driver.launch_dependent if dependent else driver.launch
 
 
 def _count(what: str, tensors: Sequence[Tensor], given: int) -> ArgumentError:

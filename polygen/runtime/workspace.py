@@ -11,13 +11,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from polygen.emit.source import KernelSource
 from polygen.errors import ArgumentError
 from polygen.frontend.dtypes import dtype
-from polygen.frontend.program import Tensor
+from polygen.frontend.program import Program, Tensor
 from polygen.runtime.arrays import describe
 from polygen.runtime.binding import Binding
 from polygen.runtime.dlpack import compact
@@ -27,6 +27,34 @@ from polygen.runtime.outputs import address_reader, allocation_scope, allocator
 from polygen.schedule import realign
 
 _BYTE = dtype("s8")
+
+
+def bytes_beside(source: KernelSource, program: Program, known: Mapping[str, int]) -> int:
+    """Bytes that a call takes beside its arrays: operands that are copied or made, parts of folds.
+
+    Args:
+        source: the kernel.
+        program: what it computes.
+        known: the sizes of the call.
+
+    Raises:
+        ArgumentError: the size of a dim is not known.
+    """
+    copy, following = source.realign, source.following
+    if copy is None and following is None:
+        return 0
+    wanted = set(program.sizes)
+    if copy is not None and following is None:
+        wanted = {d for t in copy.every for d in t.dims if isinstance(d, str)}
+    missing = wanted - set(known)
+    if missing:
+        raise ArgumentError(
+            f"sizes without {', '.join(sorted(missing))}",
+            where="workspace",
+            nearest=f"Name all of {', '.join(program.sizes)}",
+        )
+    own = 0 if copy is None else copy.workspace(known)
+    return own + (0 if following is None else following.workspace(known))
 
 
 class Room:

@@ -17,13 +17,13 @@ _COPIES = ("pipeline.distance", "pipeline.order", "pipeline.copies", "pipeline.a
 _FRAGMENTS = ("pipeline.fragments", "pipeline.lookahead")
 _ROLES = (
     "pipeline.in_flight", "pipeline.overlap", "pipeline.together", "roles.producer_registers",
-    "roles.consumer_registers", "roles.turns",
+    "roles.consumer_registers", "roles.turns", "launch.trigger",
 )  # fmt: skip
 # Of programs of one product; a chain's kernel is of tiles of rows, whose operands are arguments.
 _NO_CHAINS = (
     "pipeline.across", "pipeline.overlap", "pipeline.together", "exchange", "roles.computes",
     "roles.turns", "cluster.share", "cluster.columns", "raster.run", "launch.realign",
-    "launch.dependent",
+    "launch.dependent", "launch.ahead",
 )  # fmt: skip
 _SHARED = ("cluster.share", "cluster.columns")  # of blocks that share sums
 _USUAL = dict(leaves(Schedule()))
@@ -44,6 +44,8 @@ def idle(schedule: Schedule, *, chain: bool = False) -> list[str]:
     elif schedule.without_rings:
         fields += (*_LOOPS, *_COPIES, "pipeline.stages")
         fields += _FRAGMENTS if schedule.of_elements else ()
+    if not (schedule.specialised or schedule.by_lanes):
+        fields += ("launch.ahead",)
     if not schedule.specialised and not schedule.makes_first:  # who computes is who multiplies
         fields += ("roles.computes",)
     if chain:

@@ -29,9 +29,11 @@ from polygen.schedule.model import (
     LANES,
     LAST,
     ORDERS,
+    TRIGGERS,
     ZEROS,
     Cluster,
     Epilogue,
+    Launches,
     Pipeline,
     Raster,
     Roles,
@@ -54,6 +56,7 @@ _CHOICES: dict[str, Callable[[], tuple[str, ...]]] = {
     "smem.swizzle": lambda: ("auto", *swizzle_names()),
     "epilogue.through": lambda: ("smem", "registers", "tma", "lines"),
     "epilogue.rows": lambda: ("after", "tile"),
+    "launch.trigger": lambda: TRIGGERS,
     "functions": lambda: ("fast", "short"),
     "roles.form": lambda: ("none", "cooperative", "pingpong"),
     "roles.computes": lambda: ("producer", "consumer", "before"),
@@ -77,6 +80,7 @@ _OMITTED: dict[type, tuple[str, ...]] = {
     Raster: ("run", "order"),
     Epilogue: ("rows", "row_warps", "row_words"),
     Schedule: ("launch", "exchange", "functions"),
+    Launches: ("trigger", "ahead"),
 }
 
 

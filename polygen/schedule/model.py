@@ -194,6 +194,9 @@ class Epilogue:
     row_words: int = 0
 
 
+AT_START, BEHIND_LOADS = TRIGGERS = ("start", "loads")
+
+
 @dataclass(frozen=True, slots=True)
 class Launches:
     """What goes before a kernel on its stream, and how the kernel follows it."""
@@ -202,6 +205,12 @@ class Launches:
     realign: bool = False
     # it may begin while the kernels before it still run, and waits for them itself
     dependent: bool = False
+    # when a kernel that is launched so, that another launch follows, or that is one of several in
+    # order lets those behind it begin: at its "start", or behind the last of its "loads"
+    trigger: str = AT_START
+    # with roles, of a kernel among several that run in order: operands that none of them writes are
+    # copied while those before it still run, by a thread of their own
+    ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from polygen.schedule.model import MATRIX, Schedule, Tile
 # Warpgroups of a block that multiply: the producer's has a warp of its own and a loader for each.
 MOST_CONSUMERS = 3
 _FEWEST_TURNS = 2
+_FILLING = 2  # warps of the producer's warpgroup that fill rings, where one waits for nobody
 
 
 def check_structure(schedule: Schedule, atom: Atom, where: str) -> None:
@@ -96,6 +97,17 @@ def _role_problems(schedule: Schedule, most: int) -> list[str]:
         problems += [
             f"{name} {how} roles: it decides nothing there. Leave it out" for name in idle(schedule)
         ]
+    if schedule.launch.ahead and not schedule.launch.dependent:
+        problems.append(
+            "launch.ahead = true without launch.dependent: nothing else runs then. Nearest legal: "
+            "launch.dependent = true"
+        )
+    loading = schedule.consumers if through == "tma" else 0
+    if schedule.launch.ahead and loading + _FILLING > MOST_CONSUMERS + 1:
+        problems.append(
+            f'launch.ahead = true with {loading} consumers and epilogue.through = "tma": the '
+            "producer's warpgroup has no warp left. Nearest legal: launch.ahead = false"
+        )
     turns = min(max(schedule.roles.turns, _FEWEST_TURNS), MOST_CONSUMERS)
     if schedule.in_turns and schedule.roles.turns != turns:
         problems.append(

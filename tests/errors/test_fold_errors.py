@@ -310,7 +310,6 @@ def test_a_promise_that_folds_do_not_keep(fold, why):
 EXCLUDED = [
     ({"exchange": True}, "exchange with v1, a fold", "Use exchange = false"),
     ({"launch": Launches(realign=True)}, "launch.realign with v1", "Use launch.realign = false"),
-    ({"launch": Launches(dependent=True)}, "launch.dependent", "Use launch.dependent = false"),
 ]
 
 
@@ -341,7 +340,7 @@ def test_automatic_choices_go_with_folds(sizes, alignment):
     signature = (f"bf16[M,K]@{alignment}", f"bf16[N,K]@{alignment}")
     made = function.compile(*signature, arch="sm_90a", sizes=sizes)
     assert not made.schedule.exchange and not made.schedule.by_lanes
-    assert made.schedule.launch == Launches()
+    assert made.schedule.launch == Launches(dependent=alignment == 16)  # else it takes too long
 
 
 def test_rows_in_groups():

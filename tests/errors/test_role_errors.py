@@ -9,6 +9,7 @@ from plan_changes import with_program
 
 import polygen as pg
 from polygen import pipeline
+from polygen.api import target
 from polygen.emit.cuda import emit
 from polygen.errors import (
     ArgumentError,
@@ -20,6 +21,8 @@ from polygen.errors import (
     UnsupportedProgram,
     VerifyError,
 )
+from polygen.frontend.program import InOrder
+from polygen.kernel import Kernel
 from polygen.lower.verify import _check_outside, verify
 from polygen.poly import derive_syncs, emitted, place_trees
 from polygen.poly.ast import Block, Call, Const
@@ -70,6 +73,57 @@ def test_dependent_launches_are_of_devices_that_have_them():
     words = ("launch.dependent on sm_80", "cannot wait for the grids before", "from sm_90 on")
     refuses(ScheduleError, words, following, arch="sm_80")
     assert build(following, arch="sm_90").passes.plan.launch.dependent
+
+
+def test_the_tile_program_of_a_dependent_launch_is_one_that_waits():
+    following = dataclasses.replace(small(), launch=Launches(dependent=True))
+    for schedule, kind in ((following, "dependent launch"), (small(), "launch")):
+        plan = build(schedule, arch="sm_90").passes.plan
+        program = plan.tile_program
+        other = dataclasses.replace(program, dependent=not program.dependent)
+        with pytest.raises(VerifyError, match=f"the tile program is not that of a {kind}[.]$"):
+            _check_outside(with_program(plan, other))
+
+
+EARLY = Launches(dependent=True, ahead=True)
+NOT_EARLY = [
+    (roles(), "launch.ahead = true", "no operand can come early", EARLY),
+    (roles(cluster=(2, 1)), "launch.ahead = true", "bring operands for each other", EARLY),
+]
+
+
+@pytest.mark.parametrize(("schedule", "what", "why", "launch"), NOT_EARLY)
+def test_operands_that_cannot_come_early(schedule, what, why, launch):
+    given = dataclasses.replace(schedule, launch=launch)
+    refuses(ScheduleError, (what, why, "Use launch.ahead = false"), given, "nt")
+
+
+def test_a_launch_that_reads_early_is_a_dependent_one_with_a_warp_to_spare():
+    given = dataclasses.replace(roles(), launch=Launches(ahead=True))
+    words = ("launch.ahead = true without launch.dependent", "launch.dependent = true")
+    refuses(ScheduleFileError, words, given, "nt")
+    three = dataclasses.replace(roles("three", through="tma"), launch=EARLY)
+    refuses(ScheduleFileError, ("launch.ahead = true with 3 consumers", "no warp left"), three)
+
+
+def in_order_kernel(order: InOrder, launch: Launches, **signature: int) -> Kernel:
+    schedule = dataclasses.replace(roles(through="lines"), launch=launch)
+    made = pg.fuse(lambda x, w: x @ w.T, name="in_order")
+    alone = made.compile("bf16[M,K]@2", "bf16[N,K]@2", arch="sm_90a", sizes=signature)
+    program = dataclasses.replace(alone.program, in_order=order)
+    return Kernel(program, target("sm_90a"), signature, schedule)
+
+
+def test_what_is_copied_first_does_not_come_early():
+    copied = dataclasses.replace(EARLY, realign=True)
+    with pytest.raises(ScheduleError, match=r"launch\.ahead = true behind a launch that copies"):
+        in_order_kernel(InOrder(settled=("w",)), copied, M=67, N=45, K=131)
+
+
+def test_the_first_of_several_in_order_begins_when_all_else_is_complete():
+    with pytest.raises(ScheduleError, match=r"launch\.dependent with in_order, the first") as error:
+        in_order_kernel(InOrder(first=True), Launches(dependent=True), M=64, N=64, K=64)
+    assert "Use launch.dependent = false" in str(error.value)
 
 
 def test_what_touches_global_memory_is_said_to_wait():

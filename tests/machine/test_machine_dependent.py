@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 from generated import edited
 from matrix import roles, small
+from test_machine_dots import dots
 from test_machine_odd_rows import NN, NT, biased, plain
 
+import polygen as pg
 from polygen.emulated import emulate, launches_of
 from polygen.kernel import Kernel
 from polygen.machine import Behind, Launch, Link, chain, run
-from polygen.schedule.model import Launches, Schedule
+from polygen.schedule.model import Epilogue, Launches, Schedule
 from polygen.small_problem import few_blocks
 
 COPY = """\
@@ -95,23 +97,40 @@ def test_alone_nobody_is_too_early(copy):
 def made(name: str) -> tuple[Kernel, tuple]:
     """A kernel that is launched dependently, and operands for it."""
     launch = Launches(dependent=True)
+    if name == "folds":
+        return folded(), operands_of(folded(), M=72, N=48, K=136)
     if name == "warps":
         schedule: Schedule = small()
+    elif name == "lanes":
+        schedule = dots((2, 8, 512), (2, 2))
     else:
         schedule = roles("two", **{"through": "lines" if name == "copied" else "tma"})
         launch = replace(launch, realign=name == "copied")
     function, signature = (plain, NN) if name == "warps" else (biased, NT)
     m, n, k = (67, 45, 131) if name == "copied" else (72, 48, 136)
+    if name == "lanes":
+        m, n, k = 3, 20, 648
     kernel = function.compile(
         *signature, arch="sm_90a", sizes=dict(zip("MNK", (m, n, k), strict=True)),
         schedule=replace(schedule, launch=launch),
     )  # fmt: skip
-    rng, sizes = np.random.default_rng(0), {"M": m, "N": n, "K": k}
-    operands = tuple(
+    return kernel, operands_of(kernel, M=m, N=n, K=k)
+
+
+def folded() -> Kernel:
+    """A kernel that another launch follows, which combines parts of the largest of each row."""
+    largest = pg.fuse(lambda x, w: (x @ w.T).max(axis=1), name="largest")
+    sizes = {"M": 72, "N": 48, "K": 136}
+    schedule = replace(small(), epilogue=Epilogue("registers"), launch=Launches(dependent=True))
+    return largest.compile(*NT[:2], arch="sm_90a", sizes=sizes, schedule=schedule)
+
+
+def operands_of(kernel: Kernel, **sizes: int) -> tuple:
+    rng = np.random.default_rng(0)
+    return tuple(
         rng.integers(-2, 3, [sizes[d] for d in t.dims]).astype(np.float32).astype(t.dtype.numpy)
         for t in kernel.program.inputs
     )
-    return kernel, operands
 
 
 def found(name: str, ptx: str | None = None) -> set[str]:
@@ -121,7 +140,7 @@ def found(name: str, ptx: str | None = None) -> set[str]:
     return {finding.code for finding in done.report.findings}
 
 
-@pytest.mark.parametrize("name", ["warps", "roles", "copied"])
+@pytest.mark.parametrize("name", ["warps", "roles", "copied", "lanes", "folds"])
 def test_generated_kernels_wait_before_they_touch_anything(name):
     assert found(name) == set()
 
@@ -132,6 +151,8 @@ WAITS = [
     ("roles", "wait_grids_consumer();"),
     ("copied", "wait_grids_producer();"),
     ("copied", "wait_grids_warps();"),
+    ("lanes", "wait_grids_warps();"),
+    ("folds", "wait_grids_warps();"),
 ]
 
 

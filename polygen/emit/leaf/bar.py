@@ -4,6 +4,7 @@ block's wait for the grids before its own.
 
 from __future__ import annotations
 
+from polygen.emit.leaf.dots import row_starts
 from polygen.emit.leaf.table import Text, leaf
 from polygen.emit.names import c_name
 from polygen.lower.plan import KernelPlan, Leaf
@@ -38,9 +39,12 @@ def _(plan: KernelPlan, one: Leaf, work: Placed) -> Text:
 @leaf("grid", "griddepcontrol.wait", Grids)
 def _(plan: KernelPlan, one: Leaf, work: Grids) -> Text:
     # No read is hoisted above: to the compiler, addresses are made here.
-    own = [c_name(a.name) for a in plan.arguments if a.kind == "pointer"]
+    kinds = ("pointer", "workspace") if work.follows else ("pointer",)
     named = [*work.pointers, *map(c_name, work.arrays)]
-    made = ", ".join(f'"+l"({name})' for name in named or own)
+    if not named:
+        named = [c_name(a.name) for a in plan.arguments if a.kind in kinds]
+        named += work.kept if work.follows else row_starts(plan)
+    made = ", ".join(f'"+l"({name})' for name in named)
     note = f"{one.statement}: the grids before are complete, and their writes are visible"
     return Text(f'asm volatile("griddepcontrol.wait;" : {made} :: "memory");', note, inline=True)
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from polygen.emit.folds import array_text, combined, counts_text, exchanged, identities
+from polygen.emit.folds import (
+    combined,
+    counts_text,
+    exchanged,
+    identities,
+    offset_text,
+    workspace_name,
+)
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import real_of
 from polygen.lower.follow_work import CombineParts, Meet
@@ -42,10 +49,11 @@ def _(plan: KernelPlan, one: Leaf, work: CombineParts) -> Text:
     for fold, _ in work.folds:
         read = []
         for at, name in enumerate(fold.names):
-            array = f"{name}_from"
-            begin = array_text(plan, fold.value, at)
-            declared.append(f"const {real}* const {array} = {begin} + {place};")
-            lines.append(f"const {real} {name}_read = __ldcg({array} + {number} * fold_results);")
+            # An offset: addresses are made behind the wait for the kernel.
+            offset, begin = f"{name}_from", offset_text(plan, fold.value, at)
+            declared.append(f"const long long {offset} = {begin} + {place};")
+            own = f"{workspace_name(plan)} + ({offset} + {number} * fold_results)"
+            lines.append(f"const {real} {name}_read = __ldcg({own});")
             read.append(f"{name}_read")
         combine.append(combined(fold.monoid, fold.names, read))
     if work.shared:

@@ -13,9 +13,10 @@ from polygen.lower.work import Product, Stream
 @leaf("load", "lanes", Stream, ("k", "s"), needs=("dots",))
 def _(plan: KernelPlan, one: Leaf, work: Stream) -> Text:
     copy, slot = work.copy, f"fragment_{work.operand}[s % {work.slots}]"
-    count, each = plan.tiles.warp["mn".index(work.role)], plan.atom.k // plan.atom.lanes
+    count, each = _count(plan, work), plan.atom.k // plan.atom.lanes
     extent, depth = (size_name(one) for one in copy.extents)
     rows, kind = f"rows_{work.operand}", c_type(copy.tensor.dtype)
+    kept = "" if plan.launch.dependent else " const"
     starts = []
     for i in range(count):
         row = f"min({work.first} + {i}, {extent} - 1)"
@@ -35,11 +36,21 @@ def _(plan: KernelPlan, one: Leaf, work: Stream) -> Text:
         f"{one.statement}[k,s]: a chunk of each of {count} row(s) of {copy.tensor.name} for "
         "every lane, zeros behind their ends",
         (
-            f"const {kind}* const {rows}[{count}] = {{",
+            f"const {kind}*{kept} {rows}[{count}] = {{",
             *(f"  {start}," for start in starts),
             "};",
         ),
     )
+
+
+def _count(plan: KernelPlan, work: Stream) -> int:
+    """Rows of a warp."""
+    return plan.tiles.warp["mn".index(work.role)]
+
+
+def row_starts(plan: KernelPlan) -> list[str]:
+    """The variables with the addresses of rows, of all operands; none but where lanes multiply."""
+    return [f"rows_{one.operand}[{i}]" for one in plan.of(Stream) for i in range(_count(plan, one))]
 
 
 def chunk_read(work: Stream) -> str:

@@ -5,7 +5,14 @@ Every thread has the reference and the states of the row, and sums of columns of
 
 from __future__ import annotations
 
-from polygen.emit.folds import array_text, combined, counts_text, extent_text, identities
+from polygen.emit.folds import (
+    combined,
+    counts_text,
+    extent_text,
+    identities,
+    offset_text,
+    workspace_name,
+)
 from polygen.emit.leaf.scan_correction import correction_lines
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import extent_names, matrix_coordinates
@@ -39,8 +46,8 @@ def row_of_keys(plan: KernelPlan, group: Results) -> list[str]:
         lines += [f"const int {one};" for one in matrix_coordinates(plan.batches)]
     arrays = [("part_sums", work.total.value)]
     arrays += [(f"part_{state.register}", parts.value) for state, parts in work.states]
-    named = ((name, array_text(plan, of, 0)) for name, of in arrays)
-    return lines + [f"const float* const {name} = {text};" for name, text in named]
+    named = ((name, offset_text(plan, of, 0)) for name, of in arrays)
+    return lines + [f"const long long {name} = {text};" for name, text in named]
 
 
 def merge_helpers(plan: KernelPlan) -> list[str]:
@@ -66,11 +73,11 @@ def _(plan: KernelPlan, one: Leaf, work: MergeKeys) -> Text:
     parameters = ", ".join(f"const long long {name}" for name in one.loops)
     reference = work.scan.reference
     if work.what == "sum":
-        each = f"__ldcg(part_sums + ({_ROW}) * {ELEMENTS} + column)"
+        each = _read(plan, f"part_sums + ({_ROW}) * {ELEMENTS} + column")
         lines = [
             # Lanes beyond the last column read it, and store nothing.
             f"const long long column = min({OWN.format(ELEMENT)}, {ELEMENTS} - 1);",
-            *_worth(reference),
+            *_worth(plan, reference),
             f"sum += {each}{' * part' if reference is not None else ''};",
         ]
         note = f"{one.statement}: part {PART} of the sums, a column for each lane, from {ELEMENT}"
@@ -78,11 +85,13 @@ def _(plan: KernelPlan, one: Leaf, work: MergeKeys) -> Text:
     lines, scaled = [], False
     for state in _states(work):
         own = state.rescaled and work.what == "states" and reference is not None
-        value = f"{_part_of(state)}{' * part' if own else ''}"
+        value = f"{_part_of(plan, state)}{' * part' if own else ''}"
         lines.append(combined(state.monoid, [_whole(state)], [value]))
         scaled |= own
     note = f"{one.statement}: part {PART} of {', '.join(s.value for s in _states(work))}"
-    return Text(block(*(_worth(reference) if scaled else []), *lines), note, parameters=parameters)
+    return Text(
+        block(*(_worth(plan, reference) if scaled else []), *lines), note, parameters=parameters
+    )
 
 
 @leaf("finish_keys", "threads", MergeKeys, (ELEMENT,))
@@ -114,8 +123,13 @@ def _nothing(state: ScanState) -> str:
     return nothing
 
 
-def _part_of(state: ScanState) -> str:
-    return f"__ldcg(part_{state.register} + {_ROW})"
+def _read(plan: KernelPlan, offset: str) -> str:
+    """What lies in the workspace; addresses are made behind the wait for the kernel."""
+    return f"__ldcg({workspace_name(plan)} + ({offset}))"
+
+
+def _part_of(plan: KernelPlan, state: ScanState) -> str:
+    return _read(plan, f"part_{state.register} + {_ROW}")
 
 
 def _worth_of_a_part(scan: Scan, reference: ScanState) -> list[str]:
@@ -131,6 +145,6 @@ def _worth_of_a_part(scan: Scan, reference: ScanState) -> list[str]:
     ]
 
 
-def _worth(reference: ScanState | None) -> list[str]:
+def _worth(plan: KernelPlan, reference: ScanState | None) -> list[str]:
     """What the part is worth, as a variable; nothing where every part is worth what it is."""
-    return [] if reference is None else [f"const float part = worth({_part_of(reference)});"]
+    return [] if reference is None else [f"const float part = worth({_part_of(plan, reference)});"]

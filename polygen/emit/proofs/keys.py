@@ -157,6 +157,7 @@ class _Row:
         self.first = np.maximum(last - thread // lanes, 0) * lanes
         self.first = np.where(thread // lanes > last, last * lanes + lanes, self.first)
         self.states = {s.register: 2 + at << 40 for at, s in enumerate(work.scan.states)}
+        self.room = names[c_name(workspace_argument(plan.program))]
         self.empty = {s.register: nothing_of(s) for s in work.scan.states}
         names |= {f"part_{name}": first for name, first in self.states.items()}
         self.names = names | {f"whole_{name}": token(f"whole {name}") for name in self.states}
@@ -175,20 +176,20 @@ class _Row:
 
     def value(self, register: str, q: int) -> Any:
         """What a part of the row has in the place of a state."""
-        place = self.states[register] + q * self.names["fold_rows"] + _RESULT
+        place = self.room + self.states[register] + q * self.names["fold_rows"] + _RESULT
         return self.empty[register] if q == _EMPTY else mixed("part", place)
 
     def sum(self, q: int, column: Any) -> Any:
         """A part of a sum."""
-        line = q * self.names["fold_rows"] + _RESULT
-        return mixed("part", self.names["part_sums"] + line * self.names[ELEMENTS] + column)
+        line, first = q * self.names["fold_rows"] + _RESULT, self.room + self.names["part_sums"]
+        return mixed("part", first + line * self.names[ELEMENTS] + column)
 
     def part(self, called: Called) -> Any:
         """A number in the workspace."""
         place = called.of_all(0)
         found = mixed("part", place)
         for name, first in self.states.items():
-            own = first + _EMPTY * self.names["fold_rows"] + _RESULT
+            own = self.room + first + _EMPTY * self.names["fold_rows"] + _RESULT
             found = np.where(place == own, self.empty[name], found)
         return found
 

@@ -20,7 +20,7 @@
 //   20001: B is 1 to 2147418112
 //   20002: S is 1 to 2147418112
 //   20003: T is 1 to 2147418112
-//   20004: S and 64 make at most 65535 groups of tiles, B at most 65535 matrices
+//   20004: S and 64 make at most 65535 groups of tiles, B at most 2147418112 matrices
 //   20005: q_stride1 is not negative if S > 1
 //   20006: q_stride1 is a multiple of 8 if S > 1
 //   20007: q_stride0 is not negative if B > 1
@@ -260,10 +260,15 @@ pg_attention_by_warps(const unsigned short* __restrict__ q_, const unsigned shor
   const unsigned shared = (unsigned)__cvta_generic_to_shared(shared_memory);
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
   const int w_m = warp / 1, w_n = warp % 1;
+  // Matrices lie along z, 65535 in a round, and rounds along x.
+  const int wide = (64 + 63) / 64 * 1, beside = gridDim.x > wide ? blockIdx.x / wide : 0;
+  const int place = blockIdx.x - beside * wide;
+  const int matrix = beside * 65535 + blockIdx.z;
+  if (matrix >= B) return;
   // raster: groups of 1 tiles along m, then the next tile along n
-  const int b_m = blockIdx.y * 1 + blockIdx.x % 1, b_n = blockIdx.x / 1;
+  const int b_m = blockIdx.y * 1 + place % 1, b_n = place / 1;
   if (b_m * 128 >= S) return;
-  const int matrix = blockIdx.z, z0 = matrix;
+  const int z0 = matrix;
   const int k_tiles = (T + 63) / 64;
 
   unsigned fragment_a[2][2][4], fragment_b[2][8][2], fragment_c[2][8][2];
@@ -746,7 +751,7 @@ extern "C" int pg_attention_by_warps_launch(const unsigned short* __restrict__ q
   if (B < 1 || B > 2147418112) return 20001;
   if (S < 1 || S > 2147418112) return 20002;
   if (T < 1 || T > 2147418112) return 20003;
-  if ((64 + 63LL) / 64 * 1 > 2147483647 || ((S + 127LL) / 128 + 0) / 1 > 65535 || 1LL * B > 65535) return 20004;
+  if ((64 + 63LL) / 64 * 1 > 2147483647 || ((S + 127LL) / 128 + 0) / 1 > 65535 || 1LL * B > 2147418112 || (64 + 63LL) / 64 * 1 * ((1LL * B + 65534) / 65535) > 2147483647) return 20004;
   if (S > 1 && q_stride1 < 0) return 20005;
   if (S > 1 && q_stride1 % 8) return 20006;
   if (B > 1 && q_stride0 < 0) return 20007;
@@ -775,7 +780,8 @@ extern "C" int pg_attention_by_warps_launch(const unsigned short* __restrict__ q
   if (status != cudaSuccess) return (int)status;
   const unsigned tiles_along = (S + 127) / 128;
   const unsigned tiles_across = (64 + 63) / 64;
-  const dim3 grid(tiles_across * 1, (tiles_along + 0) / 1, (unsigned)(1LL * B));
+  const unsigned rounds = (unsigned)((1LL * B + 65534) / 65535), matrices = rounds > 1 ? 65535 : (unsigned)(1LL * B);
+  const dim3 grid(tiles_across * 1 * rounds, (tiles_along + 0) / 1, matrices);
   pg_attention_by_warps<<<grid, 128, 49152, (cudaStream_t)stream>>>(q_, k_, v, y0, B, S, T, (B > 1 ? q_stride0 : 0), (S > 1 ? q_stride1 : 0), (B > 1 ? k_stride0 : 0), (T > 1 ? k_stride1 : 0), (B > 1 ? v_stride0 : 0), (T > 1 ? v_stride1 : 0), (B > 1 ? y0_stride0 : 0), (S > 1 ? y0_stride1 : 0));
   return (int)cudaGetLastError();
 }

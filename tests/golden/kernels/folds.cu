@@ -588,9 +588,9 @@ pg_folds_folds(const unsigned short* __restrict__ x, const unsigned short* __res
     };
     // combine_0: parts of v2, of the results of all lanes, part fold_q
     const long long fold_parts_0 = 1LL * ((M + 31) / 32 * 2);
-    const float* const fold_v2_part0_from = parts + min(fold_result, fold_results - 1);
+    const long long fold_v2_part0_from = 0LL + min(fold_result, fold_results - 1);
     auto combine_0 = [&](const long long fold_q) __attribute__((always_inline)) {
-      const float fold_v2_part0_read = __ldcg(fold_v2_part0_from + fold_q * fold_results);
+      const float fold_v2_part0_read = __ldcg(parts + (fold_v2_part0_from + fold_q * fold_results));
       combine_sum(fold_v2_part0, fold_v2_part0_read);
     };
     // give_0: every lane writes what the warp has
@@ -647,9 +647,9 @@ pg_folds_folds(const unsigned short* __restrict__ x, const unsigned short* __res
   };
   // combine_0: parts of v4, of the results of all lanes, part fold_q
   const long long fold_parts_0 = 1LL * ((N + 31) / 32 * 2);
-  const float* const fold_v4_part0_from = parts + 1LL * ((M + 31) / 32 * 2) * N + min(fold_result, fold_results - 1);
+  const long long fold_v4_part0_from = 1LL * ((M + 31) / 32 * 2) * N + min(fold_result, fold_results - 1);
   auto combine_0 = [&](const long long fold_q) __attribute__((always_inline)) {
-    const float fold_v4_part0_read = __ldcg(fold_v4_part0_from + fold_q * fold_results);
+    const float fold_v4_part0_read = __ldcg(parts + (fold_v4_part0_from + fold_q * fold_results));
     combine_max(fold_v4_part0, fold_v4_part0_read);
   };
   // give_0: every lane writes what the warp has

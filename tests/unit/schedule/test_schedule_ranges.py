@@ -127,6 +127,16 @@ CASES: dict[str, list[tuple[Schedule, dict[str, Any], bool]]] = {
         (W, {"launch__dependent": True, "device": "sm_90"}, True),
         (R, {"launch__dependent": True}, True),
     ],
+    "launch.trigger": [
+        (W, {"launch__trigger": "loads"}, False),
+        (R, {"launch__trigger": "loads"}, True),
+        (R, {"launch__trigger": "end"}, False),
+    ],
+    "launch.ahead": [  # of a kernel among several in order alone
+        (W, {"launch__ahead": True}, False),
+        (R, {"launch__ahead": True}, False),
+        (R, {"launch__ahead": True, "launch__dependent": True}, False),
+    ],
     "pipeline.order": [(W, {"pipeline__order": ("mma",)}, False)],
     "pipeline.copies": [(W, {"pipeline__copies": "some"}, False)],
     "loops.mma": [(W, {"loops__mma": order}, True) for order in itertools.permutations("kmn")]
@@ -495,6 +505,8 @@ OTHERS: dict[str, Any] = {
     "tile.joined": True,
     "launch.realign": True,
     "launch.dependent": True,
+    "launch.trigger": "loads",
+    "launch.ahead": True,
 }
 SIZED = {"name", "device", "atom", "roles.form", "epilogue.through"} | {
     f"tile.{tile}.{dim}"
@@ -507,15 +519,15 @@ SIZED = {"name", "device", "atom", "roles.form", "epilogue.through"} | {
 _NO_PANELS = {"epilogue.slots", "epilogue.prefetch"}
 SAID = {
     name: {"loops.grid", "epilogue.row_warps", "epilogue.row_words"}
-    | ({"launch.realign"} if name.startswith("roles") else set())
+    | ({"launch.realign", "launch.trigger"} if name.startswith("roles") else set())
     for name in FAMILIES
 }
 SAID["roles"] |= {"tile.pixels"}
 for name in ("warps", "warps, from registers", "lanes", "roles, from registers"):
     SAID[name] |= _NO_PANELS
 SAID["roles, made fragments"] |= _NO_PANELS
-SAID["a chain"] |= {"epilogue.slots", "raster.along", "functions"}
-SAID["a chain, in panels"] |= {"raster.along", "functions"}
+SAID["a chain"] |= {"epilogue.slots", "raster.along", "functions", "launch.trigger"}
+SAID["a chain, in panels"] |= {"raster.along", "functions", "launch.trigger"}
 SAID["a chain, by warps"] = {"epilogue.row_warps", "epilogue.row_words", "functions"} | _NO_PANELS
 
 
@@ -562,7 +574,10 @@ def test_no_field_is_ignored_in_silence(family):
         ("roles", {"pipeline.distance", "pipeline.fragments", "pipeline.lookahead"}),
         ("roles, made fragments", {"pipeline.distance", "pipeline.lookahead", "pipeline.across"}),
         ("a chain", {"pipeline.distance", "pipeline.fragments", "loops.k", "epilogue.columns"}),
-        ("a chain", {"exchange", "cluster.share", "raster.run", "launch.dependent"}),
+        (
+            "a chain",
+            {"exchange", "cluster.share", "raster.run", "launch.dependent", "launch.ahead"},
+        ),
     ],
 )
 def test_what_decides_nothing_is_refused_by_name(family, fields):

@@ -109,6 +109,7 @@ def test_every_parameter_is_a_rate_a_cost_or_an_exponent():
     exponents = {"memory_sharpness", "warp_sharpness"}
     # of the launch that follows, of chains, of libraries, and of the choice
     behind = {"rows_share", "chain_alone", "few_rows_library", "shared_round"}
+    behind |= {"early_most", "ahead_most", "early_rows"}
     assert {f.name for f in fields(P)} == {*BETTER, *WORSE, *exponents, *behind}
 
 
