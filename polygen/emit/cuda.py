@@ -80,7 +80,7 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         "beside": [launch for launch in (follows, copying(plan)) if launch is not None],
         "places": places(plan),
     }
-    text = environment().get_template("kernel.cu.j2").render(context)
+    text = _coherent(plan, environment().get_template("kernel.cu.j2").render(context))
     declared = environment().get_template("header.h.j2").render(context)
     return KernelSource(
         entry=plan.entry,
@@ -168,6 +168,16 @@ def _tidy(text: str) -> str:
         if stripped or (lines and lines[-1]):
             lines.append(stripped)
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _coherent(plan: KernelPlan, text: str) -> str:
+    """The text; where a launch may begin while those before it write, it reads nothing as constant.
+
+    A compiler may move loads of constants in front of the wait for these launches.
+    """
+    if not plan.trigger:
+        return text
+    return text.replace("__ldg(", "__ldca(").replace("ld.global.nc", "ld.global.ca")
 
 
 def _framed(plan: KernelPlan) -> dict[str, Any]:

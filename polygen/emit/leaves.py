@@ -287,7 +287,8 @@ def parameter(plan: KernelPlan, argument: Argument) -> str:
     if argument.kind == "scalar":
         return f"float {name}"
     if argument.kind == "workspace":
-        return f"{real_of(plan)}* __restrict__ {name}"
+        # What two launches share is no constant of the second, which may begin before it is there.
+        return f"{real_of(plan)}* {name}"
     if argument.kind == "map":
         return f"const __grid_constant__ TensorMap {name}"
     tensor = plan.program.tensors[argument.tensor]

@@ -59,7 +59,7 @@ def kept_declared(plan: KernelPlan, without: Collection[str] = ()) -> list[str]:
             lines.append(f"const long long {name} = {value};")
         room = f"reinterpret_cast<unsigned char*>({workspace}) + {' + '.join(before)}"
         if one.name not in without:
-            lines.append(f"{kind}* {one.name} = reinterpret_cast<{kind}*>({room});")
+            lines.append(f"{kind}* const {one.name} = reinterpret_cast<{kind}*>({room});")
         before.append(f"{sizes[0]} * {steps[0]} * {item}" if steps else f"{row} * {item}")
     return [*lines, f"const long long kept_end = ({' + '.join(before)}) / {after.real.bytes};"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from polygen.lower.plan import KernelPlan, Leaf, Place
+from polygen.lower.plan import Leaf, Place
 from polygen.lower.sync_work import Grids, Placed
 from polygen.lower.synchronise import placed
 from polygen.poly.ast import LoopAst
@@ -44,12 +44,6 @@ def block_parts(
     order = tree_leaves(tree.synchronised.tree)
     every.sort(key=lambda leaf: order.index(leaf.statement))
     return tuple(replace(leaf, place=own.name) for leaf in every), place, syncs
-
-
-def addresses(plan: KernelPlan) -> Grids:
-    """A wait of the launch that follows: for whatever a kernel has addresses of, or has kept."""
-    kept = plan.following.kept if plan.following is not None else ()
-    return Grids(kept=tuple(one.name for one in kept), follows=True)
 
 
 @lru_cache(maxsize=64)

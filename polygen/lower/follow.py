@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polygen.lower.block_plan import addresses, block_parts
+from polygen.lower.block_plan import block_parts
 from polygen.lower.folds import split_of
 from polygen.lower.follow_keys import keys_launch
 from polygen.lower.follow_work import (
@@ -23,6 +23,7 @@ from polygen.lower.follow_work import (
 from polygen.lower.launch import Following, Parts, Results
 from polygen.lower.plan import GroupPlan, KernelPlan
 from polygen.lower.row_leaves import RowLeaves
+from polygen.lower.sync_work import Grids
 from polygen.lower.verify_follow import check_following
 from polygen.poly.block_tree import Derive, block_tree
 from polygen.poly.folds import Split, scalars
@@ -65,7 +66,7 @@ def _group(plan: KernelPlan, after: Following, group: Results, derived: Derive) 
         shape = own.shape(warps, after.lanes, dependent=after.dependent)
         found = own.leaves(warps)
         tree = block_tree(shape, follow_program, check_visits, WHERE, derived)
-    return GroupPlan(tree, *block_parts(tree, found, addresses(plan)), group)
+    return GroupPlan(tree, *block_parts(tree, found, Grids(follows=True)), group)
 
 
 def _rows_of(plan: KernelPlan, group: Results, split: Split) -> RowLeaves:

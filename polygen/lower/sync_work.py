@@ -111,10 +111,8 @@ class Grids:
         pointers: variables from which addresses are made of what they may have written.
         arrays: whose addresses are parameters; of neither any: all of the kernel's parameters.
         follows: whether it is of the launch that follows, which reads the workspace too.
-        kept: the matrices there that are read by names of their own.
     """
 
     pointers: tuple[str, ...] = ()
     arrays: tuple[str, ...] = ()
     follows: bool = False
-    kept: tuple[str, ...] = ()

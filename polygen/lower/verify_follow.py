@@ -15,7 +15,6 @@ from dataclasses import replace
 from polygen.errors import VerifyError
 from polygen.frontend.dtypes import BOOL
 from polygen.frontend.program import Fold
-from polygen.lower.block_plan import addresses
 from polygen.lower.folds import split_of
 from polygen.lower.follow_keys import keys_shape
 from polygen.lower.follow_work import (
@@ -33,6 +32,7 @@ from polygen.lower.follow_work import (
 from polygen.lower.launch import Following, KeptRows, Results
 from polygen.lower.plan import GroupPlan, KernelPlan
 from polygen.lower.scan_work import PartStore, Scan
+from polygen.lower.sync_work import Grids
 from polygen.lower.tally import Leave
 from polygen.lower.verify_blocks import check_block
 from polygen.poly.folds import scalars
@@ -73,7 +73,7 @@ def check_following(plan: KernelPlan) -> None:
     else:
         _check_results(plan, after)
     for group in plan.groups:
-        check_block(plan.entry, group, WHERE, addresses(plan))
+        check_block(plan.entry, group, WHERE, Grids(follows=True))
         if merged:
             _check_keys(plan, after, group)
         else:

@@ -29,6 +29,7 @@ class Facts:
         mapped: addresses of other blocks' shared memory are made.
         proxy_fences: there are fences for the async proxy.
         mentioned: every name in an operand: registers, variables, labels.
+        constant: positions of loads that take what they read for constant (``.nc``).
     """
 
     granule: int
@@ -42,6 +43,7 @@ class Facts:
     narrow: frozenset[int] = frozenset()
     proxy_fences: bool = False
     mentioned: frozenset[str] = frozenset()
+    constant: frozenset[int] = frozenset()
 
 
 def facts(kernel: Kernel) -> Facts:
@@ -66,6 +68,7 @@ def facts(kernel: Kernel) -> Facts:
             for operand in {operand for one in code for operand in one.operands}
             for name in _NAMES.findall(operand)
         ),
+        _having(kernel, {"nc"}),
     )
 
 

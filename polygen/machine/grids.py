@@ -5,7 +5,9 @@
    and not write what they may still read or write.
 2. The machine runs grids one after the other, and reports each access that is too early for that:
    of a thread that has not waited, to an array that an earlier grid uses (`Behind`).
-3. A wait by one thread is none of another's: kernels that hand on what one thread has waited for
+3. What they may still write is not constant while the grid runs, not even behind the wait: loads
+   through the read-only path (``ld.global.nc``) may be moved in front of it (`check_constant`).
+4. A wait by one thread is none of another's: kernels that hand on what one thread has waited for
    are refused here, though barriers would make them right.
 
 ``griddepcontrol.launch_dependents`` lets the next grid begin. That may always happen, so that it
@@ -73,17 +75,38 @@ class Grids:
             return
         for begin, end, written in self._ranges:
             wrong = early & (at < end) & (at + size > begin) if written or writes else early[:0]
-            if wrong.any():
-                lane = int(wrong.argmax())
-                does = "stores to" if writes else "loads"
-                may = "write" if written else "read"
-                machine.findings.add(
-                    "before-grid-wait",
-                    f"{lanes.name(lane)} {does} {machine.memory.describe(int(at[lane]))}, which a "
-                    f"grid before may still {may}",
-                    position,
-                    count=int(wrong.sum()),
-                )
+            does, may = "stores to" if writes else "loads", "write" if written else "read"
+            self._report(machine, "before-grid-wait", (lanes, at, position), wrong, (does, may))
+
+    def check_constant(
+        self, machine: Machine, lanes: Lanes, at: Vector, size: int, position: int
+    ) -> None:
+        """Report loads that take for constant what an earlier grid may write while this one runs.
+
+        A compiler may move them in front of the wait, whatever stands between.
+        """
+        for begin, end, written in self._ranges:
+            wrong = (at < end) & (at + size > begin)
+            found = wrong if written else wrong[:0]
+            words = "loads as constant", "write while this one runs"
+            self._report(machine, "not-constant", (lanes, at, position), found, words)
+
+    @staticmethod
+    def _report(
+        machine: Machine,
+        code: str,
+        where: tuple[Lanes, Vector, int],
+        wrong: Vector,
+        words: tuple[str, str],
+    ) -> None:
+        """One finding of the lanes that do something too early, if there are any."""
+        if not wrong.any():
+            return
+        (lanes, at, position), (does, may) = where, words
+        lane = int(wrong.argmax())
+        place = machine.memory.describe(int(at[lane]))
+        text = f"{lanes.name(lane)} {does} {place}, which a grid before may still {may}"
+        machine.findings.add(code, text, position, count=int(wrong.sum()))
 
 
 def wait(machine: Machine, lanes: Lanes) -> None:

@@ -262,6 +262,8 @@ def load(
             unwritten.loaded(machine, lanes, *never, position)
     elif space == "global":
         grids.check(machine, lanes, at, size, position, writes=False)
+        if machine.grids is not None and position in machine.program.facts.constant:
+            machine.grids.check_constant(machine, lanes, at, size, position)
         if machine.stores is not None:
             machine.stores.read(machine, lanes, at, size, position)
     facts = machine.program.facts

@@ -25,6 +25,7 @@ CODES = {
     "barrier-count": "a barrier's arrival or byte count is wrong",
     "before-grid-wait": "global memory that a grid before may use is touched before "
     "griddepcontrol.wait",
+    "not-constant": "what a grid before may write meanwhile is loaded as constant (.nc)",
     "missing-proxy-fence": "generic writes reach the async proxy without fence.proxy.async",
     "missing-map-fence": "a tensor map that was written is used without the fences of its proxy",
     "divergent-warp-operation": "threads of one warp do not execute a warp operation together",

@@ -39,6 +39,7 @@ _REMEDY = {
     "missing-map-fence": "fence.proxy.tensormap::generic.release by the writer, after the write, "
     "and .acquire of these 128 bytes in the block that uses them would hand it over",
     "before-grid-wait": "griddepcontrol.wait by the same thread has to come before the access",
+    "not-constant": "a load without .nc stays behind griddepcontrol.wait",
     "uninitialised-shared-read": "nothing wrote there: an index, a size or a wait is wrong",
     "unwritten-register": "a variable is used on a path on which nothing has been assigned to it",
     "deadlock": "who should arrive has left, waits elsewhere, or arrives less often than expected",

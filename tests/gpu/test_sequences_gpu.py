@@ -13,6 +13,7 @@ from split_samples import SPLIT
 
 import polygen as pg
 from polygen.errors import ArgumentError
+from polygen.frontend.dtypes import BF16
 from polygen.runtime.environment import current_arch
 from polygen.runtime.measure import captured, to_gpu, to_host
 
@@ -107,3 +108,44 @@ def test_jax() -> None:
     fused = jax.jit(lambda *arrays: pgj.call(sample.function, *arrays))
     found = np.asarray(fused(*map(jax.numpy.asarray, given)))
     np.testing.assert_array_equal(found.astype(np.float64), value)
+
+
+def _deep(x: Any, u: Any, d: Any) -> Any:
+    """Six layers, up and down in turn, of whole numbers that stay small."""
+    for _ in range(3):
+        x = (pg.clip(pg.relu(x @ u.T) @ d.T * 2.0**-12, -3, 3)).astype("bf16")
+    return x
+
+
+@pytest.mark.parametrize("rows", [1, 3, 16, 64])
+@pytest.mark.parametrize("width", [1024, 4096])
+def test_what_begins_early_reads_nothing_that_is_not_there_yet(rows: int, width: int) -> None:
+    """The bits of every replay are those of kernels that wait for each other, 200 times."""
+    import cupy
+
+    if current_arch() != "sm_90a":
+        pytest.skip("nothing is read ahead there")
+    signature = ("bf16[M,K]", "bf16[H,K]", "bf16[K,H]")
+    sizes = {"M": rows, "K": width, "H": width * 2}
+    kernels = pg.fuse(_deep, name="deep").compile(*signature, arch="sm_90a", sizes=sizes)
+    early = [one.schedule.launch for one in kernels.kernels[1:]]
+    assert any(one.ahead for one in early) and not kernels.kernels[0].schedule.launch.dependent
+    rng = np.random.default_rng(0)
+
+    def drawn(*shape: int) -> Any:
+        return rng.integers(-2, 3, shape).astype(np.float32).astype(BF16.numpy)
+
+    x, u, d = (
+        to_gpu(drawn(*one)) for one in ((rows, width), (width * 2, width), (width, width * 2))
+    )
+    y, room = kernels(x, u, d), cupy.empty(kernels.workspace(), "u1")
+    replay = captured(lambda queue: kernels(x, u, d, out=y, stream=queue, workspace=room))
+    for turn in range(200):
+        x.set(drawn(rows, width))
+        known = {"x": x, "u": u, "d": d}
+        for one in kernels.kernels:  # each by itself waits for all before it
+            found = one(*(known[tensor.name] for tensor in one.program.operands))
+            known |= {one.program.outputs[0].name: found}
+        replay()
+        cupy.cuda.Device().synchronize()
+        assert np.array_equal(to_host(y), to_host(found)), turn

@@ -39,11 +39,15 @@ def _(plan: KernelPlan, one: Leaf, work: Placed) -> Text:
 @leaf("grid", "griddepcontrol.wait", Grids)
 def _(plan: KernelPlan, one: Leaf, work: Grids) -> Text:
     # No read is hoisted above: to the compiler, addresses are made here.
-    kinds = ("pointer", "workspace") if work.follows else ("pointer",)
     named = [*work.pointers, *map(c_name, work.arrays)]
     if not named:
-        named = [c_name(a.name) for a in plan.arguments if a.kind in kinds]
-        named += work.kept if work.follows else row_starts(plan)
+        # Results of the launch that follows are only written, and stores stay where they are: an
+        # address made here takes a register.
+        kinds = ("pointer", "workspace") if work.follows else ("pointer",)
+        written = {one.name for one in plan.program.outputs} if work.follows else ()
+        pointers = [a for a in plan.arguments if a.kind in kinds and a.tensor not in written]
+        named = [c_name(a.name) for a in pointers]
+        named += [] if work.follows else row_starts(plan)
     made = ", ".join(f'"+l"({name})' for name in named)
     note = f"{one.statement}: the grids before are complete, and their writes are visible"
     return Text(f'asm volatile("griddepcontrol.wait;" : {made} :: "memory");', note, inline=True)

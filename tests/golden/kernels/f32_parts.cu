@@ -127,13 +127,13 @@ __device__ __forceinline__ void read_words(unsigned (&words)[WORDS], const void*
 #pragma unroll
   for (int i = 0; i < WORDS; i += WIDTH / 4) {
     if constexpr (WIDTH == 16) {
-      const uint4 part = __ldg(reinterpret_cast<const uint4*>(from) + i / 4);
+      const uint4 part = __ldca(reinterpret_cast<const uint4*>(from) + i / 4);
       words[i] = part.x, words[i + 1] = part.y, words[i + 2] = part.z, words[i + 3] = part.w;
     } else if constexpr (WIDTH == 8) {
-      const uint2 part = __ldg(reinterpret_cast<const uint2*>(from) + i / 2);
+      const uint2 part = __ldca(reinterpret_cast<const uint2*>(from) + i / 2);
       words[i] = part.x, words[i + 1] = part.y;
     } else {
-      words[i] = __ldg(reinterpret_cast<const unsigned*>(from) + i);
+      words[i] = __ldca(reinterpret_cast<const unsigned*>(from) + i);
     }
   }
 }
@@ -205,7 +205,7 @@ __device__ __forceinline__ void pair_write(unsigned to, float first, float secon
 }
 // Brings the line of an element into the first-level cache.
 __device__ __forceinline__ void warm(const void* from) {
-  asm volatile("{ .reg .b8 byte; ld.global.nc.b8 byte, [%0]; }" :: "l"(from) : "memory");
+  asm volatile("{ .reg .b8 byte; ld.global.ca.b8 byte, [%0]; }" :: "l"(from) : "memory");
 }
 // Two f32 as a word of two 16-bit elements, the first in the low half.
 __device__ __forceinline__ unsigned pack_bf16(float low, float high) {
@@ -225,18 +225,18 @@ __device__ __forceinline__ void read_run(unsigned* to, const void* from) {
 #pragma unroll
   for (int i = 0; i < BYTES / WIDTH; ++i) {
     if constexpr (WIDTH == 16) {
-      const uint4 part = __ldg(reinterpret_cast<const uint4*>(from) + i);
+      const uint4 part = __ldca(reinterpret_cast<const uint4*>(from) + i);
       to[4 * i] = part.x, to[4 * i + 1] = part.y, to[4 * i + 2] = part.z, to[4 * i + 3] = part.w;
     } else if constexpr (WIDTH == 8) {
-      const uint2 part = __ldg(reinterpret_cast<const uint2*>(from) + i);
+      const uint2 part = __ldca(reinterpret_cast<const uint2*>(from) + i);
       to[2 * i] = part.x, to[2 * i + 1] = part.y;
     } else if constexpr (WIDTH == 4) {
-      to[i] = __ldg(reinterpret_cast<const unsigned*>(from) + i);
+      to[i] = __ldca(reinterpret_cast<const unsigned*>(from) + i);
     } else if constexpr (WIDTH == 2) {
-      const unsigned part = __ldg(reinterpret_cast<const unsigned short*>(from) + i);
+      const unsigned part = __ldca(reinterpret_cast<const unsigned short*>(from) + i);
       to[i / 2] = i % 2 ? to[i / 2] | part << 16 : part;
     } else {
-      const unsigned part = __ldg(reinterpret_cast<const unsigned char*>(from) + i);
+      const unsigned part = __ldca(reinterpret_cast<const unsigned char*>(from) + i);
       to[i / 4] = i % 4 ? to[i / 4] | part << i % 4 * 8 : part;
     }
   }
@@ -244,9 +244,9 @@ __device__ __forceinline__ void read_run(unsigned* to, const void* from) {
 // One element, in the low bits of a word.
 template <int SIZE>
 __device__ __forceinline__ unsigned read_one(const void* from) {
-  if constexpr (SIZE == 1) return __ldg(reinterpret_cast<const unsigned char*>(from));
-  if constexpr (SIZE == 2) return __ldg(reinterpret_cast<const unsigned short*>(from));
-  return __ldg(reinterpret_cast<const unsigned*>(from));
+  if constexpr (SIZE == 1) return __ldca(reinterpret_cast<const unsigned char*>(from));
+  if constexpr (SIZE == 2) return __ldca(reinterpret_cast<const unsigned short*>(from));
+  return __ldca(reinterpret_cast<const unsigned*>(from));
 }
 // The first `count` of the elements that the words hold, `step` bytes from each to the next: at edges,
 // and of arrays whose elements are not adjacent. Four reads are on their way at once.

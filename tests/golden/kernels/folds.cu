@@ -218,7 +218,7 @@ __device__ __forceinline__ void combine_max(float& a0, const float b0) {
 }
 
 extern "C" __global__ void __launch_bounds__(128, 1)
-pg_folds(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const unsigned short* __restrict__ b, float* __restrict__ y0, float* __restrict__ y1, unsigned short* __restrict__ y2, int M, int K, int N, int x_stride0, int w_stride0, int y1_stride0, int y2_stride0, float* __restrict__ parts) {
+pg_folds(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const unsigned short* __restrict__ b, float* __restrict__ y0, float* __restrict__ y1, unsigned short* __restrict__ y2, int M, int K, int N, int x_stride0, int w_stride0, int y1_stride0, int y2_stride0, float* parts) {
   extern __shared__ __align__(128) unsigned char shared_memory[];
   const unsigned shared = (unsigned)__cvta_generic_to_shared(shared_memory);
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
@@ -575,7 +575,7 @@ pg_folds(const unsigned short* __restrict__ x, const unsigned short* __restrict_
 
 // The launch that follows: parts of folds -> results.
 extern "C" __global__ void __launch_bounds__(512)
-pg_folds_folds(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const unsigned short* __restrict__ b, float* __restrict__ y0, float* __restrict__ y1, unsigned short* __restrict__ y2, int M, int K, int N, int x_stride0, int w_stride0, int y1_stride0, int y2_stride0, float* __restrict__ parts) {
+pg_folds_folds(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const unsigned short* __restrict__ b, float* __restrict__ y0, float* __restrict__ y1, unsigned short* __restrict__ y2, int M, int K, int N, int x_stride0, int w_stride0, int y1_stride0, int y2_stride0, float* parts) {
   long long fold_block = blockIdx.x;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   if (fold_block < ((1LL * N + 31) / 32)) {
@@ -699,7 +699,7 @@ pg_folds_folds(const unsigned short* __restrict__ x, const unsigned short* __res
 
 #ifndef __CUDACC_RTC__
 // Host launcher. Returns 0, the code of the first condition that the arguments break, or a cudaError_t.
-extern "C" int pg_folds_launch(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const unsigned short* __restrict__ b, float* __restrict__ y0, float* __restrict__ y1, unsigned short* __restrict__ y2, int M, int K, int N, int x_stride0, int w_stride0, int y1_stride0, int y2_stride0, float* __restrict__ parts, void* stream) {
+extern "C" int pg_folds_launch(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const unsigned short* __restrict__ b, float* __restrict__ y0, float* __restrict__ y1, unsigned short* __restrict__ y2, int M, int K, int N, int x_stride0, int w_stride0, int y1_stride0, int y2_stride0, float* parts, void* stream) {
   if (M < 1 || M > 2147418112) return 20001;
   if (K < 1 || K > 2147418112) return 20002;
   if (N < 1 || N > 2147418112) return 20003;

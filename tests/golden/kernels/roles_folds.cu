@@ -130,13 +130,13 @@ __device__ __forceinline__ void read_words(unsigned (&words)[WORDS], const void*
 #pragma unroll
   for (int i = 0; i < WORDS; i += WIDTH / 4) {
     if constexpr (WIDTH == 16) {
-      const uint4 part = __ldg(reinterpret_cast<const uint4*>(from) + i / 4);
+      const uint4 part = __ldca(reinterpret_cast<const uint4*>(from) + i / 4);
       words[i] = part.x, words[i + 1] = part.y, words[i + 2] = part.z, words[i + 3] = part.w;
     } else if constexpr (WIDTH == 8) {
-      const uint2 part = __ldg(reinterpret_cast<const uint2*>(from) + i / 2);
+      const uint2 part = __ldca(reinterpret_cast<const uint2*>(from) + i / 2);
       words[i] = part.x, words[i + 1] = part.y;
     } else {
-      words[i] = __ldg(reinterpret_cast<const unsigned*>(from) + i);
+      words[i] = __ldca(reinterpret_cast<const unsigned*>(from) + i);
     }
   }
 }
@@ -208,7 +208,7 @@ __device__ __forceinline__ void pair_write(unsigned to, float first, float secon
 }
 // Brings the line of an element into the first-level cache.
 __device__ __forceinline__ void warm(const void* from) {
-  asm volatile("{ .reg .b8 byte; ld.global.nc.b8 byte, [%0]; }" :: "l"(from) : "memory");
+  asm volatile("{ .reg .b8 byte; ld.global.ca.b8 byte, [%0]; }" :: "l"(from) : "memory");
 }
 // Two f32 as a word of two 16-bit elements, the first in the low half.
 __device__ __forceinline__ unsigned pack_bf16(float low, float high) {
@@ -280,7 +280,7 @@ __device__ __forceinline__ void combine_argmax_later(float& a0, float& a1, const
 }
 
 extern "C" __global__ void __launch_bounds__(384, 1)
-pg_roles_folds(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, unsigned short* __restrict__ y0, float* __restrict__ y1, int* __restrict__ y2, int M, int K, int N, int x_stride0, int w_stride0, int y0_stride0, float* __restrict__ parts, const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, const __grid_constant__ TensorMap map_out_y0) {
+pg_roles_folds(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, unsigned short* __restrict__ y0, float* __restrict__ y1, int* __restrict__ y2, int M, int K, int N, int x_stride0, int w_stride0, int y0_stride0, float* parts, const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, const __grid_constant__ TensorMap map_out_y0) {
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   const unsigned shared = (unsigned)__cvta_generic_to_shared(shared_memory);
   const int thread = threadIdx.x, lane = thread % 32;
@@ -565,14 +565,14 @@ pg_roles_folds(const unsigned short* __restrict__ x, const unsigned short* __res
 
 // The launch that follows: parts of folds -> results.
 extern "C" __global__ void __launch_bounds__(512)
-pg_roles_folds_folds(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, unsigned short* __restrict__ y0, float* __restrict__ y1, int* __restrict__ y2, int M, int K, int N, int x_stride0, int w_stride0, int y0_stride0, float* __restrict__ parts, const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, const __grid_constant__ TensorMap map_out_y0) {
+pg_roles_folds_folds(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, unsigned short* __restrict__ y0, float* __restrict__ y1, int* __restrict__ y2, int M, int K, int N, int x_stride0, int w_stride0, int y0_stride0, float* parts, const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, const __grid_constant__ TensorMap map_out_y0) {
   long long fold_block = blockIdx.x;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   if (fold_block < ((1LL * M + 31) / 32)) {
     const long long fold_result = fold_block * 32 + lane;
     const long long fold_results = 1LL * M;
     // wait_grids_warps: the grids before are complete, and their writes are visible
-    auto wait_grids_warps = [&]() __attribute__((always_inline)) { asm volatile("griddepcontrol.wait;" : "+l"(x), "+l"(w), "+l"(y0), "+l"(y1), "+l"(y2), "+l"(parts) :: "memory"); };
+    auto wait_grids_warps = [&]() __attribute__((always_inline)) { asm volatile("griddepcontrol.wait;" : "+l"(x), "+l"(w), "+l"(parts) :: "memory"); };
     // begin_0: nothing of v2 is combined yet
     float fold_v2_part0;
     auto begin_0 = [&]() __attribute__((always_inline)) {
@@ -635,7 +635,7 @@ pg_roles_folds_folds(const unsigned short* __restrict__ x, const unsigned short*
   const long long fold_result = fold_block * 32 + lane;
   const long long fold_results = 1LL * N;
   // wait_grids_warps: the grids before are complete, and their writes are visible
-  auto wait_grids_warps = [&]() __attribute__((always_inline)) { asm volatile("griddepcontrol.wait;" : "+l"(x), "+l"(w), "+l"(y0), "+l"(y1), "+l"(y2), "+l"(parts) :: "memory"); };
+  auto wait_grids_warps = [&]() __attribute__((always_inline)) { asm volatile("griddepcontrol.wait;" : "+l"(x), "+l"(w), "+l"(parts) :: "memory"); };
   // begin_0: nothing of v5 is combined yet
   float fold_v5_part0, fold_v5_part1;
   auto begin_0 = [&]() __attribute__((always_inline)) {
@@ -751,7 +751,7 @@ static cudaError_t polygen_launch_dependent(dim3 grid, unsigned threads, unsigne
 }
 
 // Host launcher. Returns 0, the code of the first condition that the arguments break, or a cudaError_t: 1 (invalid value) for an array the driver makes no tensor map of.
-extern "C" int pg_roles_folds_launch(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, unsigned short* __restrict__ y0, float* __restrict__ y1, int* __restrict__ y2, int M, int K, int N, int x_stride0, int w_stride0, int y0_stride0, float* __restrict__ parts, void* stream) {
+extern "C" int pg_roles_folds_launch(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, unsigned short* __restrict__ y0, float* __restrict__ y1, int* __restrict__ y2, int M, int K, int N, int x_stride0, int w_stride0, int y0_stride0, float* parts, void* stream) {
   if (M < 1 || M > 2147418112) return 20001;
   if (K < 1 || K > 2147418112) return 20002;
   if (N < 1 || N > 2147418112) return 20003;

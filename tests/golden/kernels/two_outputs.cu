@@ -123,13 +123,13 @@ __device__ __forceinline__ void read_words(unsigned (&words)[WORDS], const void*
 #pragma unroll
   for (int i = 0; i < WORDS; i += WIDTH / 4) {
     if constexpr (WIDTH == 16) {
-      const uint4 part = __ldg(reinterpret_cast<const uint4*>(from) + i / 4);
+      const uint4 part = __ldca(reinterpret_cast<const uint4*>(from) + i / 4);
       words[i] = part.x, words[i + 1] = part.y, words[i + 2] = part.z, words[i + 3] = part.w;
     } else if constexpr (WIDTH == 8) {
-      const uint2 part = __ldg(reinterpret_cast<const uint2*>(from) + i / 2);
+      const uint2 part = __ldca(reinterpret_cast<const uint2*>(from) + i / 2);
       words[i] = part.x, words[i + 1] = part.y;
     } else {
-      words[i] = __ldg(reinterpret_cast<const unsigned*>(from) + i);
+      words[i] = __ldca(reinterpret_cast<const unsigned*>(from) + i);
     }
   }
 }
@@ -305,7 +305,7 @@ pg_two_outputs(const unsigned short* __restrict__ x, const unsigned short* __res
   };
   // Results at the edge of the arrays, one at a time: element e of a vector at (row, column).
   auto finish_element = [&](int row, int column, int e, float sum) __attribute__((always_inline)) {
-    const float c_0_element = from_f32(__ldg(c + (long long)row * c_stride0));
+    const float c_0_element = from_f32(__ldca(c + (long long)row * c_stride0));
     float y0_out;
     float y1_out;
     compute(sum, c_0_element, s_, y0_out, y1_out);
@@ -337,7 +337,7 @@ pg_two_outputs(const unsigned short* __restrict__ x, const unsigned short* __res
       for (int i = 0; i < 1; ++i) {
         const int row = b_m * 32 + w_m * 16 + (item + i * 32) / 2;
         const int safe_row = min(row, M - 1);  // a row outside is read from the last, and not stored
-        c_0_element[i] = from_f32(__ldg(c + (long long)safe_row * c_stride0));
+        c_0_element[i] = from_f32(__ldca(c + (long long)safe_row * c_stride0));
       }
 #pragma unroll
       for (int i = 0; i < 1; ++i) {
