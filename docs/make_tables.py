@@ -396,10 +396,12 @@ def in_order(folder: Path = FOLDER / "results") -> str:
         "|---" * (len(names) + 3) + "|",
     ]
     for text, row in record["blocks"].items():
-        us = [row["us"][name] for name in names]
-        calls = [row["call_us"][name] for name in names]
-        cells = [text.split()[-2], *(f"{one:.0f}" for one in us)]
-        cells += [f"{min(each[1:]) / each[0]:.2f}" for each in (us, calls)]
+        us, calls = row["us"], row["call_us"]
+        cells = [text.split()[-2]]
+        cells += [f"{us[name]:.0f}" if name in us else "–" for name in names]
+        for each in (us, calls):
+            others = (each[name] for name in names if name in each and name != "polygen")
+            cells.append(f"{min(others) / each['polygen']:.2f}")
         lines.append(f"| {' | '.join(cells)} |")
     chosen = [row["us"][row["chosen"]] / min(row["us"].values()) for row in record["rows"].values()]
     two = sum(row["chosen"] == "two" for row in record["rows"].values())
