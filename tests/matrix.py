@@ -138,6 +138,20 @@ def tiled(cta: tuple[int, int, int], warp: tuple[int, int], **changes: Any) -> S
     return small(tile=Tile(CtaTile(*cta), WarpTile(*warp)), **changes)
 
 
+def dots(
+    cta: tuple[int, int, int], warp: tuple[int, int], fragments: int = 2, **more: Any
+) -> Schedule:
+    """A schedule whose lanes multiply."""
+    given: dict[str, Any] = {
+        "name": "dots",
+        "atom": "dot",
+        "tile": Tile(CtaTile(*cta), WarpTile(*warp)),
+        "pipeline": Pipeline(fragments=fragments, lookahead=fragments - 1),
+        "epilogue": Epilogue("registers"),
+    }
+    return Schedule(**(given | more))
+
+
 # Legal, and not what anybody would choose by habit.
 UNUSUAL: dict[str, Schedule] = {
     "mma_k_n_m": small(loops=Loops(mma=("k", "n", "m"))),

@@ -7,8 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from matrix import roles
-from test_machine_dots import dots
+from matrix import dots, roles
 
 import polygen as pg
 from polygen.api import target

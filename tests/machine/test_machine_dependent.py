@@ -8,8 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 from generated import edited
-from matrix import roles, small
-from test_machine_dots import dots
+from matrix import dots, roles, small
 from test_machine_odd_rows import NN, NT, biased, plain
 
 import polygen as pg

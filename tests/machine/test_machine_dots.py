@@ -6,20 +6,17 @@ import random
 
 import numpy as np
 import pytest
+from matrix import dots
 
 import polygen as pg
 from polygen.errors import IllegalSchedule, ScheduleFileError, UnsupportedProgram
 from polygen.schedule.load import shipped
 from polygen.schedule.model import (
     Cluster,
-    CtaTile,
     Epilogue,
     Loops,
     Pipeline,
     Roles,
-    Schedule,
-    Tile,
-    WarpTile,
 )
 from polygen.small_problem import trial_operands
 
@@ -29,17 +26,6 @@ EPILOGUE = (
     ("bf16[M,K]", "bf16[N,K]", "bf16[N]", "bf16[M,N]"),
 )
 SIZES = {"M": 4, "N": 136, "K": 520}
-
-
-def dots(cta, warp, fragments=2, **more):
-    given = {
-        "name": "dots",
-        "atom": "dot",
-        "tile": Tile(CtaTile(*cta), WarpTile(*warp)),
-        "pipeline": Pipeline(fragments=fragments, lookahead=fragments - 1),
-        "epilogue": Epilogue("registers"),
-    }
-    return Schedule(**(given | more))
 
 
 TURNED = (lambda x, w: (x @ w.T, (x @ w.T).mT), PLAIN[1])
