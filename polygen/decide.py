@@ -55,7 +55,7 @@ from polygen.lower.legal_joined import check_joined
 from polygen.lower.legal_last_round import check_last_round
 from polygen.lower.pixels import check_pixels
 from polygen.lower.rest_legal import check_rest, check_rest_device, check_rest_layout
-from polygen.poly.ahead import check_order, settled_operands
+from polygen.poly.ahead import settled_operands
 from polygen.poly.folds import require_rows_alone
 from polygen.poly.match import Match
 from polygen.poly.realign import behind_copy
@@ -151,18 +151,16 @@ def decide(
             decided, origin = wider or (decided, origin)
         decided, origin = _in_runs(decided, origin, behind.matched, problem, device, sizes)
         decided = in_blocks(decided, program, device, sizes, skip)
-        fitted = measured(decided)
-        if isinstance(fitted, Fitted):
-            under = prospect.under(decided).matched
-            early = () if prospect.others else settled_operands(program, under, decided)
-            begun, words = begin_early(
-                device, fitted, problem, order=program.in_order,
-                settled=early,
-            )  # fmt: skip
-            decided, origin = replace(decided, launch=begun.launch), origin + words
+        as_it_runs = in_tiles(program) if decided.covers_rows else prospect
+        fitted = _fitting(as_it_runs, device, careful=False)(decided)
+        under = prospect.under(decided).matched
+        launch, words = begin_early(
+            device, decided, problem, fitted if isinstance(fitted, Fitted) else None,
+            program.in_order, () if prospect.others else settled_operands(program, under, decided),
+        )  # fmt: skip
+        decided, origin = replace(decided, launch=launch), origin + words
         if matched.in_parts:
             origin += "; f32 is multiplied in parts of tf32, three products for one"
-    check_order(program, decided)
     for one in prospect.each:
         check_first(one.matched, decided)
     if not decided.covers_rows and not prospect.others:

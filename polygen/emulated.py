@@ -264,8 +264,9 @@ def emulate(
         for argument, array in zip(passed, known, strict=True)
         if argument.kind == "workspace" or argument.tensor in results
     ]
+    first = source.realign is not None and source.realign.dependent
     links = [
-        Link(ptx, one, tuple(a for a in arrays_of(one) if _among(a, known)), dependent)
+        Link(ptx, one, tuple(a for a in arrays_of(one) if _among(a, known)), first)
         for one in launches[:own]
     ]
     links.append(Link(ptx, launches[own], tuple(left) if launches[own + 1 :] else (), dependent))

@@ -47,7 +47,7 @@ from polygen.poly.mapping import ScheduleTree
 from polygen.poly.scop import Scop
 from polygen.poly.tile_program import TileProgram
 from polygen.schedule.load import load_schedule
-from polygen.schedule.model import MATRIX, Schedule
+from polygen.schedule.model import BEHIND_LOADS, MATRIX, Schedule
 from polygen.tune.cost.chains import ChainProblem, chain_time, parts_worth_it, timed
 
 _FILE = "chains.toml"
@@ -100,9 +100,9 @@ def decide_chain(
         require_numbers(found)  # behind the target: no number makes up for that
         if found.split.passes is not None:
             with contextlib.suppress(ResourceError):  # then rows are left to a launch
-                return _fitting(found, atom, device, skip, sizes or {})
+                return _letting(_fitting(found, atom, device, skip, sizes or {}), program)
             found = matched(program, behind=True)
-        return _fitting(found, atom, device, skip, sizes or {})
+        return _letting(_fitting(found, atom, device, skip, sizes or {}), program)
     found = matched(program, behind=not given.covers_rows)
     atom = _instruction(found, device, roles=given.specialised)
     require_numbers(found)
@@ -114,6 +114,15 @@ def decide_chain(
             shape = streamed(found, shape)
     check_chain(found, shape, atom, given, device)
     return Decided(atom, given, shape, origin)
+
+
+def _letting(found: Decided, program: Program) -> Decided:
+    """The same; what comes behind it in order, or combines its parts, begins behind its loads."""
+    schedule = found.schedule
+    if not schedule.specialised or (program.in_order is None and not schedule.tile.part):
+        return found
+    launch = replace(schedule.launch, trigger=BEHIND_LOADS)
+    return replace(found, schedule=replace(schedule, launch=launch))
 
 
 def with_roles(program: Program, device: Device) -> bool:

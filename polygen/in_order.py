@@ -158,7 +158,7 @@ class _Cutting:
 
     def one(self, sizes: Mapping[str, int]) -> tuple[Kernel, ...]:
         """The only kernel; () if there is none."""
-        found = self._made(self._whole, 1, sizes, ())
+        found = self._made(self._whole, 1, sizes, (), alone=True)
         return () if found is None else (found,)
 
     def _cut(
@@ -211,10 +211,16 @@ class _Cutting:
         return ()
 
     def _made(
-        self, program: Program, number: int, sizes: Mapping[str, int], between: Sequence[Tensor]
+        self,
+        program: Program,
+        number: int,
+        sizes: Mapping[str, int],
+        between: Sequence[Tensor],
+        *,
+        alone: bool = False,
     ) -> Kernel | None:
         """The kernel of a part; None if there is none."""
-        order = self._order(program, number) if between or number > 1 else None
+        order = None if alone else self._order(program, number)
         names = ", ".join(tensor.name for tensor in between)
         source = f"{program.source}, as far as {names}" if between else program.source
         program = replace(

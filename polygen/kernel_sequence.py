@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from polygen.brief import table
 from polygen.described import needs_isl
 from polygen.emit.several import several_headers, several_texts
-from polygen.errors import AlignmentMismatch, ArgumentError
+from polygen.errors import AlignmentMismatch, ArgumentError, VerifyError
 from polygen.frontend.given import sizes_of
 from polygen.frontend.program import Program, Tensor
 from polygen.hardware.device import Device
@@ -45,8 +45,20 @@ class KernelSequence:
 
     def __init__(self, program: Program, kernels: Sequence[Kernel]) -> None:
         self.program, self.kernels = program, tuple(kernels)
+        self._check_order()
         steps = [Step(one.program, one.into, one.resumed, one.workspace) for one in self.kernels]
         self._launcher = SequenceLauncher(program, steps, self.between)
+
+    def _check_order(self) -> None:
+        """What some kernels read early counts on the first: it begins when all else is complete."""
+        first, order = self.kernels[0], self.kernels[0].program.in_order
+        early = [one.entry for one in self.kernels if one.schedule.launch.ahead]
+        if early and (order is None or not order.first):
+            raise VerifyError(
+                f"{', '.join(early)} read what is there before them, and {first.entry} does not "
+                "begin when all else is complete",
+                where=self.program.name,
+            )
 
     # --- what it is -----------------------------------------------------------------------------
     @property

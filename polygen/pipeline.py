@@ -41,7 +41,7 @@ from polygen.lower.sections import alone, join
 from polygen.lower.verify import verify
 from polygen.lower.verify_follow import check_following
 from polygen.lower.verify_parameters import check_parameters
-from polygen.poly.ahead import operands_ahead
+from polygen.poly.ahead import check_order, operands_ahead
 from polygen.poly.depth import prove_walk
 from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.joined import prove_joined
@@ -168,13 +168,7 @@ def _generate(
     if copy is not None or in_tile:
         found = analysed(program, in_tile=in_tile)
     found = replace(found, prospect=found.prospect.under(decided))
-    if copy is not None and decided.launch.ahead:
-        raise ScheduleError(
-            "launch.ahead = true behind a launch that copies or makes operands",
-            where=f"schedule {decided.name}",
-            why="what is copied or made is there when that launch is done",
-            nearest="Use launch.ahead = false",
-        )
+    check_order(program, decided, behind=copy is not None)
     tree = _mapped(program, found, decided, instruction, device)
     if program.invariant:
         own = sums_of(decided, instruction, found.prospect.matched)
@@ -259,6 +253,7 @@ def _of_sections(
     whole = prospect(program)
     instruction, decided, origin = decide(program, whole, device, sizes, schedule, skip)
     copy = realign_all(program, [one.matched for one in whole.each], decided)
+    check_order(program, decided, behind=copy is not None)
     asked, program = program, program_behind(program, copy)
     in_tile = decided.covers_rows
     every = sections_analysed(program, in_tile=in_tile)

@@ -7,6 +7,7 @@ from polygen.chained import as_made, is_chain, matched
 from polygen.decide import candidates
 from polygen.frontend.program import Program
 from polygen.hardware.cost_parameters import cost_parameters
+from polygen.lower.begins import in_words
 from polygen.lower.plan import BlockPlan, KernelPlan, Leaf, MakePlan, MakeRowsPlan, Place
 from polygen.lower.promoting import Promote
 from polygen.lower.result_work import Finish
@@ -92,6 +93,7 @@ def show_plan(plan: KernelPlan, origin: str) -> str:
                 *_domain(plan),
             ],
         ),
+        ("launch", in_words(plan)),
         ("places", [_place(plan, place) for place in plan.places]),
         ("shared memory", [str(buffer) for buffer in plan.buffers if buffer.kind != "barrier"]),
         ("copies", [_copy(plan, leaf) for leaf in plan.leaves if isinstance(leaf.work, Copy)]),

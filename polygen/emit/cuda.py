@@ -37,6 +37,7 @@ from polygen.emit.row_groups import count, declared, find, of_group
 from polygen.emit.row_places import kept_declared, mapped
 from polygen.emit.source import KernelSource
 from polygen.hardware.device import Device
+from polygen.lower.begins import trigger
 from polygen.lower.buffers import Buffer
 from polygen.lower.fragments import Make
 from polygen.lower.plan import KernelPlan
@@ -175,14 +176,14 @@ def _coherent(plan: KernelPlan, text: str) -> str:
 
     A compiler may move loads of constants in front of the wait for these launches.
     """
-    if not plan.trigger:
+    if not trigger(plan):
         return text
     return text.replace("__ldg(", "__ldca(").replace("ld.global.nc", "ld.global.ca")
 
 
 def _framed(plan: KernelPlan) -> dict[str, Any]:
     """What is around the places of a kernel, and before it what lets dependent launches begin."""
-    found, early = _frame(plan), plan.trigger == AT_START
+    found, early = _frame(plan), trigger(plan) == AT_START
     return found | {"frame": ["dependents", *found["frame"]]} if early else found
 
 

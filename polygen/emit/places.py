@@ -13,6 +13,7 @@ from polygen.emit.leaf import render
 from polygen.emit.leaf.sections import render_all
 from polygen.emit.leaf.table import INDENT
 from polygen.emit.leaves import sum_register
+from polygen.lower.begins import trigger
 from polygen.lower.plan import KernelPlan, Place
 from polygen.lower.promoting import Promote
 from polygen.lower.result_work import Finish
@@ -28,7 +29,7 @@ _LOOPS = {
 }
 # Behind those of one that loads.
 _LETS_BEGIN = (
-    "// All is on its way: dependent kernels may begin; they wait for its end themselves.",
+    "// What others make is on its way: dependent kernels may begin; they wait for this one's end.",
     'asm volatile("griddepcontrol.launch_dependents;");',
 )
 
@@ -82,7 +83,7 @@ def _inside(plan: KernelPlan, place: Place, depth: int) -> list[str]:
 
 def _loads_last(plan: KernelPlan, place: Place) -> bool:
     """Whether launches behind the kernel may begin when a place is done."""
-    return plan.trigger == BEHIND_LOADS and place.name == "producer"
+    return trigger(plan) == BEHIND_LOADS and place.name == "producer"
 
 
 def _rolled(plan: KernelPlan) -> dict[str, int]:

@@ -60,6 +60,7 @@ def copy(plan: KernelPlan) -> dict[str, Any] | None:
             for at, tensor in enumerate(every)
             if len(tensor.order) > 2
         ],
+        "dependent": found.dependent,
         "passed": ", ".join(passed.values()),
         "size_parameters": ", ".join(f"int {name}" for name in sizes),
         "workspace": " + ".join(one["room"] for one in tensors),

@@ -61,7 +61,7 @@ class CostParameters:
         few_rows_library: times as long as a schedule for few rows that a library's product takes.
         early_most: microseconds up to which kernels begin while those before them end.
         ahead_most: likewise, kernels that bring an operand then.
-        early_rows: rows of a result up to which they let the next begin at once.
+        early_rows: rows, or columns, of a result up to which they let the next begin at once.
         shared_round: times as long as predicted where blocks share the sums of the last round.
         row_pass: microseconds of a multiprocessor for a block on a short row that is made.
         row_copy: likewise for a short row that is copied.

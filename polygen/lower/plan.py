@@ -304,14 +304,6 @@ class KernelPlan(Brief):
         return self.synchronised.program
 
     @property
-    def trigger(self) -> str:
-        """When it lets the launches behind it begin; "": when its blocks end."""
-        followed = self.following is not None and self.following.dependent
-        chained = self.program.in_order is not None and self.device.has("griddepcontrol")
-        early = followed or chained or self.launch.dependent
-        return self.schedule.launch.trigger if early else ""
-
-    @property
     def each(self) -> tuple[KernelPlan, ...]:
         """The plans of all sections; of a kernel without, itself."""
         return self.sections or (self,)

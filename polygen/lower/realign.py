@@ -15,6 +15,7 @@ from functools import cache
 from polygen.frontend.program import Program, Tensor
 from polygen.hardware.device import common_facts
 from polygen.hardware.swizzle import chunk_bytes
+from polygen.lower.begins import before_early
 from polygen.lower.block_plan import block_parts
 from polygen.lower.computed import computed
 from polygen.lower.make_rows import make_rows
@@ -51,7 +52,8 @@ def precede(plan: KernelPlan, copy: Realign | None, derived: Derive, asked: Prog
     """
     if copy is None:
         return plan
-    dependent = plan.launch.dependent
+    copy = replace(copy, dependent=before_early(plan))
+    dependent = copy.dependent
     shape = plain_shape(plan.device.warp_size, dependent=dependent)
     by_rows = row_operands(asked)
 

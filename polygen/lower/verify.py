@@ -16,7 +16,8 @@
 7. Agents, lanes and blocks have their own parts of a tile (`polygen.lower.verify_places`), and of
    panels (`polygen.lower.verify_panels`).
 8. What synchronises, and the loops, are those that were proved (`polygen.lower.verify_syncs`).
-9. Of a dependent launch, statements whose leaves touch global memory are those that wait.
+9. Of a dependent launch, statements whose leaves touch global memory are those that wait, or read
+   what is settled, and nothing else.
 """
 
 from __future__ import annotations
@@ -130,12 +131,8 @@ def _check_outside(plan: KernelPlan) -> None:
     order = plan.program.in_order
     settled = () if order is None else order.settled
     for one in (one for one in program.statements if one.settled):
-        work = next(leaf.work for leaf in plan.leaves if leaf.statement == one.name)
-        read = None
-        if isinstance(work, Move | Stream | Clear):
-            read = [box.tensor for box in work.boxes] if isinstance(work, Move) else []
-            read += [work.copy.tensor] if isinstance(work, Stream) else []
-        if read is None or any(tensor.name not in settled for tensor in read):
+        every = [leaf.work for leaf in plan.leaves if leaf.statement == one.name]
+        if not every or not all(_reads_only(work, settled) for work in every):
             raise VerifyError(f"{one.name} waits for nobody, and may have to", where=plan.entry)
     for leaf in plan.leaves if early else ():
         # What is no statement is part of others' leaves.
@@ -144,6 +141,15 @@ def _check_outside(plan: KernelPlan) -> None:
                 f"{leaf.statement} touches global memory, and may do so before its wait",
                 where=plan.entry,
             )
+
+
+def _reads_only(work: object, settled: tuple[str, ...]) -> bool:
+    """Whether it touches nothing in global memory but some arrays, which it reads."""
+    if isinstance(work, Move):
+        return all(box.tensor.name in settled for box in work.boxes)
+    return isinstance(work, Clear) or (
+        isinstance(work, Stream) and work.copy.tensor.name in settled
+    )
 
 
 def _check_buffers(plan: KernelPlan) -> None:

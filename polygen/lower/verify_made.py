@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polygen.errors import VerifyError
+from polygen.lower.begins import before_early
 from polygen.lower.computed import Fetch
 from polygen.lower.plan import CopyPlan, KernelPlan, MakePlan, MakeRowsPlan
 from polygen.lower.realign_work import RowCopy, RowMake
@@ -38,7 +39,12 @@ def check_preceding(plan: KernelPlan) -> None:
     found = plan.realign.every if plan.realign is not None else ()
     if tuple(one.tensor for one in plan.copies) != found:
         raise VerifyError(f"arrays before the kernel are not {found}", where=plan.entry)
+    early = before_early(plan)
     for at, one in enumerate(plan.copies):
+        said = (plan.realign is not None and plan.realign.dependent,
+                one.tree.synchronised.program.dependent)  # fmt: skip
+        if said != (early, early):
+            raise VerifyError(f"what goes before begins early: {said}, not {early}", where=WHERE)
         if isinstance(one, MakeRowsPlan):
             check_made_rows(plan, one)
             continue

@@ -94,7 +94,7 @@ class _Check:
             raise self.refuse(f"lanes hold {self.work.get('hold')}")
         self.left.discard("hold")
         lanes = self.plan.device.warp_size
-        dependent = self.plan.launch.dependent
+        dependent = self.plan.realign is not None and self.plan.realign.dependent
         shape = FollowShape(
             0, count, self.warps, lanes, True, rows=True, written=True, stored=False,
             wide=self.wide, words=self.hold.words if self.hold else 0, dependent=dependent,

@@ -1,11 +1,11 @@
-"""Which operands a thread of its own has copied while the grids before a kernel still run.
+"""Which operands a kernel reads while the grids before it still run.
 
 A kernel that is launched dependently waits for the grids before it: what it reads may not be
 written yet. Of kernels that run in order on a stream, the operands that none of them writes are
-there already (`polygen.frontend.program.InOrder`), and their tiles are brought without waiting, by
-a place of its own. What the tile program says so is no more than that: the verifier compares it
-with the program (`polygen.lower.verify`), and the PTX machine reports every early read of anything
-else.
+there already (`polygen.frontend.program.InOrder`). Their tiles are brought without waiting, by a
+place of its own, or lanes load their first chunks before they wait. What the tile program says so
+is no more than that: the verifier compares it with the program (`polygen.lower.verify`), and the
+PTX machine reports every early read of anything else.
 """
 
 from __future__ import annotations
@@ -18,13 +18,26 @@ from polygen.poly.match import Match
 from polygen.schedule.model import Schedule
 
 
-def check_order(program: Program, schedule: Schedule) -> None:
-    """Refuse that the first of several kernels in order begins early: the others count on it.
+def check_order(program: Program, schedule: Schedule, *, behind: bool) -> None:
+    """Refuse that the first of several launches in order begins early: the others count on it.
+
+    Args:
+        program: with its place among others.
+        schedule: its schedule.
+        behind: whether a launch of its own goes before the kernel, which then is the first.
 
     Raises:
         ScheduleError: with what to use instead.
     """
-    if program.in_order is not None and program.in_order.first and schedule.launch.dependent:
+    if behind and schedule.launch.ahead:
+        raise ScheduleError(
+            "launch.ahead = true behind a launch that copies or makes operands",
+            where=f"schedule {schedule.name}",
+            why="what is copied or made is there when that launch is done",
+            nearest="Use launch.ahead = false",
+        )
+    order = program.in_order
+    if order is not None and order.first and schedule.launch.dependent and not behind:
         raise ScheduleError(
             f"launch.dependent with {program.name}, the first of several kernels in order",
             where=f"schedule {schedule.name}",
@@ -49,15 +62,18 @@ def settled_operands(program: Program, matched: Match, schedule: Schedule) -> tu
     settled = program.in_order.settled if program.in_order is not None else ()
     if matched.rest is not None or matched.groups is not None:
         return ()  # which the producer brings, or finds, with the operands
-    every = tuple(
+    if schedule.specialised and any(by_threads(operand) for _, operand in matched.operands):
+        return ()  # the producer has all warps of its warpgroup
+    if all(operand.tensor.name in settled for _, operand in matched.operands):
+        return ()
+    return tuple(
         name
         for name, operand in matched.operands
         if operand.tensor.name in settled
         and operand.computed is None
         and operand.fragment is None
-        and (operand.role == STREAMED if schedule.by_lanes else not by_threads(operand))
+        and (operand.role == STREAMED or schedule.specialised)
     )
-    return every if len(every) < len(matched.operands) else ()
 
 
 def operands_ahead(program: Program, matched: Match, schedule: Schedule) -> tuple[str, ...]:

@@ -4,8 +4,9 @@
     dot[k,s,m,n]              registers -> the parts of a sum that the lanes have
     store[m]                  parts -> one sum, by exchanges between lanes -> results
 
-Nothing is shared between warps, so that nothing has to be waited for. A warp has all of k; the
-lanes share it, a chunk each of every step. The operand that carries n streams: its loads run
+Nothing is shared between warps, so that none waits for another; of a dependent launch each waits
+for the grids before, behind the first loads of what nobody writes meanwhile. A warp has all of k;
+the lanes share it, a chunk each of every step. The operand that carries n streams: its loads run
 `lookahead` steps ahead, into a ring of `fragments` registers. The other one is the same for all
 warps, and comes from the cache when it is needed.
 """

@@ -1,8 +1,8 @@
-"""The program of a kernel whose places have roles: a producer, loaders, consumers.
+"""The program of a kernel whose places have roles: a producer, a streamer, loaders, consumers.
 
     producer   fill[i,k]                 one thread has the copy engine fill rings
-    streamer   fill_ahead[i,k]           likewise, with what nobody writes while grids before run
                get[i,k,q,s] put[i,k,q,s] threads fill rings that it cannot: piece s of round q
+    streamer   fill_ahead[i,k]           as `fill`, of what nobody writes while grids before run
     loader     fetch_r[i,p]              one thread fetches panels of an operand for one consumer
     consumer   multiply[i,k,s,m]         by a warpgroup from the rings
                read_scales[i,k] promote[i,k,m]  sums in blocks of k (`promotions`)

@@ -38,7 +38,7 @@ def _outside(program: TileProgram, place: Place) -> tuple[str, ...]:
 
 
 def wait_for_grids(work: Derivation) -> None:
-    """A wait at the beginning of every place that touches global memory."""
+    """A wait in every place that touches global memory: at its beginning, or behind early reads."""
     program = work.program
     for place in program.places if program.dependent else ():
         touching = _outside(program, place)
@@ -51,7 +51,7 @@ def wait_for_grids(work: Derivation) -> None:
         early = {s.name for s in program.statements if s.place == place and s.settled}
         near, times = (touching, _first_times(work, touching)) if early else (everything, ())
         work.put(name, KIND, (), domain, place, near, len(times), times)
-        enforces = f"what {', '.join(touching)} touch in global memory, after the grids before"
+        enforces = f"what {', '.join(touching)} may touch in global memory, after the grids before"
         work.add(Sync(KIND, name, name, unit=grid_wait(), enforces=(enforces,)))
 
 
@@ -60,6 +60,8 @@ def _first_times(work: Derivation, touching: tuple[str, ...]) -> tuple[str, ...]
     first = next(name for name in leaves(work.tree) if name in touching)
     when = work.times_like(first, len(loops_around(work.tree, first)))
     own = "|".join(work.program.statement(first).loops)
+    if not own:
+        return when
     return tuple(re.sub(rf"\b({own})\b", "0", text) for text in when)
 
 

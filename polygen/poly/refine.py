@@ -105,7 +105,9 @@ def refine(emitted: Emitted, *, necessary: bool = True) -> tuple[Proof, ...]:
             f"about {varying.window} of them that follow each other, of any numbers"
         )
     if emitted.program.dependent:
-        claims.append("nothing touches global memory before the grids before are complete")
+        settled = any(one.settled for one in emitted.program.statements)
+        but = ", but for reads of what nobody still writes," if settled else ""
+        claims.append(f"nothing{but} touches global memory before the grids before are complete")
     if necessary:
         claims.append("no synchronisation can be dropped")
     return tuple(Proof(claim, count) for claim in claims)

@@ -5,6 +5,7 @@ its own.
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.program import Program
@@ -33,7 +34,9 @@ def rewritten(program: Program) -> Program:
             knows, and that no launch before it makes; or three products of which one reads
             another's sums are no product and the rest of its sums.
     """
-    return program if program.turned else even_sections(turned(_rewritten(program)))
+    if program.turned:
+        return program
+    return replace(even_sections(turned(_rewritten(program))), in_order=program.in_order)
 
 
 def _rewritten(program: Program) -> Program:

@@ -44,7 +44,7 @@ def _launch_kernel_ex() -> Any:
         raise ToolchainMissing(
             "the CUDA driver has no dependent launches",
             why=str(reason),
-            nearest="Update the driver to CUDA 12.0 or newer, or use launch.dependent = false",
+            nearest="Update the driver to CUDA 12.0 or newer",
         ) from reason
     function.restype = ctypes.c_int
     function.argtypes = (ctypes.c_void_p,) * 4

@@ -360,7 +360,8 @@ class Launcher:
         ready.queue = stream_reader(ready.library, binding.device, driver)
         if before is not None:
             handle = self._load(binding.device, before.entry, 0, driver)
-            ready.copies = Copies(self.source, binding, self._tensors, self._scalars, how, handle)
+            first = _launching(driver, dependent=before.dependent)
+            ready.copies = Copies(self.source, binding, self._tensors, self._scalars, first, handle)
             parts, multiple = ready.room or (0, 1)
             ready.room = ready.copies.bytes + parts, max(line_bytes(), multiple)
         if ready.room is not None:

@@ -208,8 +208,8 @@ class Launches:
     # when a kernel that is launched so, that another launch follows, or that is one of several in
     # order lets those behind it begin: at its "start", or behind the last of its "loads"
     trigger: str = AT_START
-    # with roles, of a kernel among several that run in order: operands that none of them writes are
-    # copied while those before it still run, by a thread of their own
+    # with roles, or lanes that multiply, of a kernel among several that run in order: operands that
+    # none of them writes are read while those before it still run
     ahead: bool = False
 
 

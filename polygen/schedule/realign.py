@@ -63,6 +63,7 @@ class Realign:
         warps: of a block.
         turned: the names of those that are arrays with their axes in another order.
         across: the names of those that are computed of what lies across their rows.
+        dependent: whether it may begin while the grids before it still run.
     """
 
     entry: str
@@ -72,6 +73,7 @@ class Realign:
     warps: int = WARPS
     turned: tuple[str, ...] = ()
     across: tuple[str, ...] = ()
+    dependent: bool = False
 
     @property
     def every(self) -> tuple[Tensor, ...]:

@@ -200,7 +200,9 @@ def behind_making(schedule: Schedule, device: Device, problem: Problem) -> Sched
 
 
 def _early(device: Device, problem: Problem) -> bool:
-    """Whether a kernel begins while the launch before it runs: none does that another follows."""
+    """Whether a kernel begins while the launch before it runs, however long it takes: none that
+    another follows, of which nothing was measured.
+    """
     followed = problem.uneven or any(problem.folds) or any(problem.tallied)
     return device.has("griddepcontrol") and not followed
 

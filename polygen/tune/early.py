@@ -17,7 +17,7 @@ from dataclasses import replace
 from polygen.frontend.program import InOrder
 from polygen.hardware.cost_parameters import cost_parameters
 from polygen.hardware.device import Device
-from polygen.schedule.model import BEHIND_LOADS, Schedule
+from polygen.schedule.model import BEHIND_LOADS, Launches, Schedule
 from polygen.schedule.problem import Fitted, Problem
 from polygen.tune.cost import predict
 
@@ -27,36 +27,35 @@ AHEAD = ", and brings then what none of them writes"
 
 def begin_early(
     device: Device,
-    fitted: Fitted,
+    schedule: Schedule,
     problem: Problem,
-    *,
+    fitted: Fitted | None,
     order: InOrder | None = None,
     settled: Collection[str] = (),
-) -> tuple[Schedule, str]:
-    """The schedule, with an early beginning where that is worth its while, and words for it.
+) -> tuple[Launches, str]:
+    """How a kernel begins, where that is worth its while early, and words for it.
 
     Args:
         device: the target.
-        fitted: the choice, as it fits the program.
+        schedule: the choice.
         problem: what for.
+        fitted: the choice as it fits the program; None: nobody knows how long it takes.
         order: its place among kernels in order, the first of which begins when all else is done.
         settled: operands that can come early, whatever those before it do.
     """
-    schedule, known = fitted.schedule, cost_parameters(device)
-    if problem.uneven or not device.has("griddepcontrol"):
-        return schedule, ""
-    few, launch = min(problem.m, problem.n) <= known.early_rows, schedule.launch
-    behind_loads = replace(launch, trigger=BEHIND_LOADS)
-    launch = behind_loads if schedule.specialised and not few else launch
-    if order is not None and order.first:
-        return replace(schedule, launch=replace(launch, dependent=False)), ""
-    if launch.dependent:  # behind what goes before it
-        return schedule, ""
-    ahead = bool(settled) and few and schedule.cluster.tiles == 1
+    launch, known = schedule.launch, cost_parameters(device)
+    if not device.has("griddepcontrol"):
+        return launch, ""
+    first = order is not None and order.first
+    behind = launch.realign or problem.makes_first(schedule) or bool(problem.turned[0])
+    few = min(problem.m, problem.n) <= known.early_rows
+    late = replace(launch, trigger=BEHIND_LOADS) if schedule.specialised and not few else launch
+    if launch.dependent:  # behind a launch of its own
+        return replace(launch, dependent=behind or not first), ""
+    ahead = bool(settled) and few and schedule.cluster.tiles == 1 and not behind
     longest = known.ahead_most if ahead else known.early_most
-    if predict(device, fitted, problem) <= longest:
-        launch = replace(launch, dependent=True, ahead=ahead)
-        return replace(schedule, launch=launch), EARLY + AHEAD * ahead
-    # Whatever comes behind it begins, though it does not.
-    lets = order is not None or any(problem.folds) or any(problem.tallied)
-    return (replace(schedule, launch=launch) if lets else schedule), ""
+    short = fitted is not None and predict(device, fitted, problem) <= longest
+    if short and not problem.uneven and (behind or not first):
+        return replace(late, dependent=True, ahead=ahead), EARLY + AHEAD * ahead
+    followed = any(problem.folds) or any(problem.tallied)
+    return (late if followed or order is not None else launch), ""

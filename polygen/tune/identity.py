@@ -84,12 +84,13 @@ def invariant_of(text: str, dims: Sequence[Sequence[str | int]]) -> tuple[str, .
 def candidate_key(schedule: Schedule) -> str:
     """What tells schedules apart: all decisions, but not the name.
 
-    Usual launches, clusters, rows along one axis, blocks for rows and sums are left out, so that
-    records from before there were others keep their keys.
+    Usual launches, when they let others begin, clusters, rows along one axis, blocks for rows and
+    sums are left out, so that records from before there were others keep their keys.
     """
     text = repr(replace(schedule, name="")).replace(f", launch={Launches()!r}", "")
     shared = "share='all', columns=0"
-    for usual in ("pixels=()", "row_warps=8", "row_words=0", "joined=False", shared):
+    begin = "trigger='start', ahead=False"
+    for usual in ("pixels=()", "row_warps=8", "row_words=0", "joined=False", shared, begin):
         text = text.replace(f", {usual}", "")
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 

@@ -24,6 +24,7 @@ from polygen.errors import (
 from polygen.frontend.program import InOrder
 from polygen.kernel import Kernel
 from polygen.lower.verify import _check_outside, verify
+from polygen.lower.verify_made import check_preceding
 from polygen.poly import derive_syncs, emitted, place_trees
 from polygen.poly.ast import Block, Call, Const
 from polygen.runtime import tensormaps
@@ -86,6 +87,7 @@ def test_the_tile_program_of_a_dependent_launch_is_one_that_waits():
 
 
 EARLY = Launches(dependent=True, ahead=True)
+FIRST, LATER = InOrder(first=True), InOrder(settled=("w",))
 NOT_EARLY = [
     (roles(), "launch.ahead = true", "no operand can come early", EARLY),
     (roles(cluster=(2, 1)), "launch.ahead = true", "bring operands for each other", EARLY),
@@ -117,12 +119,22 @@ def in_order_kernel(order: InOrder, launch: Launches, **signature: int) -> Kerne
 def test_what_is_copied_first_does_not_come_early():
     copied = dataclasses.replace(EARLY, realign=True)
     with pytest.raises(ScheduleError, match=r"launch\.ahead = true behind a launch that copies"):
-        in_order_kernel(InOrder(settled=("w",)), copied, M=67, N=45, K=131)
+        in_order_kernel(LATER, copied, M=67, N=45, K=131)
+
+
+def test_the_launch_before_the_first_of_several_in_order_begins_when_all_else_is_complete():
+    copied = Launches(dependent=True, realign=True)
+    kernels = [in_order_kernel(order, copied, M=67, N=45, K=131) for order in (FIRST, LATER)]
+    first, later = (one.passes.plan for one in kernels)
+    assert first.launch.dependent and not first.realign.dependent and later.realign.dependent
+    other = dataclasses.replace(first.realign, dependent=True)
+    with pytest.raises(VerifyError, match="what goes before begins early"):
+        check_preceding(dataclasses.replace(first, realign=other))
 
 
 def test_the_first_of_several_in_order_begins_when_all_else_is_complete():
     with pytest.raises(ScheduleError, match=r"launch\.dependent with in_order, the first") as error:
-        in_order_kernel(InOrder(first=True), Launches(dependent=True), M=64, N=64, K=64)
+        in_order_kernel(FIRST, Launches(dependent=True), M=64, N=64, K=64)
     assert "Use launch.dependent = false" in str(error.value)
 
 

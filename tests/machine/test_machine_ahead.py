@@ -127,5 +127,34 @@ def test_a_caller_who_takes_one_of_them_alone_has_it_wait_for_all_before(several
     assert first._alone is first._launcher
 
 
+def test_the_first_is_the_first_though_it_hands_nothing_on():
+    """Products that share nothing: each is a kernel of its own."""
+    both = pg.fuse(lambda x, w, y, u: (y @ u.T, x @ w.T), name="both")
+    signature = ("bf16[M,K]", "bf16[N,K]", "f32[P,L]", "f32[Q,L]")
+    sizes = {"M": 1, "N": 4096, "K": 4096, "P": 64, "Q": 512, "L": 512}
+    first, second = both.compile(*signature, arch="sm_90a", sizes=sizes).kernels
+    assert first.program.in_order == InOrder(first=True)
+    assert not first.schedule.launch.dependent
+    assert not second.schedule.launch.ahead  # all of its operands are there: nothing to wait for
+
+
+def test_kernels_without_their_first_are_refused(several):
+    first, second = several.kernels
+    alone = pg.fuse(lambda x, u: pg.relu(x @ u.T), name="other").compile(
+        "bf16[M,K]", "bf16[H,K]", arch="sm_90a", sizes={"M": 16, "K": 264, "H": 4096}
+    )
+    for wrong in ((second,), (alone, second)):
+        with pytest.raises(VerifyError, match="does not begin when all else is complete"):
+            pg.KernelSequence(several.program, wrong)
+    assert pg.KernelSequence(several.program, (first, second)).kernels == several.kernels
+
+
+def test_they_survive_as_files(several, tmp_path):
+    found = pg.KernelSequence.load(several.save(tmp_path)).kernels[1]
+    assert found.program.in_order == InOrder(settled=("d",))
+    assert found._launcher.source.launch.dependent
+    assert not found._alone.source.launch.dependent
+
+
 def test_they_are_right_together(several):
     assert several.check(sizes={"M": 16, "K": 40, "H": 136, "N": 72}).findings == ()

@@ -338,7 +338,7 @@ pg_roles_folds(const unsigned short* __restrict__ x, const unsigned short* __res
           fill(i, k);
         }
       }
-      // All is on its way: dependent kernels may begin; they wait for its end themselves.
+      // What others make is on its way: dependent kernels may begin; they wait for this one's end.
       asm volatile("griddepcontrol.launch_dependents;");
     }
   } else {

@@ -7,17 +7,19 @@ from functools import cache
 
 import pytest
 from matrix import dots, roles
+from plan_changes import with_program
 from tile_mutants import emitted, mutants
 
 import polygen as pg
 from polygen.api import target
-from polygen.errors import VerifyError
+from polygen.errors import ScheduleError, VerifyError
 from polygen.frontend.program import InOrder
 from polygen.kernel import Kernel
+from polygen.lower.verify import _check_outside
 from polygen.poly.ahead import settled_operands
 from polygen.poly.refine import refine
 from polygen.poly.tile_tree import insert, loops_around, without
-from polygen.schedule.model import Launches
+from polygen.schedule.model import Launches, Roles
 
 SIGNATURE = ("bf16[M,K]", "bf16[N,K]")
 SIZES = {"M": 72, "N": 48, "K": 520}
@@ -83,6 +85,29 @@ def test_a_wait_that_comes_later_or_not_at_all_is_refused(name):
                 refine(changed, necessary=False)
 
 
+def test_a_statement_that_is_said_to_be_settled_reads_and_does_nothing_else():
+    plan = kernel("lanes").passes.plan
+    program = plan.tile_program
+    said = tuple(replace(s, settled=True) if s.name == "store" else s for s in program.statements)
+    with pytest.raises(VerifyError, match="store waits for nobody, and may have to"):
+        _check_outside(with_program(plan, replace(program, statements=said)))
+
+
+def test_rings_that_threads_fill_leave_no_warp_that_fills_others_early():
+    """And an automatic choice asks for none."""
+    made = pg.fuse(lambda x, w: pg.relu(x) @ w.T, name="computed").program(*SIGNATURE)
+    program = replace(made, in_order=InOrder(settled=("w",)))
+    for rows in (1, 16, 64):
+        one = Kernel(program, target("sm_90a"), {"M": rows, "N": 4096, "K": 4096}, "auto")
+        assert not one.schedule.launch.ahead
+    given = replace(
+        SCHEDULES["roles"], roles=Roles("cooperative", 120, 184),
+        launch=Launches(dependent=True, ahead=True),
+    )  # fmt: skip
+    with pytest.raises(ScheduleError, match="no operand can come early"):
+        Kernel(program, target("sm_90a"), SIZES, given)
+
+
 def test_what_is_not_settled_makes_its_place_wait():
     """The same kernel, whose early statement is said to be one like others."""
     of = kernel("roles").passes.plan.synchronised
@@ -101,6 +126,7 @@ def test_what_is_not_settled_makes_its_place_wait():
         ("roles", ("z",), ()),
         ("lanes", ("w",), ("b",)),
         ("lanes", ("x",), ()),  # which does not stream
+        ("lanes", ("x", "w"), ()),
     ],
 )
 def test_which_operands_come_early(name, settled, early):
