@@ -36,7 +36,8 @@ def rewritten(program: Program) -> Program:
     """
     if program.turned:
         return program
-    return replace(even_sections(turned(_rewritten(program))), in_order=program.in_order)
+    found, order = even_sections(turned(_rewritten(program))), program.in_order
+    return found if found.in_order == order else replace(found, in_order=order)
 
 
 def _rewritten(program: Program) -> Program:
