@@ -130,6 +130,7 @@ def following(plan: KernelPlan) -> dict[str, Any] | None:
         "title": "The launch that follows: parts of folds -> results.",
         "entry": after.entry,
         "threads": after.threads,
+        "dependent": after.dependent,
         "blocks": " + ".join(blocks),
         "bytes": " + ".join(
             [f"{after.real.bytes} * ({' + '.join(elements)})", *map(kept_bytes, after.kept)]

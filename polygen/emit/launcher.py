@@ -81,7 +81,6 @@ def launcher(plan: KernelPlan) -> dict[str, Any]:
         "host_maps": maps,
         "maps_leave_out": any(axis["every"] > 1 for one in maps for axis in one["axes"]),
         "following": following(plan),
-        "following_early": plan.following is not None and plan.following.dependent,
         "map_step_bytes": common_facts()["tensor_map_row_bytes"],
         "map_step_less_1": common_facts()["tensor_map_row_bytes"] - 1,
         "map_step_most": common_facts()["tensor_map_step_most"],

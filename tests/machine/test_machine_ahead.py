@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-import numpy as np
 import pytest
 from matrix import dots, roles
 
@@ -17,7 +16,7 @@ from polygen.frontend.program import InOrder
 from polygen.kernel import Kernel
 from polygen.lower.verify import verify
 from polygen.schedule.model import Launches
-from polygen.small_problem import few_blocks
+from polygen.small_problem import few_blocks, trial_operands
 
 NT = ("bf16[M,K]", "bf16[N,K]")
 EARLY = Launches(dependent=True, ahead=True)
@@ -55,21 +54,14 @@ def made(name: str) -> Kernel:
     return Kernel(program, target("sm_90a"), sizes, schedule)
 
 
-def operands(kernel: Kernel) -> tuple:
-    rng = np.random.default_rng(0)
-    return tuple(
-        rng.integers(-2, 3, [kernel.sizes[d] for d in t.dims]).astype("f4").astype(t.dtype.numpy)
-        for t in kernel.program.inputs
-    )
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_settled_is_read_early_and_nothing_else(name):
     kernel = made(name)
     assert kernel.check(sizes=kernel.sizes).findings == ()
     source = few_blocks(kernel.passes.source)
+    given = trial_operands(kernel.program, kernel.sizes, 0)
     unknown = replace(kernel.program, in_order=None)  # of which nobody says what is settled
-    found = emulate(unknown, source, kernel.ptx, operands(kernel)).report.findings
+    found = emulate(unknown, source, kernel.ptx, given).report.findings
     assert {one.code for one in found} == {"before-grid-wait"}
     early = {t.name for t in kernel.program.inputs if any(f"argument {at} " in str(f) for f in found
              for at in [kernel.program.inputs.index(t)])}  # fmt: skip

@@ -16,7 +16,7 @@ from polygen.emulated import emulate, launches_of
 from polygen.kernel import Kernel
 from polygen.machine import Behind, Launch, Link, chain, run
 from polygen.schedule.model import Epilogue, Launches, Schedule
-from polygen.small_problem import few_blocks
+from polygen.small_problem import few_blocks, trial_operands
 
 COPY = """\
 extern "C" __global__ void copy(const float* from, float* to, int count, int early) {
@@ -97,7 +97,7 @@ def made(name: str) -> tuple[Kernel, tuple]:
     """A kernel that is launched dependently, and operands for it."""
     launch = Launches(dependent=True)
     if name == "folds":
-        return folded(), operands_of(folded(), M=72, N=48, K=136)
+        return folded(), trial_operands(folded().program, {"M": 72, "N": 48, "K": 136}, 0)
     if name == "warps":
         schedule: Schedule = small()
     elif name == "lanes":
@@ -113,7 +113,7 @@ def made(name: str) -> tuple[Kernel, tuple]:
         *signature, arch="sm_90a", sizes=dict(zip("MNK", (m, n, k), strict=True)),
         schedule=replace(schedule, launch=launch),
     )  # fmt: skip
-    return kernel, operands_of(kernel, M=m, N=n, K=k)
+    return kernel, trial_operands(kernel.program, {"M": m, "N": n, "K": k}, 0)
 
 
 def folded() -> Kernel:
@@ -122,14 +122,6 @@ def folded() -> Kernel:
     sizes = {"M": 72, "N": 48, "K": 136}
     schedule = replace(small(), epilogue=Epilogue("registers"), launch=Launches(dependent=True))
     return largest.compile(*NT[:2], arch="sm_90a", sizes=sizes, schedule=schedule)
-
-
-def operands_of(kernel: Kernel, **sizes: int) -> tuple:
-    rng = np.random.default_rng(0)
-    return tuple(
-        rng.integers(-2, 3, [sizes[d] for d in t.dims]).astype(np.float32).astype(t.dtype.numpy)
-        for t in kernel.program.inputs
-    )
 
 
 def found(name: str, ptx: str | None = None) -> set[str]:
