@@ -105,7 +105,7 @@ def show_plan(plan: KernelPlan, origin: str) -> str:
         ("fragment loads", [_load(load) for load in plan.of(Load)]),
         ("between the products", _between(plan)),
         ("epilogue", [line for one in plan.each for line in (*_whose(one, plan), *_epilogue(one))]),
-        ("sums", [reproducible(plan.sums), *map(str, (*plan.sums.orders, *plan.sums.folds))]),
+        ("sums", [reproducible(plan.sums), *plan.sums.said]),
         ("barriers", [line for placed in plan.syncs for line in _barrier(placed)]),
         ("resources", [str(plan.resources)]),
         ("proofs", [str(proof) for proof in plan.proofs]),

@@ -15,6 +15,7 @@ import pytest
 import polygen
 from polygen.emit import ctext
 from polygen.emit.function_errors import recorded_error
+from polygen.emit.primitives import SPECIAL
 from polygen.frontend.dtypes import BF16, BOOL, F16, F32
 from polygen.frontend.functions import TABLE
 from polygen.machine import Launch, run
@@ -49,8 +50,21 @@ def arrays_of(name):
     return {"clip": 1}.get(name, len(function.parameters) - len(function.defaults))
 
 
+def ptx_of(text):
+    """PTX of CUDA."""
+    nvrtc = pytest.importorskip("cupy").cuda.nvrtc
+    program = nvrtc.createProgram(text, "kernel.cu", (), ())
+    try:
+        nvrtc.compileProgram(program, ("-arch=sm_80", "--std=c++17", "-default-device"))
+        return nvrtc.getPTX(program).decode()
+    except nvrtc.NVRTCError as error:
+        raise AssertionError(nvrtc.getProgramLog(program)) from error
+    finally:
+        nvrtc.destroyProgram(program)
+
+
 @functools.cache
-def compiled(name, constants=(), fast=True, dtype="f32"):
+def compiled(name, constants=(), fast=True, dtype="f32", special=False):
     """PTX of a kernel that applies a function to every element.
 
     Args:
@@ -58,8 +72,8 @@ def compiled(name, constants=(), fast=True, dtype="f32"):
         constants: the arguments after the arrays.
         fast: take the form that kernels with narrow outputs take.
         dtype: what the kernel stores.
+        special: the special function unit takes reciprocals.
     """
-    nvrtc = pytest.importorskip("cupy").cuda.nvrtc
     operands = ("a", "b", "c")[: len(TABLE[name].parameters) - len(constants)] + constants
     statements = [Compute("v", name, operands, TABLE[name].result)]
     if name == "where":
@@ -73,22 +87,16 @@ def compiled(name, constants=(), fast=True, dtype="f32"):
     lines, helpers = ctext.pointwise(tuple(statements), elements, {"out": "result"}, fast)
     loader = jinja2.FileSystemLoader(TEMPLATES)
     text = jinja2.Environment(loader=loader).get_template("types.cu.j2").render(types=[]) + "\n"
-    text += "\n".join((TEMPLATES / f"functions/{name}.cu.j2").read_text() for name in helpers)
+    forms = SPECIAL if special else {}
+    files = (TEMPLATES / f"functions/{forms.get(name, name)}.cu.j2" for name in helpers)
+    text += "\n".join(file.read_text() for file in files)
     text += 'extern "C" __global__ void k(const float* x, const float* y, const float* z,\n'
     text += f"                             {stored}* to) {{\n"
     text += "const int i = blockIdx.x * blockDim.x + threadIdx.x;\nfloat result;\n"
-    text += "\n".join(lines) + f"\nto[i] = to_{dtype}(result);\n}}\n"
-    program = nvrtc.createProgram(text, "kernel.cu", (), ())
-    try:
-        nvrtc.compileProgram(program, ("-arch=sm_80", "--std=c++17", "-default-device"))
-        return nvrtc.getPTX(program).decode()
-    except nvrtc.NVRTCError as error:
-        raise AssertionError(nvrtc.getProgramLog(program)) from error
-    finally:
-        nvrtc.destroyProgram(program)
+    return ptx_of(text + "\n".join(lines) + f"\nto[i] = to_{dtype}(result);\n}}\n")
 
 
-def apply(name, *args, constants=(), fast=True, dtype="f32", note=""):
+def apply(name, *args, constants=(), fast=True, dtype="f32", special=False, note=""):
     """A function of the vocabulary on float32 vectors, as a kernel does it.
 
     The machine remembers what it has translated; a `note` in the PTX makes it another text.
@@ -98,7 +106,7 @@ def apply(name, *args, constants=(), fast=True, dtype="f32", note=""):
     padded = [np.pad(arg, (0, blocks * BLOCK - count)) for arg in (*args, *args[:1] * 3)[:3]]
     arrays = (*padded, np.zeros(blocks * BLOCK, STORED[dtype]))
     launch = Launch((blocks, 1, 1), (BLOCK, 1, 1), 0, arrays)
-    report = run(f"{compiled(name, constants, fast, dtype)}\n// {note}\n", launch)
+    report = run(f"{compiled(name, constants, fast, dtype, special)}\n// {note}\n", launch)
     assert report.ok, str(report)
     return report.arrays[3][:count]
 

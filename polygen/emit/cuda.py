@@ -31,12 +31,12 @@ from polygen.emit.leaf.sections import counted
 from polygen.emit.leaf.tally import elements, tally_helpers, tally_tensors
 from polygen.emit.leaves import extent_names, matrix_coordinates, parameter, size_name
 from polygen.emit.places import places
+from polygen.emit.primitives import SPECIAL
 from polygen.emit.realign import copying
 from polygen.emit.rounds import matrix_rounds
 from polygen.emit.row_groups import count, declared, find, of_group
 from polygen.emit.row_places import kept_declared, mapped
 from polygen.emit.source import KernelSource
-from polygen.hardware.device import Device
 from polygen.lower.begins import trigger
 from polygen.lower.buffers import Buffer
 from polygen.lower.fragments import Make
@@ -74,7 +74,7 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         **_framed(plan),
         "header": header(plan, command),
         **types(plan, (*scan_accesses(plan), *elements(tally_tensors(plan)))),
-        "helpers": _for_device(plan.device, (*_helpers(plan), *called)),
+        "helpers": _in_forms(plan, (*_helpers(plan), *called)),
         "combining": [*functions, *scan_combining(plan, monoids(plan))],
         "kept": kept_declared(plan, mapped(plan)),
         "parameters": parameters,
@@ -109,13 +109,14 @@ def _helpers(plan: KernelPlan) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*last, *passes, *before, *scan_helpers(plan))))
 
 
-def _for_device(device: Device, helpers: tuple[str, ...]) -> tuple[str, ...]:
-    """The files of functions, each once, in the forms that the target has."""
-    lacks_nan = not device.has("minmax_nan")
-    return tuple(
-        f"{one}_by_select" if lacks_nan and one in ("maximum", "minimum") else one
-        for one in dict.fromkeys(helpers)
-    )
+def _in_forms(plan: KernelPlan, helpers: tuple[str, ...]) -> tuple[str, ...]:
+    """The files of functions, each once, in the forms that the target and the kernel have."""
+    forms: dict[str, str] = {}
+    if not plan.device.has("minmax_nan"):
+        forms |= {one: f"{one}_by_select" for one in ("maximum", "minimum")}
+    if plan.sums.reciprocals:
+        forms |= SPECIAL
+    return tuple(forms.get(one, one) for one in dict.fromkeys(helpers))
 
 
 def _options(plan: KernelPlan) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from polygen.lower.plan import KernelPlan
 from polygen.lower.realign_work import WORD, RowMake
 from polygen.lower.result_work import Finish, Lines, Read, Store
 from polygen.lower.scan_work import Scan
-from polygen.lower.work import Boxes, Copy, Fill, Load, Move, Product, Stream
+from polygen.lower.work import Boxes, Copy, Fill, Load, Locate, Move, Product, Stream
 
 # Files of templates/instructions in their order.
 _ORDER = (
@@ -36,7 +36,8 @@ _ORDER = (
     "pieces", "pack", "pack_apart", "chunks", "wide_chunks", "gathered", "page_at", "scattered",
     "computed",
     "pairs", "staged", "shared_words", "wgmma", "scan", "cursor", "block_address", "partial_sums",
-    "row_numbers", "wait_across", "row_groups", "tile_domain", "dots", "row_edge", "store_computed",
+    "row_numbers", "wait_across", "divisor", "row_groups", "tile_domain", "dots", "row_edge",
+    "store_computed",
 )  # fmt: skip
 _COORDINATES = ("inner", "outer", "third", "fourth", "fifth")
 
@@ -49,6 +50,8 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         needed.add("map_prefetch")
     if plan.launch.blocks > 1:
         needed.add("cluster")
+    if any(locate.divides for locate in plan.of(Locate)):
+        needed.add("divisor")
     if plan.match.groups:
         needed.add("row_groups")
     if plan.tile_domain is not None and plan.launch.persistent:

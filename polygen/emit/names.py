@@ -32,7 +32,7 @@ _WRITTEN_TEXT = (
     "before after worth term_of_reference terms_of_score store_parts k_lowest k_highest k_of_all "
     "own_row row_of_all turn_of_row fold_i own_k first_k access element "
     "matrices left together taken wide behind whole paired pairs in_pairs places last_place lap "
-    "Cursor __attribute__ always_inline __syncwarp"
+    "Cursor Divisor per_matrix per_band last_width __attribute__ always_inline __syncwarp"
 )
 _WRITTEN = frozenset(_WRITTEN_TEXT.split())
 _KEYWORDS_TEXT = (

@@ -35,6 +35,9 @@ LOG2, _QUOTIENT, _SQRT = "approximate_log2", "approximate_quotient", "approximat
 _CLAMP = ("minimum", "maximum")
 _STEPPED, _TURNS = "stepped_reciprocal", ("far_turns", "quarter_turns")
 
+# Files that define the same functions, with reciprocals by the special function unit.
+SPECIAL = {_STEPPED: "special_reciprocal", "fast_sigmoid": "special_sigmoid"}
+
 # What a schedule may ask for in place of a fast form: one instruction, as coarse as f16.
 SHORT: dict[str, Emitted] = {
     "tanh": Emitted(

@@ -54,6 +54,11 @@ class Locate:
     run: int = 1  # tiles of one row that follow each other; work items are runs
     split: int = 1  # blocks of a cluster that share the sums of the last round's tiles
 
+    @property
+    def divides(self) -> bool:
+        """Whether items are divided by numbers that stay the same for all of them."""
+        return not self.sections and self.groups is None and self.walk is None
+
 
 @dataclass(frozen=True, slots=True)
 class LocateRows:

@@ -44,6 +44,11 @@ def width_of(group: int, band: str, along: str) -> str:
     return f"min({group}, {along} - {band} * {group})"
 
 
+def last_width(group: int, along: str) -> str:
+    """Tiles along of the last group, where there are fewer than of the others; else any number."""
+    return f"max({along} % {group}, 1)"
+
+
 def item_tile(group: int, band: str, item: str, width: str) -> tuple[str, str]:
     """Where the tile of an item of a group is, along and across."""
     return f"{band} * {group} + {item} % {width}", f"{item} / {width}"
@@ -125,6 +130,15 @@ def prove_linear_raster(group: int) -> tuple[Proof, ...]:
         if not (relation.is_bijective() and relation.range().is_equal(tiles)):
             raise VerifyError("the raster does not visit every tile exactly once", where=_WHERE)
     subject = f"groups of {group}, the last one of any width"
+    same = isl.Set(
+        f"[along] -> {{ [y,w] : 0 <= y and {group}*y < along and w = {width} and w < {group} and "
+        f"w != {isl.from_c(last_width(group, 'along'))} }}"
+    )
+    if not same.is_empty():
+        raise VerifyError(
+            "the last group is as wide as others: it does not have every tile exactly once",
+            where=_WHERE,
+        )
     return (Proof("every output tile is exactly one work item", subject),)
 
 

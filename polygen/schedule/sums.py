@@ -14,6 +14,7 @@ from polygen.frontend.dtypes import DType
 
 ASCENDING, DESCENDING, VARIES = "ascending", "descending", "varying"
 FROM_ZERO, FROM_FIRST = "to zeros", "to the first of them"
+SPECIAL_UNIT = "reciprocals of short forms by the special function unit"
 IN_TURN = "added up one after the other"
 _DIGITS = 16  # hexadecimal, of a digest: for people, and for logs
 
@@ -158,17 +159,24 @@ class Sums:
         invariant: dims whose sizes, and places along which, are proved to have no part in them.
         folds: of the folds: parts are written once and combined in the order of their numbers, so
             that nothing depends on who comes first.
+        reciprocals: what takes those of short forms, where it is not the other instructions.
     """
 
     orders: tuple[SumOrder, ...]
     invariant: tuple[str, ...] = ()
     folds: tuple[FoldOrder, ...] = ()
+    reciprocals: str = ""
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """All of it, a line each."""
+        return tuple(map(str, filter(None, (*self.orders, *self.folds, self.reciprocals))))
 
     @property
     def text(self) -> str:
         """What two kernels of one program have to share for the same bits."""
-        ordered = (one for one in self.folds if one.order)
-        return "\n".join(map(str, (*self.orders, *ordered)))
+        ordered = tuple(one for one in self.folds if one.order)
+        return "\n".join(replace(self, folds=ordered).said)
 
     @property
     def digest(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from polygen.emit import last_round, tile_domain
 from polygen.emit.last_round import SHARE
-from polygen.emit.leaf.sections import in_cluster, in_raster, located
+from polygen.emit.leaf.sections import divisors, in_cluster, in_raster, located
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import matrix_coordinates
 from polygen.emit.row_groups import declared, find, of_group
@@ -19,7 +19,6 @@ def _(plan: KernelPlan, one: Leaf, work: Locate) -> Text:
     if work.sections:
         return located(plan, one, work)
     along, across, group, (rows, _) = work.along, work.across, work.group, work.cluster
-    per_matrix = f"(tiles_{along} * tiles_{across})"
     own_run, place = run_place(work.run, "i") if work.run > 1 else ("i", "0")
     lines = [f"const int item = first + {own_run} * stride;"]
     names, walk = ["b_m", "b_n", *(name for name, _ in work.batches)], []
@@ -31,13 +30,13 @@ def _(plan: KernelPlan, one: Leaf, work: Locate) -> Text:
         lines = last_round.found(work.split, "work" if work.batches else "item")
         if work.batches:
             lines += [
-                f"const int matrix = work / {per_matrix}, item = work - matrix * {per_matrix};",
+                "const int matrix = work / per_matrix, item = work % per_matrix;",
                 f"{', '.join(matrix_coordinates(work.batches, work.sides))};",
             ]
     elif work.batches:
         lines = [
-            f"const int work = first + {own_run} * stride, matrix = work / {per_matrix};",
-            f"const int item = work - matrix * {per_matrix};",
+            f"const int work = first + {own_run} * stride, matrix = work / per_matrix;",
+            "const int item = work % per_matrix;",
             f"{', '.join(matrix_coordinates(work.batches, work.sides))};",
         ]
     elif work.groups:
@@ -55,7 +54,8 @@ def _(plan: KernelPlan, one: Leaf, work: Locate) -> Text:
     comment = (
         f"{one.statement}[i]: the i-th output tile of this block. Groups of {group} along {along}."
     )
-    declarations = (f"int {', '.join(f'{name} = 0' for name in names)};", *walk)
+    variables = f"int {', '.join(f'{name} = 0' for name in names)};"
+    declarations = (*divisors(work), variables, *walk)
     return Text(block(*lines), comment, declarations)
 
 

@@ -16,21 +16,37 @@ from polygen.emit.leaves import matrix_coordinates, size_name
 from polygen.errors import VerifyError
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import Locate, SectionTiles
-from polygen.poly.raster import item_tile, width_of
+from polygen.poly.raster import item_tile, last_width, width_of
 
 
 # --- whose tile ----------------------------------------------------------------------------------
 def in_raster(work: Locate) -> list[str]:
     """From the number of an item of one matrix to the block's tile."""
     along, across, group = work.along, work.across, work.group
-    band = f"({group} * tiles_{across})"
+    width = width_of(group, "band", f"tiles_{along}")
+    if work.divides:
+        lines = [
+            "const int band = item / per_band, in_band = item % per_band;",
+            f"const Divisor width = {width} == {group} ? Divisor({group}) : last_width;",
+        ]
+    else:
+        band = f"({group} * tiles_{across})"
+        lines = [
+            f"const int band = item / {band}, in_band = item - band * {band};",
+            f"const int width = {width};",
+        ]
     own_along, own_across = item_tile(group, "band", "in_band", "width")
-    lines = [
-        f"const int band = item / {band}, in_band = item - band * {band};",
-        f"const int width = {width_of(group, 'band', f'tiles_{along}')};",
-        f"b_{along} = {own_along}, b_{across} = {own_across};",
-    ]
-    return [*lines, *in_cluster(work)]
+    return [*lines, f"b_{along} = {own_along}, b_{across} = {own_across};", *in_cluster(work)]
+
+
+def divisors(work: Locate) -> tuple[str, ...]:
+    """What the numbers of items are divided by, as declarations."""
+    if not work.divides:
+        return ()
+    matrix = "per_matrix(tiles_m * tiles_n), " if work.batches else ""
+    last = last_width(work.group, f"tiles_{work.along}")
+    band = f"per_band({work.group} * tiles_{work.across})"
+    return (f"const Divisor {matrix}{band}, last_width({last});",)
 
 
 def in_cluster(work: Locate) -> list[str]:

@@ -230,6 +230,20 @@ struct Cursor {
     slot %= SLOTS;
   }
 };
+// What divides numbers from 0 up, again and again. The upper half of the product with the inverse is
+// the quotient or one less: the inverse is less than 2^32 / by by at most 1, and the number below 2^32.
+struct Divisor {
+  int by;
+  unsigned inverse;
+  __device__ __forceinline__ explicit Divisor(int by) : by(by), inverse(0xffffffffu / by) {}
+};
+__device__ __forceinline__ int operator/(int number, const Divisor& divisor) {
+  const int below = __umulhi(number, divisor.inverse);
+  return below + (number - below * divisor.by >= divisor.by);
+}
+__device__ __forceinline__ int operator%(int number, const Divisor& divisor) {
+  return number - number / divisor * divisor.by;
+}
 
 extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
 pg_cluster(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, unsigned short* __restrict__ y0, int M, int K, int N, int x_stride0, int w_stride0, int y0_stride0, const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, const __grid_constant__ TensorMap map_out_y0) {
@@ -258,11 +272,12 @@ pg_cluster(const unsigned short* __restrict__ x, const unsigned short* __restric
   cluster_arrive();
   cluster_wait();
   // locate[i]: the i-th output tile of this block. Groups of 8 along m.
+  const Divisor per_band(8 * tiles_n), last_width(max(tiles_m % 8, 1));
   int b_m = 0, b_n = 0;
   auto locate = [&](int i) __attribute__((always_inline)) {
     const int item = first + i * stride;
-    const int band = item / (8 * tiles_n), in_band = item - band * (8 * tiles_n);
-    const int width = min(8, tiles_m - band * 8);
+    const int band = item / per_band, in_band = item % per_band;
+    const Divisor width = min(8, tiles_m - band * 8) == 8 ? Divisor(8) : last_width;
     b_m = band * 8 + in_band % width, b_n = in_band / width;
     b_m = b_m * 2 + rank % 2, b_n = b_n * 1 + rank / 2;
   };

@@ -234,6 +234,20 @@ struct Cursor {
     slot %= SLOTS;
   }
 };
+// What divides numbers from 0 up, again and again. The upper half of the product with the inverse is
+// the quotient or one less: the inverse is less than 2^32 / by by at most 1, and the number below 2^32.
+struct Divisor {
+  int by;
+  unsigned inverse;
+  __device__ __forceinline__ explicit Divisor(int by) : by(by), inverse(0xffffffffu / by) {}
+};
+__device__ __forceinline__ int operator/(int number, const Divisor& divisor) {
+  const int below = __umulhi(number, divisor.inverse);
+  return below + (number - below * divisor.by >= divisor.by);
+}
+__device__ __forceinline__ int operator%(int number, const Divisor& divisor) {
+  return number - number / divisor * divisor.by;
+}
 
 // 2 ** x in one instruction; below 2 ** -126 it is 0.
 __device__ __forceinline__ float approximate_exp2(float x) {
@@ -242,23 +256,16 @@ __device__ __forceinline__ float approximate_exp2(float x) {
   return y;
 }
 
-// 1 / x for x from 1 to 2^125 as a product, off by 2^-19.8 at most, without the special function unit: a
-// guess out of the bits of x, and two of Newton's steps, whose constants make the largest error least.
-// From there it falls to 0 at 2^126.9, and beyond is what saturates to 0: NaN, or minus infinity.
-__device__ __forceinline__ float2 reciprocal_factors(float x) {
-  const float guess = __uint_as_float(0x7ef311c7u - __float_as_uint(x));
-  const float better = guess * fmaf(-x, guess, 2.001302f);
-  return make_float2(better, fmaf(-x, better, 2.000001f));
-}
-// From 0 to 1, where x is a number from 1 to infinity; 0 for NaN.
-__device__ __forceinline__ float stepped_reciprocal(float x) {
-  const float2 factors = reciprocal_factors(x);
-  return __saturatef(factors.x * factors.y);
+// 1 / x for x from 1 up in one instruction of the special function unit; beyond 2^126 it is 0.
+__device__ __forceinline__ float short_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
 
 // x / (1 + exp(-x)).
 __device__ __forceinline__ float fast_silu(float x) {
-  return x * stepped_reciprocal(1.0f + approximate_exp2(-1.442695f * x));
+  return x * short_reciprocal(1.0f + approximate_exp2(-1.442695f * x));
 }
 
 extern "C" __global__ void __launch_bounds__(384, 1)
@@ -290,11 +297,12 @@ pg_pingpong_gate(const unsigned short* __restrict__ x, const unsigned short* __r
   if (thread == 256) prefetch_map(&map_out_y0);
   __syncthreads();
   // locate[i]: the i-th output tile of this block. Groups of 8 along m.
+  const Divisor per_band(8 * tiles_n), last_width(max(tiles_m % 8, 1));
   int b_m = 0, b_n = 0;
   auto locate = [&](int i) __attribute__((always_inline)) {
     const int item = first + i * stride;
-    const int band = item / (8 * tiles_n), in_band = item - band * (8 * tiles_n);
-    const int width = min(8, tiles_m - band * 8);
+    const int band = item / per_band, in_band = item % per_band;
+    const Divisor width = min(8, tiles_m - band * 8) == 8 ? Divisor(8) : last_width;
     b_m = band * 8 + in_band % width, b_n = in_band / width;
   };
 

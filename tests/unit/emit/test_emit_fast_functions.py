@@ -178,12 +178,25 @@ def test_reciprocals_of_the_largest_divisors_fall_to_zero(name, instructions):
     assert (np.signbit(found) == (factor > 1)).all()
 
 
+@pytest.mark.parametrize("step", [19937, pytest.param(4001, marks=SAMPLE)])
+@pytest.mark.parametrize("name", STEPPED)
+def test_the_recorded_error_holds_with_reciprocals_by_the_special_unit(name, step, instructions):
+    x = np.concatenate([every(step), STEPPED[name][0]])
+    found, wanted = apply(name, x, special=True, note=instructions), reference(name, x)
+    assert np.array_equal(np.isnan(found), np.isnan(wanted))
+    assert errors_beyond(fast_error(name, None), found, wanted) == 0
+    numbers = np.array([np.nan, np.inf, -np.inf, 88.0, 0.0], np.float32)
+    by_steps, by_unit = (apply(name, numbers, special=s, note=instructions) for s in (False, True))
+    assert np.allclose(by_steps, by_unit, rtol=2.0**-19, atol=0, equal_nan=True)
+
+
 def test_functions_with_a_reciprocal_by_steps_have_one_special_instruction():
     for name in FAST:
         entry = PRIMITIVES.get(name) or COMPOSITES[name]
         assert ("stepped_reciprocal" in entry.fast_helpers) == (name in STEPPED)
     for name in STEPPED:
         assert compiled(name).count(".approx") == 1, name
+        assert compiled(name, special=True).count(".approx") == 2, name
 
 
 # --- the text

@@ -49,6 +49,16 @@ BROKEN: dict[str, tuple[str, Callable[..., object], Callable[..., object]]] = {
         ),
         raster.prove_linear_raster,
     ),
+    "a divisor for whole groups in the last": (
+        "last_width",
+        lambda group, along: f"{group}",
+        raster.prove_linear_raster,
+    ),
+    "a divisor of more than is left": (
+        "last_width",
+        lambda group, along: f"max(({along} + 1) % {group}, 1)",
+        raster.prove_linear_raster,
+    ),
     "tiles of the group behind": (
         "item_tile",
         lambda group, band, item, width: (
