@@ -46,6 +46,8 @@ from polygen.emit.proofs import copies as _copies  # noqa: F401 - likewise
 from polygen.emit.proofs import keys as _keys  # noqa: F401
 from polygen.emit.proofs import leave as _leave  # noqa: F401
 from polygen.emit.proofs import lines as _lines  # noqa: F401 - likewise
+from polygen.emit.proofs import locate as _locate  # noqa: F401
+from polygen.emit.proofs import made as _made  # noqa: F401
 from polygen.emit.proofs import make_fragments as _make_fragments  # noqa: F401
 from polygen.emit.proofs import panels as _panels  # noqa: F401
 from polygen.emit.proofs import partial_sums as _partial_sums  # noqa: F401

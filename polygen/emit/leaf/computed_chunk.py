@@ -58,13 +58,16 @@ def lines(of: Computed, words: str = "held") -> tuple[list[str], tuple[str, ...]
     names |= {name: name for name, _ in of.coordinates}
     stored = {fetch.name: fetch.tensor.dtype.name for fetch in of.fetches}
     halves = {}
-    for statement in of.statements:
-        half = _half(of, statement)
-        if half is not None:
-            kind, fetch = half
-            word = f"({words})[{plus('e / 8', fetch.first)}]"
-            halves[statement.result] = (kind, f"from_{kind}({word}, e % 8)")
+    for result, kind, fetch in of_bytes(of):
+        word = f"({words})[{plus('e / 8', fetch.first)}]"
+        halves[result] = (kind, f"from_{kind}({word}, e % 8)")
     return element_lines(of.statements, names, stored, halves, of.dtype)
+
+
+def of_bytes(of: Computed) -> list[tuple[str, str, Fetch]]:
+    """The values that are halves of a chunk's own bytes: each with its type, and the bytes."""
+    found = ((one.result, _half(of, one)) for one in of.statements)
+    return [(result, *half) for result, half in found if half is not None]
 
 
 def element_lines(
@@ -178,6 +181,13 @@ def address(fetch: Fetch, row: str, column: str) -> str:
     return " + ".join([c_name(fetch.tensor.name), *fetch.base, *parts])
 
 
+def packing(of: Computed, *, rounded: bool) -> str:
+    """What makes word `i` of a chunk of its elements; as for `makes`."""
+    if of.dtype.name == "tf32" and rounded:
+        return ROUND_TF32.format(to="w")
+    return f"w[i] = {PACKED[of.dtype.name]};"
+
+
 def makes(
     of: Computed,
     words: str,
@@ -202,10 +212,7 @@ def makes(
         write: the function that writes it.
     """
     text, _ = lines(of, words)
-    kind, size = of.dtype.name, of.dtype.bytes
-    pack = f"w[i] = {PACKED[kind]};"
-    if kind == "tf32" and rounded:
-        pack = ROUND_TF32.format(to="w")
+    size, pack = of.dtype.bytes, packing(of, rounded=rounded)
     real = real_type(of.dtype)
     elements = [f"const {real} {f.name} = {_element(f, words)};" for f in of.fetches]
     places = [

@@ -63,11 +63,15 @@ def made_chunk(plan: KernelPlan, work: RowMake, words: str, left: str) -> list[s
         words: that hold what is read for it.
         left: elements of the row from the chunk's first one on.
     """
-    loads_round = any(load.round_to_tf32 for load in plan.of(Load))
     return makes(
         work.computed, words, "row", "from_column", f"to + own * {work.shape.size}LL",
-        left, rounded=not loads_round, write="store_computed",
+        left, rounded=rounded(plan), write="store_computed",
     )  # fmt: skip
+
+
+def rounded(plan: KernelPlan) -> bool:
+    """Whether tf32 is rounded where it is made: no load of fragments does."""
+    return not any(load.round_to_tf32 for load in plan.of(Load))
 
 
 def _deeper(lines: list[str]) -> list[str]:

@@ -27,7 +27,7 @@ def in_raster(work: Locate) -> list[str]:
     if work.divides:
         lines = [
             "const int band = item / per_band, in_band = item % per_band;",
-            f"const Divisor width = {width} == {group} ? Divisor({group}) : last_width;",
+            f"const auto width = {width} == {group} ? Divisor({group}) : last_width;",
         ]
     else:
         band = f"({group} * tiles_{across})"
@@ -43,10 +43,10 @@ def divisors(work: Locate) -> tuple[str, ...]:
     """What the numbers of items are divided by, as declarations."""
     if not work.divides:
         return ()
-    matrix = "per_matrix(tiles_m * tiles_n), " if work.batches else ""
-    last = last_width(work.group, f"tiles_{work.along}")
-    band = f"per_band({work.group} * tiles_{work.across})"
-    return (f"const Divisor {matrix}{band}, last_width({last});",)
+    numbers = {"per_matrix": "tiles_m * tiles_n"} if work.batches else {}
+    numbers["per_band"] = f"{work.group} * tiles_{work.across}"
+    numbers["last_width"] = last_width(work.group, f"tiles_{work.along}")
+    return tuple(f"const auto {name} = Divisor({number});" for name, number in numbers.items())
 
 
 def in_cluster(work: Locate) -> list[str]:

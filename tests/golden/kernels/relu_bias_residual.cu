@@ -285,12 +285,13 @@ pg_relu_bias_residual(const unsigned short* __restrict__ x, const unsigned short
   if (thread == 256) prefetch_map(&map_out_y0);
   __syncthreads();
   // locate[i]: the i-th output tile of this block. Groups of 4 along m.
-  const Divisor per_band(4 * tiles_n), last_width(max(tiles_m % 4, 1));
+  const auto per_band = Divisor(4 * tiles_n);
+  const auto last_width = Divisor(max(tiles_m % 4, 1));
   int b_m = 0, b_n = 0;
   auto locate = [&](int i) __attribute__((always_inline)) {
     const int item = first + i * stride;
     const int band = item / per_band, in_band = item % per_band;
-    const Divisor width = min(4, tiles_m - band * 4) == 4 ? Divisor(4) : last_width;
+    const auto width = min(4, tiles_m - band * 4) == 4 ? Divisor(4) : last_width;
     b_m = band * 4 + in_band % width, b_n = in_band / width;
   };
 

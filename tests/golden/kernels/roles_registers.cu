@@ -244,12 +244,13 @@ pg_roles_registers(const unsigned short* __restrict__ x, const unsigned short* _
   if (thread == 256) prefetch_map(&map_b);
   __syncthreads();
   // locate[i]: the i-th output tile of this block. Groups of 8 along m.
-  const Divisor per_band(8 * tiles_n), last_width(max(tiles_m % 8, 1));
+  const auto per_band = Divisor(8 * tiles_n);
+  const auto last_width = Divisor(max(tiles_m % 8, 1));
   int b_m = 0, b_n = 0;
   auto locate = [&](int i) __attribute__((always_inline)) {
     const int item = first + i * stride;
     const int band = item / per_band, in_band = item % per_band;
-    const Divisor width = min(8, tiles_m - band * 8) == 8 ? Divisor(8) : last_width;
+    const auto width = min(8, tiles_m - band * 8) == 8 ? Divisor(8) : last_width;
     b_m = band * 8 + in_band % width, b_n = in_band / width;
   };
 

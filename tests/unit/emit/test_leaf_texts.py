@@ -8,6 +8,7 @@ others that are accepted are listed with the reason why they are no mistakes. No
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -33,6 +34,18 @@ from polygen.schedule.model import Epilogue
 
 # What is changed, and in which text: why those that are accepted are no mistakes.
 EQUIVALENT = {
+    r"const float x_0 = from_u8": "bytes of halves are not computed with themselves",
+    r"if \((realign_first \+ chunk .*|left >= \d+)\) \{: (<= -> <|>= -> >|/ -> %|\d+ -> \d+)$": (
+        "chunks are read one by one, or element by element"
+    ),
+    r"else if \(left > 0\).*: (> -> >=|without if \(left > 0\))$": "nothing is left to be read",
+    r"read_spaced<(\d+), \d>\(held.*: \1 -> \d+$": "words that the next one fills, or nobody",
+    r"read_run<\d+, 16>.*: 16 -> 32$": "words are read one by one",
+    r"for \(int u = 0; u < 4; \+\+u\) \{: (< -> <=|4 -> [58])$": "chunks behind the row's last",
+    r"store_computed\(.*max\(.*: 0 -> 1$": "there is one element at least",
+    r"int (section = 0, )?b_m = 0.*: 0 -> 1$": "places that are found before anybody reads them",
+    r"b_m = b_m \* 2 \+ rank % 2, .*: (2 -> [34]|\+ -> -)$": "a cluster is two blocks below each "
+    "other",
     r"\[\d+\](;|,| = \{).*: \d+ -> \d+$": "registers that nobody uses",
     r"combine_.*: (\d+ -> \d+|% -> /)$": "which of a place's registers takes a term: all are "
     "combined behind",
@@ -110,6 +123,8 @@ EQUIVALENT = {
 }
 # What these proofs do not see.
 UNSEEN = {
+    r"read_run<\d+, 2>.*: 2 -> [14]$": "how rows are aligned is proved of accesses",
+    r"else if \(left > 0\).*: 0 -> 1$": "rows end behind more than one element of a chunk",
     r"if \(const int row = .* \(lane / 4\); row < S\) \{: < -> <=$": "rows end in another half",
     r"min\(k \* 64 .*, K - 2\);: 2 -> \d$": "words begin at multiples of their size",
     r"left < 64 \? 2 : 1.*: 64 -> 63$": "panels of which one column is outside",
@@ -124,7 +139,11 @@ SHARED = {
     "shared sums": load_schedule(SHIPPED / "cooperative_64x64x64_s11_k4.toml"),
     "shared last round": load_schedule(SHIPPED / "cooperative_128x128x64_w64_s5_k2x16last.toml"),
     "columns that leave": load_schedule(SHIPPED / "cooperative_128x64x64.toml"),
+    "in clusters": load_schedule(SHIPPED / "pingpong_128x128x64_c2x1.toml"),
 }
+WARPS = load_schedule(SHIPPED.parent / "sm_80/64x64x32_w32x32_s4.toml")
+BEFORE = replace(WARPS, name="before", roles=replace(WARPS.roles, computes="before"))
+SHARED |= dict.fromkeys(("made", "made of batches", "made of halves", "made across"), BEFORE)
 
 
 def distances(x, w):
@@ -210,6 +229,22 @@ def product(x, w):
     return x @ w.T
 
 
+def normed(x, m, s, w):
+    return ((x - m) * s) @ w
+
+
+def halves(x, w):
+    return pg.unpack(x, "i4").astype("bf16") @ w
+
+
+def covariance(x, m):
+    return (x - m).T @ (x - m)
+
+
+def two_outputs(x, w, u):
+    return x @ w.T, x @ u.T
+
+
 def across(x, w):
     return x @ w
 
@@ -260,6 +295,13 @@ KERNELS = {
     "copied": (product, PAIR, "sm_80"),
     "shared sums": (product, PAIR, "sm_90a"),
     "shared last round": (product, PAIR, "sm_90a"),
+    "in clusters": (product, PAIR, "sm_90a"),
+    "made": (normed, ("bf16[M,K]", "f32[K]", "f32[M,1]", "bf16[K,N]"), "sm_80"),
+    "made of batches": (normed, ("s8[B,M,K]", "f32[K]", "f32[B,M,1]", "f16[B,K,N]"), "sm_80"),
+    "made of halves": (halves, ("u8[M,2962]", "bf16[5924,N]"), "sm_80"),
+    "made across": (covariance, ("f32[M,K]", "f32[K]"), "sm_80"),
+    "batched": (across, ("bf16[B,H,M,K]", "bf16[B,H,K,N]"), "sm_90a"),
+    "two outputs": (two_outputs, (*PAIR, "bf16[L,K]"), "sm_90a"),
     "copied with rows that end anywhere": (product, ("bf16[M,K]@4", "bf16[N,K]@4"), "sm_80"),
     "copied across": (across, ("f16[M,K]", "f16[K,N]"), "sm_80"),
     "copied by words": (product, ("bf16[M,K]@2", "bf16[N,K]@2"), "sm_80"),
@@ -307,6 +349,10 @@ CASES = [
     ("returned", "weigh"), ("returned by elements", "weigh"), ("left layers", "weigh"),
     ("left layers", "store_rows_of_states"),
     *((name, "store_streamed") for name in STREAMED),
+    *((name, "locate") for name in ("gated panels", "batched", "in clusters", "two outputs")),
+    ("shared last round", "locate"), ("made", "make_chunks"), ("made of batches", "make_chunks"),
+    ("made of halves", "make_chunks"),
+    ("made across", "make_across"),
 ]  # fmt: skip
 # Leaves that are not the first ones of what they do.
 NAMED = {
@@ -317,7 +363,7 @@ NAMED = {
 }
 SHORT = (  # texts
     "rescale", "complete", "merge_keys", "finish_keys", "multiply", "zero", "walk_row", "over held",
-    "hold_row", "elements",
+    "hold_row", "elements", "locate",
 )  # fmt: skip
 EVERY = 12  # of the mutants, one in so many is tried in the fast tests
 
