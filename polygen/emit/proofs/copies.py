@@ -18,6 +18,7 @@ from polygen.emit.c_text import read
 from polygen.emit.leaf.move_cp_async import copy_function, positions
 from polygen.emit.leaf.table import proof
 from polygen.emit.leaves import size_name
+from polygen.emit.proofs.computed import chunks, spaced, words_of_chunks, writing
 from polygen.emit.proofs.stored import Wanted, Writes, check_writes
 from polygen.emit.proofs.threads import (
     SHARED,
@@ -71,6 +72,14 @@ def _(plan: KernelPlan, leaf: Leaf, c: Copy, texts: tuple[str, ...]) -> None:
     check_writes(tile.written, tile.words())
 
 
+@proof("compute_copy", "threads", Copy)
+def _(plan: KernelPlan, leaf: Leaf, c: Copy, texts: tuple[str, ...]) -> None:
+    tile = _Tile.of(plan, leaf, c)
+    handlers = {"write_computed": writing(tile.written), "read_spaced": spaced(tile.arrays)}
+    tile.run(texts, handlers)
+    check_writes(tile.written, [tile.computed()])
+
+
 @dataclass(frozen=True, slots=True)
 class _Tile:
     """A tile's copies, in a copy of the threads for each part.
@@ -99,7 +108,7 @@ class _Tile:
         dims = (c.role, "k") if c.k_contiguous else ("k", c.role)
         each = {c.role: c.tile, "k": c.tile_k}
         extents = dict(zip(dims, c.extents, strict=True))
-        whole = {"k": 2 * plan.buffer(c.buffer).slots - 1, c.role: 2 + (c.role == "n")}
+        whole = {"k": 2 * plan.buffer(c.buffer).slots - 1, c.role: 3}  # blocks are 1 and 2
         ends = {}
         for dim in dims:
             inside = min(each[dim] // 2 + 3, each[dim])
@@ -244,6 +253,20 @@ class _Tile:
             raise VerifyError(f"elements of a piece of {c.tensor.name} are not neighbours")
         count = sum(ends) if ends else inside * c.moved
         return every.wanted(_piece(first, count), every.place)
+
+    def computed(self) -> Wanted:
+        """The chunk that is in each place of the ring: what the program makes of its elements."""
+        c, every = self.copy, self._pieces()
+        made = operands_of(self.plan)[c.operand].computed
+        assert c.computed is not None and made is not None
+        rows, length = every.ends
+        at = {c.computed.dims[0]: np.minimum(every.row, rows - 1)}
+        left = np.clip(length - every.column, 0, c.computed.elements)
+        words = words_of_chunks(
+            c.computed, made.reads, every.known, self.arrays, at, every.column, length,
+            rounded=False,
+        )  # fmt: skip
+        return every.wanted(chunks(words, left * (every.row < rows) * c.element_bytes), every.place)
 
     def words(self) -> list[Wanted]:
         """The words that are in each place of the ring."""

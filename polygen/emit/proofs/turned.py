@@ -42,15 +42,16 @@ def _(plan: KernelPlan, leaf: Leaf, work: RowMake, texts: tuple[str, ...]) -> No
     rows = int(np.prod(extents, dtype=np.int64))
     steps = range(0, shape.segment, shape.warps)
     last = (chunks - 1) // shape.segment * shape.segment
-    cases = [
-        (block, first, chunk)
+    cases = [(0, 0, 0, shape.rows - 3)]  # as if rows ended there
+    cases += [
+        (block, first, chunk, rows - block * shape.rows)
         for block in sorted({0, (rows - 1) // shape.rows})
         for first in sorted({0, last})
         for chunk in sorted({0, steps[min(1, len(steps) - 1)], steps[-1]})
         if first + chunk < chunks
     ]
     each = shape.warps * shape.lanes
-    block, first, chunk = (np.repeat(one, each) for one in np.array(cases).T)
+    block, first, chunk, there = (np.repeat(one, each) for one in np.array(cases).T)
     lane = np.tile(np.arange(shape.lanes), len(cases) * shape.warps)
     warp = np.tile(np.repeat(np.arange(shape.warps), shape.lanes), len(cases))
     of_block = warp % shape.beside * shape.group + lane % shape.group
@@ -59,7 +60,7 @@ def _(plan: KernelPlan, leaf: Leaf, work: RowMake, texts: tuple[str, ...]) -> No
     for (dim, _), extent in zip(work.outer, extents, strict=True):
         at[dim], rest = rest % extent, rest // extent
     names |= at | {"row": at["m"], "lane": lane, WARP: warp, FIRST: first, CHUNK: chunk}
-    names |= {CHUNKS: chunks, ROWS: rows - block * shape.rows}
+    names |= {CHUNKS: chunks, ROWS: there}
     case = np.repeat(np.arange(len(cases)), each) * shape.rows + of_block
     arrays, written, to = Arrays(plan, names), Writes(), case * _ROW
 
@@ -74,7 +75,7 @@ def _(plan: KernelPlan, leaf: Leaf, work: RowMake, texts: tuple[str, ...]) -> No
     for text in texts:
         run(read(text), known, len(lane), arrays.handlers() | {"store": store})
     number = first + chunk + warp // shape.beside * shape.beside + lane // shape.group
-    inside = (row < rows) & (number < chunks)
+    inside = (of_block < there) & (number < chunks)
     stored = []
     for e in range(count):
         column = number * count + e

@@ -34,6 +34,8 @@ from polygen.schedule.model import Epilogue
 
 # What is changed, and in which text: why those that are accepted are no mistakes.
 EQUIVALENT = {
+    r"slot = shared \+ 0 .*: (\+ -> -|without 0 \+)$": "it is the first of the rings",
+    r"for \(int i = p \* 2; .*: (2 -> \d|without p \+)$": "the tile is copied in one part",
     r"const float x_0 = from_u8": "bytes of halves are not computed with themselves",
     r"if \((realign_first \+ chunk .*|left >= \d+)\) \{: (<= -> <|>= -> >|/ -> %|\d+ -> \d+)$": (
         "chunks are read one by one, or element by element"
@@ -143,6 +145,7 @@ SHARED = {
 }
 WARPS = load_schedule(SHIPPED.parent / "sm_80/64x64x32_w32x32_s4.toml")
 BEFORE = replace(WARPS, name="before", roles=replace(WARPS.roles, computes="before"))
+SHARED["computed by warps"] = WARPS
 SHARED |= dict.fromkeys(("made", "made of batches", "made of halves", "made across"), BEFORE)
 
 
@@ -297,6 +300,7 @@ KERNELS = {
     "shared last round": (product, PAIR, "sm_90a"),
     "in clusters": (product, PAIR, "sm_90a"),
     "made": (normed, ("bf16[M,K]", "f32[K]", "f32[M,1]", "bf16[K,N]"), "sm_80"),
+    "computed by warps": (normed, ("bf16[M,K]", "f32[K]", "f32[M,1]", "bf16[K,N]"), "sm_80"),
     "made of batches": (normed, ("s8[B,M,K]", "f32[K]", "f32[B,M,1]", "f16[B,K,N]"), "sm_80"),
     "made of halves": (halves, ("u8[M,2962]", "bf16[5924,N]"), "sm_80"),
     "made across": (covariance, ("f32[M,K]", "f32[K]"), "sm_80"),
@@ -351,7 +355,7 @@ CASES = [
     *((name, "store_streamed") for name in STREAMED),
     *((name, "locate") for name in ("gated panels", "batched", "in clusters", "two outputs")),
     ("shared last round", "locate"), ("made", "make_chunks"), ("made of batches", "make_chunks"),
-    ("made of halves", "make_chunks"),
+    ("made of halves", "make_chunks"), ("computed by warps", "compute_copy"),
     ("made across", "make_across"),
 ]  # fmt: skip
 # Leaves that are not the first ones of what they do.
