@@ -86,7 +86,7 @@ def counted(
 def located(plan: KernelPlan, one: Leaf, work: Locate) -> Text:
     """The next output tile of a block: first whose, then which."""
     batches = list(dict.fromkeys(name for s in work.sections for name, _ in s.batches))
-    lines = ["int item = first + i * stride, tiles_m, tiles_n;"]
+    lines = ["int item = first + i * stride, tiles_m = 1, tiles_n = 1;"]
     last = len(work.sections) - 1
     for number, own in enumerate(work.sections):
         test = f"if (item < items_{number}) " if number < last else ""

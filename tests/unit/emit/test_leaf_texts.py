@@ -34,6 +34,7 @@ from polygen.schedule.model import Epilogue
 
 # What is changed, and in which text: why those that are accepted are no mistakes.
 EQUIVALENT = {
+    r"tiles_m = 1, tiles_n = 1;: 1 -> \d$": "every section has its own",
     r"slot = shared \+ 0 .*: (\+ -> -|without 0 \+)$": "it is the first of the rings",
     r"for \(int i = p \* 2; .*: (2 -> \d|without p \+)$": "the tile is copied in one part",
     r"const float x_0 = from_u8": "bytes of halves are not computed with themselves",
@@ -244,6 +245,10 @@ def covariance(x, m):
     return (x - m).T @ (x - m)
 
 
+def both(q, k, x, w):
+    return q @ k.mT, x @ w.T
+
+
 def two_outputs(x, w, u):
     return x @ w.T, x @ u.T
 
@@ -306,6 +311,7 @@ KERNELS = {
     "made across": (covariance, ("f32[M,K]", "f32[K]"), "sm_80"),
     "batched": (across, ("bf16[B,H,M,K]", "bf16[B,H,K,N]"), "sm_90a"),
     "two outputs": (two_outputs, (*PAIR, "bf16[L,K]"), "sm_90a"),
+    "batches and one": (both, ("bf16[B,M,K]", "bf16[B,N,K]", "bf16[M,K]", "bf16[N,K]"), "sm_90a"),
     "copied with rows that end anywhere": (product, ("bf16[M,K]@4", "bf16[N,K]@4"), "sm_80"),
     "copied across": (across, ("f16[M,K]", "f16[K,N]"), "sm_80"),
     "copied by words": (product, ("bf16[M,K]@2", "bf16[N,K]@2"), "sm_80"),
@@ -354,6 +360,7 @@ CASES = [
     ("left layers", "store_rows_of_states"),
     *((name, "store_streamed") for name in STREAMED),
     *((name, "locate") for name in ("gated panels", "batched", "in clusters", "two outputs")),
+    ("batches and one", "locate"),
     ("shared last round", "locate"), ("made", "make_chunks"), ("made of batches", "make_chunks"),
     ("made of halves", "make_chunks"), ("computed by warps", "compute_copy"),
     ("made across", "make_across"),

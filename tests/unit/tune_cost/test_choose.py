@@ -110,9 +110,11 @@ def test_few_rows_are_the_instructions_columns():
     assert not chosen(4096, 16, 4096).exchange  # few columns are the instruction's as they are
 
 
-def test_one_row_is_read_by_lanes_and_no_more_than_six_are():
+def test_one_row_is_read_by_lanes_and_no_more_than_few_are():
+    """On an H200 four rows of 4096 x 4096 take 18.1 us by lanes, and eight 15.1 by warpgroups."""
     found = [chosen(m, 4096, 4096).by_lanes for m in (1, 4, 8)]
-    assert found == [True, True, False]
+    assert found == [True, False, False]
+    assert chosen(4, 2048, 2048).by_lanes
 
 
 def test_long_reductions_with_few_results_take_a_small_tile():
