@@ -82,7 +82,9 @@ class KernelSequence:
         """In which order its products add up, as proved of what is emitted."""
         every = [one.sums for one in self.kernels]
         orders = tuple(order for one in every for order in one.orders)
-        return Sums(orders, (), tuple(fold for one in every for fold in one.folds))
+        folds = tuple(fold for one in every for fold in one.folds)
+        named = ((name, one.sums.reciprocals) for name, one in self._named())
+        return Sums(orders, (), folds, "; ".join(f"{name}: {own}" for name, own in named if own))
 
     @property
     def deterministic(self) -> bool:

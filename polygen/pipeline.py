@@ -20,6 +20,7 @@ from polygen.chained import as_made, is_chain
 from polygen.decide import decide
 from polygen.decision import multiplied, placed
 from polygen.emit.cuda import emit
+from polygen.emit.forms import with_reciprocals
 from polygen.emit.functions import is_costly
 from polygen.emit.source import KernelSource
 from polygen.errors import PolygenError, ScheduleError, UnsupportedProgram, echo
@@ -174,7 +175,7 @@ def _generate(
         own = sums_of(decided, instruction, found.prospect.matched)
         check_class(tree.sums, program, sums or own.text)
     plan = follow(verify(lower(program, tree, decided, instruction, device)), synchronised)
-    plan = precede(plan, copy, synchronised, whole)
+    plan = with_reciprocals(precede(plan, copy, synchronised, whole))
     tree = _with_others(tree, plan)
     return Passes(asked, found.model, tree, plan, _emitted(plan, command), origin, command)
 
@@ -270,7 +271,7 @@ def _of_sections(
         check_following(one)
     found = (proof for one in alone(plan) for proof in verify(one).proofs)
     plan = replace(plan, proofs=tuple(dict.fromkeys((*plan.proofs, *found))))
-    plan = precede(plan, copy, synchronised, asked)
+    plan = with_reciprocals(precede(plan, copy, synchronised, asked))
     tree = replace(
         trees[0],
         elements="{ " + "; ".join(one.elements.strip("{ }") for one in trees) + " }",

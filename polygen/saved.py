@@ -29,7 +29,7 @@ from polygen.runtime.artifact import Artifact, Resources
 from polygen.runtime.files import unwritable, write_bytes_atomic
 from polygen.schedule.model import Schedule
 
-FORMAT = 8  # 8: what is kept for the launch behind a kernel, with its type
+FORMAT = 9  # 9: what takes the reciprocals of short forms
 _SUFFIXES = (".cu", ".h", ".cubin", ".ptx", ".tree.yaml")  # all but the manifest
 _MANIFEST = ".json"
 KERNELS = "kernels"  # what a manifest of several kernels has, and one of a kernel has not

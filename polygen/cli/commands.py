@@ -96,7 +96,7 @@ def sums_json(sums: Sums) -> dict[str, object]:
         "deterministic": sums.deterministic,
         "bits": reproducible(sums),
         "invariant": list(sums.invariant),
-        "sums": [str(order) for order in sums.orders],
+        "sums": list(sums.said),
         "sums_class": sums.digest,
     }
 

@@ -18,20 +18,17 @@ from polygen.emit import last_round, row_order, tile_domain
 from polygen.emit.conditions import refusals
 from polygen.emit.environment import environment
 from polygen.emit.following import combining, following, monoids
-from polygen.emit.instructions import computed_chunks, instructions
+from polygen.emit.forms import helpers, in_forms
+from polygen.emit.instructions import instructions
 from polygen.emit.key_bounds import key_bounds
 from polygen.emit.launcher import launcher, plan_conditions
-from polygen.emit.leaf.computed_chunk import lines as computed_lines
-from polygen.emit.leaf.elements import statements, types
+from polygen.emit.leaf.elements import types
 from polygen.emit.leaf.load_threads import SHARED_ALIGNMENT
-from polygen.emit.leaf.make_fragments import made_lines
-from polygen.emit.leaf.rest import rest_helpers
-from polygen.emit.leaf.scan import scan_accesses, scan_combining, scan_helpers
+from polygen.emit.leaf.scan import scan_accesses, scan_combining
 from polygen.emit.leaf.sections import counted
-from polygen.emit.leaf.tally import elements, tally_helpers, tally_tensors
+from polygen.emit.leaf.tally import elements, tally_tensors
 from polygen.emit.leaves import extent_names, matrix_coordinates, parameter, size_name
 from polygen.emit.places import places
-from polygen.emit.primitives import SPECIAL
 from polygen.emit.realign import copying
 from polygen.emit.rounds import matrix_rounds
 from polygen.emit.row_groups import count, declared, find, of_group
@@ -39,7 +36,6 @@ from polygen.emit.row_places import kept_declared, mapped
 from polygen.emit.source import KernelSource
 from polygen.lower.begins import trigger
 from polygen.lower.buffers import Buffer
-from polygen.lower.fragments import Make
 from polygen.lower.plan import KernelPlan
 from polygen.lower.sync_work import Placed
 from polygen.lower.work import Locate
@@ -74,7 +70,7 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         **_framed(plan),
         "header": header(plan, command),
         **types(plan, (*scan_accesses(plan), *elements(tally_tensors(plan)))),
-        "helpers": _in_forms(plan, (*_helpers(plan), *called)),
+        "helpers": in_forms(plan, (*helpers(plan), *called)),
         "combining": [*functions, *scan_combining(plan, monoids(plan))],
         "kept": kept_declared(plan, mapped(plan)),
         "parameters": parameters,
@@ -95,28 +91,6 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         following=plan.following,
         realign=plan.realign,
     )
-
-
-def _helpers(plan: KernelPlan) -> tuple[str, ...]:
-    """The files of functions that statements call, behind and before the products."""
-    before = [name for one in computed_chunks(plan) for name in computed_lines(one)[1]]
-    before += [name for work in plan.of(Make) for name in made_lines(work)[1]]
-    before += tally_helpers(plan)
-    last = [name for one in plan.each for name in statements(one, one.epilogue)[1]]
-    every = ((one, e) for one in plan.each for e in one.epilogue.before)
-    passes = [name for one, e in every for name in statements(one, e)[1]]
-    before += rest_helpers(plan)
-    return tuple(dict.fromkeys((*last, *passes, *before, *scan_helpers(plan))))
-
-
-def _in_forms(plan: KernelPlan, helpers: tuple[str, ...]) -> tuple[str, ...]:
-    """The files of functions, each once, in the forms that the target and the kernel have."""
-    forms: dict[str, str] = {}
-    if not plan.device.has("minmax_nan"):
-        forms |= {one: f"{one}_by_select" for one in ("maximum", "minimum")}
-    if plan.sums.reciprocals:
-        forms |= SPECIAL
-    return tuple(forms.get(one, one) for one in dict.fromkeys(helpers))
 
 
 def _options(plan: KernelPlan) -> tuple[str, ...]:

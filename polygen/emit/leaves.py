@@ -230,7 +230,7 @@ def coordinate(along: Along, row: str, column: str, step: str = "", *, real: str
 
     The step is added in floats, which is exact below 2^24, so that one conversion serves a vector.
     """
-    if along.more or along.modulo or along.per > 1:
+    if along.of_digits:
         return _coordinate_of_digits(along, row, f"({plus_text(column, step)})", real)
     at = {"m": row, "n": column}.get(along.dim, along.dim)
     at = f"({ROWS_BEFORE} + {at})" if along.group else at

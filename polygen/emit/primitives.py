@@ -33,10 +33,10 @@ LAST = 2.0**-149  # the spacing of the smallest numbers
 EXP2, _RECIPROCAL = "approximate_exp2", "approximate_reciprocal"
 LOG2, _QUOTIENT, _SQRT = "approximate_log2", "approximate_quotient", "approximate_sqrt"
 _CLAMP = ("minimum", "maximum")
-_STEPPED, _TURNS = "stepped_reciprocal", ("far_turns", "quarter_turns")
+STEPPED, _TURNS = "stepped_reciprocal", ("far_turns", "quarter_turns")
 
 # Files that define the same functions, with reciprocals by the special function unit.
-SPECIAL = {_STEPPED: "special_reciprocal", "fast_sigmoid": "special_sigmoid"}
+SPECIAL = {STEPPED: "special_reciprocal", "fast_sigmoid": "special_sigmoid"}
 
 # What a schedule may ask for in place of a fast form: one instruction, as coarse as f16.
 SHORT: dict[str, Emitted] = {
@@ -195,7 +195,7 @@ PRIMITIVES: dict[str, Emitted] = {
         "sigmoid({0})",
         "fast_sigmoid({0})",
         helpers=(_RECIPROCAL, "sigmoid"),
-        fast_helpers=("minimum", EXP2, _STEPPED, "fast_sigmoid"),
+        fast_helpers=("minimum", EXP2, STEPPED, "fast_sigmoid"),
         error=(TINY, 2.0**-21),
         fast_error=(2 * TINY, 2.0**-17),
     ),
@@ -249,7 +249,7 @@ COMPOSITES: dict[str, Emitted] = {
         "gelu_tanh({0})",
         "fast_gelu_tanh({0})",
         helpers=(EXP2, _RECIPROCAL, "gelu_tanh"),
-        fast_helpers=(EXP2, _STEPPED, "fast_gelu_tanh"),
+        fast_helpers=(EXP2, STEPPED, "fast_gelu_tanh"),
         error=(256 * TINY, 2.0**-17),
         fast_error=(256 * TINY, 2.0**-16),
     ),
@@ -265,7 +265,7 @@ COMPOSITES: dict[str, Emitted] = {
         "{0} * sigmoid({0})",
         "fast_silu({0})",
         helpers=(_RECIPROCAL, "sigmoid"),
-        fast_helpers=(EXP2, _STEPPED, "fast_silu"),
+        fast_helpers=(EXP2, STEPPED, "fast_silu"),
         error=(256 * TINY, 2.0**-20),
         fast_error=(256 * TINY, 2.0**-17),
     ),

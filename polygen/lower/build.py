@@ -34,7 +34,6 @@ from polygen.lower.plan import (
     Place,
     Resources,
 )
-from polygen.lower.reciprocals import reciprocals
 from polygen.lower.resources import resources
 from polygen.lower.result_work import Epilogue, Store
 from polygen.lower.tallies import tally_orders
@@ -112,11 +111,7 @@ def lower(
         found,
         mapping=_mapping(given, inside.places[-1]),
         proofs=proofs,
-        sums=replace(
-            tree.sums,
-            folds=orders_of_folds,
-            reciprocals=reciprocals(schedule, split.main, products),
-        ),
+        sums=replace(tree.sums, folds=orders_of_folds),
         tile_domain=tree.domain,
         group_walk=walk,
     )

@@ -68,7 +68,6 @@ def join(program: Program, plans: Sequence[KernelPlan]) -> KernelPlan:
         sums=Sums(
             tuple(order for plan in plans for order in plan.sums.orders),
             folds=tuple(order for plan in plans for order in plan.sums.folds),
-            reciprocals=max(plan.sums.reciprocals for plan in plans),
         ),
         sections=ready,
         following=after,

@@ -54,6 +54,11 @@ class Along:
     places: tuple[Along, ...] = ()
 
     @property
+    def of_digits(self) -> bool:
+        """Whether it is more than a multiple of its dim: neighbours may have one element."""
+        return bool(self.more or self.modulo or self.per > 1)
+
+    @property
     def step(self) -> int:
         """Elements of the axis for one index of the dim; of the number that stands there, one."""
         return 1 if self.rows else self.scale

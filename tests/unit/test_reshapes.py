@@ -62,3 +62,12 @@ def test_panels_that_a_reshape_cuts_are_refused():
     schedule = load_schedule(schedules_folder() / arch / f"{name}.toml")
     with pytest.raises(ScheduleError, match=r"32 neighbours on an axis.*epilogue.columns = 32"):
         pg.fuse(heads(4, 32)).compile("bf16[S,K]", "bf16[128,K]", arch=arch, schedule=schedule)
+
+
+def test_columns_of_a_panel_have_the_heads_that_they_are_in():
+    """Where an operator splits columns, neighbours of a thread may be of one head or of two."""
+    function, signature = PROGRAMS["work on heads"]
+    kernel = pg.fuse(function, name="heads").compile(*signature, arch="sm_90a")
+    assert "finish" in kernel.source and "at0_first" not in kernel.source
+    report = kernel.check()
+    assert report.ok, str(report)

@@ -171,7 +171,7 @@ def _column_places(work: Finish) -> list[str]:
     return [
         f"const float {name}_first = {coordinate(along, '', 'first_column')};"
         for name, along in work.epilogue.coordinates
-        if along.dim == "n"
+        if along.dim == "n" and not along.of_digits
     ]
 
 
@@ -179,6 +179,8 @@ def _place(name: str, along: Along, group_columns: int, e: int) -> str:
     """A coordinate of element e of pair [j][half]."""
     if along.dim != "n":
         return f"{name}_element[half]"
+    if along.of_digits:
+        return coordinate(along, "", "first_column", f"j * {group_columns} + {e}")
     return f"{name}_first + {along.scale} * (j * {group_columns} + {e})"
 
 

@@ -8,22 +8,23 @@ from typing import Any
 import numpy as np
 
 from polygen.emit.c_text import read
+from polygen.emit.element_types import name_of
 from polygen.emit.leaf.computed_chunk import element_lines, of_bytes, packing, stored_type
 from polygen.emit.proofs.stored import Writes
 from polygen.emit.proofs.threads import Arrays, Integers, address, coordinate, words_of
 from polygen.emit.run_text import Called, Handler
 from polygen.emit.text_functions import run
-from polygen.emit.text_values import Register, mixed
+from polygen.emit.text_values import Register, mixed, number_of
 from polygen.errors import VerifyError
-from polygen.lower.computed import Computed
+from polygen.lower.computed import Computed, Fetch
 from polygen.poly.elements import Element
 
 _WORD, _WORDS = 4, 4  # bytes of one, and how many a chunk has
 
 
 def chunks(words: Sequence[Any], amount: Integers) -> Any:
-    """Chunks as far as they go: words that so many bytes fill, and how many bytes these are."""
-    kept = [np.where(amount >= _WORD * (at + 1), one, 0) for at, one in enumerate(words)]
+    """Chunks as far as they go: words of which there is any, and how many bytes there are."""
+    kept = [np.where(amount > _WORD * at, one, 0) for at, one in enumerate(words)]
     return mixed("chunk", *kept, amount)
 
 
@@ -75,7 +76,8 @@ def words_of_chunks(
 ) -> list[Any]:
     """The words of chunks, as the program makes their elements.
 
-    Elements behind the end of a row are those of its last one; nobody stores them.
+    Behind the end of a row elements are made of zeros, but of what is one for the row or its group;
+    nobody stores them.
 
     Args:
         of: how chunks are computed.
@@ -88,18 +90,25 @@ def words_of_chunks(
         rounded: as for `makes`.
     """
     count, threads = of.elements, len(first)
-    column = np.minimum(first + np.arange(count)[:, None], length - 1).ravel()
-    where = {dim: np.tile(one, count) for dim, one in at.items()} | {of.dims[1]: column}
+    column = (first + np.arange(count)[:, None]).ravel()
+    own = {dim: np.tile(one, count) for dim, one in at.items()}
+    where = own | {of.dims[1]: np.minimum(column, length - 1)}
     values = {one.name: one.name for one in reads} | {name: name for name, _ in of.coordinates}
     kinds = {one.name: stored_type(one.tensor) for one in reads}
     halves, known = {}, dict[str, Any]({"e": 0, "half": column % 2})
     for result, kind, fetch in of_bytes(of):
         source = next(one for one in reads if one.name == fetch.name)
         place = address(names, source.tensor, source.index, where)
-        known[f"{fetch.name}_bits"] = arrays.stored(place)
+        known[f"{fetch.name}_bits"] = np.where(
+            _there(fetch, column, length), arrays.stored(place), 0
+        )
         halves[result] = kind, f"from_{kind}({fetch.name}_bits, half)"
     lines, _ = element_lines(of.statements, values, kinds, halves, of.dtype)
-    known |= {one.name: arrays.number(names, one, where) for one in reads}
+    fetches = {fetch.name: fetch for fetch in of.fetches}
+    for one in reads:
+        number, zero = arrays.number(names, one, where), number_of(name_of(one.tensor.dtype), 0)
+        known[one.name] = np.where(_there(fetches[one.name], column, length), number, zero)
+    where[of.dims[1]] = column
     known |= {name: coordinate(names, along, where) for name, along in of.coordinates}
     made = Register(np.zeros((1, len(column)), np.int64), 0, (1,))
     run(read("\n".join(lines)), known | {"made": made}, len(column))
@@ -108,3 +117,10 @@ def words_of_chunks(
     loop = f"for (int i = 0; i < {_WORDS}; ++i) {packing(of, rounded=rounded)}"
     run(read(loop), {"made": elements, "w": words}, threads)
     return list(words.base)
+
+
+def _there(fetch: Fetch, column: Integers, length: Any) -> Any:
+    """Whether elements of an array are read for columns, some of them behind the end of a row."""
+    if fetch.kind not in ("run", "spaced"):
+        return np.ones_like(column, bool)
+    return column // fetch.per[1] * fetch.per[1] < length

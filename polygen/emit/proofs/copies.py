@@ -75,8 +75,7 @@ def _(plan: KernelPlan, leaf: Leaf, c: Copy, texts: tuple[str, ...]) -> None:
 @proof("compute_copy", "threads", Copy)
 def _(plan: KernelPlan, leaf: Leaf, c: Copy, texts: tuple[str, ...]) -> None:
     tile = _Tile.of(plan, leaf, c)
-    handlers = {"write_computed": writing(tile.written), "read_spaced": spaced(tile.arrays)}
-    tile.run(texts, handlers)
+    tile.run(texts, {"write_computed": writing(tile.written)})
     check_writes(tile.written, [tile.computed()])
 
 
@@ -167,7 +166,8 @@ class _Tile:
         return self.arrays.handlers() | {
             f"place_{self.copy.buffer}": lambda called: place(*map(np.asarray, called.values)),
             copy_function(self.copy): self._bring,
-            "read_spaced": self._spaced,
+            "read_spaced": spaced(self.arrays),
+            "read_wide": spaced(self.arrays),
             "write_word": lambda called: self._write(called, [called.arguments[1].value]),
             "write_held": lambda called: self._write(called, called.arguments[1].held(_WORDS)),
         }
@@ -189,21 +189,6 @@ class _Tile:
         if tensor != self.copy.tensor:
             raise VerifyError(f"{tensor.name} is read in the place of {self.copy.tensor.name}")
         self.arrays.element(place, who, first, tensor)
-
-    def _spaced(self, called: Called) -> None:
-        """Elements that are so many bytes apart, as far as there are any; zeros behind them."""
-        c, tensor, who = self.copy, self.copy.tensor, called.state.who()
-        words, each = map(int, called.template)
-        first, step, left = (called.of_all(number) for number in range(1, 4))
-        if each != c.element_bytes or (step % each).any():
-            raise VerifyError(f"elements of {tensor.name} are read {each} bytes at a time")
-        found = []
-        for at in range(words * _WORD // each):
-            place, own = first + at * step // each, who & (left > at)
-            base, of = self.arrays.of(place, own) if own.any() else (0, tensor)
-            value = self.arrays.element(place, own, base, of) if own.any() else 0
-            found.append(np.where(own, value, 0))
-        called.arguments[0].fill(words_of(found, each))
 
     def _write(self, called: Called, words: Sequence[Any]) -> None:
         """Words side by side."""

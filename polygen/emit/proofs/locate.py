@@ -21,7 +21,7 @@ from polygen.emit.proofs.threads import Integers, size
 from polygen.emit.run_text import Called
 from polygen.emit.text_functions import run
 from polygen.errors import UndecidedText, VerifyError
-from polygen.frontend.indices import Dim
+from polygen.frontend.indices import Dim, named_in
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import Locate
 from polygen.poly.last_round import LastRound
@@ -36,8 +36,9 @@ Batches = Sequence[tuple[str, Dim]]
 def _(plan: KernelPlan, leaf: Leaf, work: Locate, texts: tuple[str, ...]) -> None:
     if work.groups is not None or work.walk is not None:
         raise UndecidedText("which groups have rows, or tiles products, is found as kernels run")
-    program = plan.program
-    names: dict[str, Any] = {c_name(one): 2 + at % 3 for at, one in enumerate(program.sizes)}
+    batches = [*work.batches, *(one for section in work.sections for one in section.batches)]
+    sizes = dict.fromkeys(name for _, extent in batches for name in named_in(extent))
+    names: dict[str, Any] = {c_name(one): 2 + at for at, one in enumerate(sizes)}
     for tiles in _cases(work.group):
         known, wanted, count = (_of_sections if work.sections else _of_one)(names, work, tiles)
         found = run(read("\n".join(texts)), names | known, count, {"Divisor": _itself}).names

@@ -94,7 +94,8 @@ def _check_rows(
     names |= {name: value[own] for name, value in at.items()} | {"to": to[own]}
     names["row"] = names[work.computed.dims[0]]
     arrays, written = Arrays(plan, names), Writes()
-    handlers = {"store_computed": writing(written), "read_spaced": spaced(arrays)}
+    apart = spaced(arrays)
+    handlers = {"store_computed": writing(written), "read_spaced": apart, "read_wide": apart}
     for text in texts:
         run(read(text), names, int(own.sum()), arrays.handlers() | handlers)
     reads = _reads(plan, leaf)

@@ -451,6 +451,9 @@ MISTAKES = [
     ("shared sums", "send", "rank * 4096", "d * 4096", "nothing is called d"),
     ("shared sums", "send", "d * 2 + j", "j", MADE),
     ("shared sums", "combine", "? total[m][j][e] + v[e]", "? v[e]", "is not its own sum and part"),
+    ("made", "make_chunks", "2, left)", "2, left / 2 * 2)", f"the operand[504, 640] {MADE}"),
+    ("computed by warps", "compute_copy", "2, left)", "2, left / 2 * 2)", MADE),
+    ("batched", "locate", "matrix % H", "matrix % B", "z1 of item"),
     # A condition is left out, or is another.
     ("gated", "store_pairs", "if (count > 0) ", "", "outside of the results is finished"),
     ("gated panels", "finish", "min(first_row + 8, M - 1)", "first_row + 8", "outside of r:"),
