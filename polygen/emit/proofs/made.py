@@ -16,13 +16,14 @@ from polygen.emit.c_text import read
 from polygen.emit.leaf.make_chunks import rounded
 from polygen.emit.leaf.table import proof
 from polygen.emit.proofs.computed import chunks, spaced, words_of_chunks, writing
+from polygen.emit.proofs.rows_before import lanes_of, row_count
 from polygen.emit.proofs.stored import Wanted, Writes, check_writes
 from polygen.emit.proofs.threads import Arrays, of_kernel, size
 from polygen.emit.text_functions import run
 from polygen.lower.plan import KernelPlan, Leaf, MakePlan
 from polygen.lower.realign_work import RowMake
 from polygen.poly.elements import Element
-from polygen.poly.realign_program import CHUNK, CHUNKS, FIRST, ROWS, WARP, RealignShape
+from polygen.poly.realign_program import CHUNKS, RealignShape
 from polygen.poly.turn_program import TurnShape
 
 _ROW = 1 << 34  # from one row of the operand to the next, in bytes
@@ -59,8 +60,7 @@ def _check_rows(
     step = shape.step if isinstance(shape, RealignShape) else shape.warps
     length = size(names, work.length)
     chunks_of_row = -(-length // count)
-    extents = [size(names, extent) for _, extent in work.outer]
-    rows = int(np.prod(extents, dtype=np.int64))
+    rows = row_count(work, names)
     last = (chunks_of_row - 1) // shape.segment * shape.segment
     behind = (rows - 1) // shape.rows
     every = {(0, 0, shape.segment - step), *((behind, last, chunk) for chunk in (0, step))}
@@ -72,27 +72,11 @@ def _check_rows(
     across = isinstance(shape, TurnShape)
     if across:  # lanes have rows: as if they ended inside of a block
         cases.append((0, 0, 0, shape.rows - 3))
-    each = shape.warps * shape.lanes
-    case = np.repeat(np.arange(len(cases)), each)
-    block, first, chunk, there = np.array(cases)[case].T
-    lane = np.tile(np.arange(shape.lanes), len(cases) * shape.warps)
-    warp = np.tile(np.repeat(np.arange(shape.warps), shape.lanes), len(cases))
-    if isinstance(shape, TurnShape):
-        of_block = warp % shape.beside * shape.group + lane % shape.group
-        number = first + chunk + warp // shape.beside * shape.beside + lane // shape.group
-    else:
-        of_block, number = warp, first + chunk + lane
-    row = block * shape.rows + of_block
-    own = np.ones_like(row, bool) if across else of_block < there  # which warps run it
-    names |= {"lane": lane[own], WARP: warp[own]}
-    names |= {FIRST: first[own], CHUNK: chunk[own], CHUNKS: chunks_of_row}
-    names |= {ROWS: there[own]}
-    at, rest = dict[str, Any](), row
-    for (dim, _), extent in zip(work.outer, extents, strict=True):
-        at[dim], rest = rest % extent, rest // extent
-    to = (case * shape.rows + of_block) * _ROW
-    names |= {name: value[own] for name, value in at.items()} | {"to": to[own]}
-    names["row"] = names[work.computed.dims[0]]
+    lanes = lanes_of(work, names, cases)
+    own = np.ones_like(lanes.inside) if across else lanes.inside  # who runs it
+    to = lanes.place * _ROW
+    names |= {name: value[own] for name, value in lanes.names.items()}
+    names |= {"row": lanes.at[work.computed.dims[0]][own], "to": to[own], CHUNKS: chunks_of_row}
     arrays, written = Arrays(plan, names), Writes()
     apart = spaced(arrays)
     handlers = {"store_computed": writing(written), "read_spaced": apart, "read_wide": apart}
@@ -101,18 +85,18 @@ def _check_rows(
     reads = _reads(plan, leaf)
     wanted = []
     for u in range(beside):
-        mine = number + shape.lanes * u
-        inside = (of_block < there) & (mine < chunks_of_row)
+        mine = lanes.number + shape.lanes * u
+        inside = lanes.inside & (mine < chunks_of_row)
         if not inside.any():
             continue
         first = mine[inside] * count
-        dims = {dim: one[inside] for dim, one in at.items()}
+        dims = {dim: one[inside] for dim, one in lanes.at.items()}
         words = words_of_chunks(
             work.computed, reads, names, arrays, dims, first, length, rounded=rounded(plan)
         )
         value = chunks(words, np.minimum(length - first, count) * work.tensor.dtype.bytes)
         place = (to + mine * shape.size)[inside]
-        wanted.append(Wanted("the operand", place, value, (row[inside], mine[inside])))
+        wanted.append(Wanted("the operand", place, value, (lanes.row[inside], mine[inside])))
     check_writes(written, wanted)
 
 

@@ -7,12 +7,11 @@ the program says, with zeros behind the end of the row; nothing outside of the a
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from polygen.emit.c_text import read
 from polygen.emit.leaf.table import proof
+from polygen.emit.proofs.rows_before import lanes_of, row_count
 from polygen.emit.proofs.stored import Wanted, Writes, check_writes
 from polygen.emit.proofs.threads import Arrays, address, of_kernel, size, words_of
 from polygen.emit.run_text import Called
@@ -21,7 +20,7 @@ from polygen.emit.text_values import mixed
 from polygen.errors import VerifyError
 from polygen.lower.plan import KernelPlan, Leaf, MakePlan
 from polygen.lower.realign_work import RowMake
-from polygen.poly.realign_program import CHUNK, CHUNKS, FIRST, ROWS, WARP
+from polygen.poly.realign_program import CHUNKS
 from polygen.poly.turn_program import TurnShape
 
 _ROW = 1 << 24  # from one row of the copy to the next, in chunks
@@ -38,8 +37,7 @@ def _(plan: KernelPlan, leaf: Leaf, work: RowMake, texts: tuple[str, ...]) -> No
     names = of_kernel(plan, {str(work.length): end})
     length = size(names, work.length)
     chunks = -(-length // count)
-    extents = [size(names, extent) for _, extent in work.outer]
-    rows = int(np.prod(extents, dtype=np.int64))
+    rows = row_count(work, names)
     steps = range(0, shape.segment, shape.warps)
     last = (chunks - 1) // shape.segment * shape.segment
     cases = [(0, 0, 0, shape.rows - 3)]  # as if rows ended there
@@ -50,19 +48,10 @@ def _(plan: KernelPlan, leaf: Leaf, work: RowMake, texts: tuple[str, ...]) -> No
         for chunk in sorted({0, steps[min(1, len(steps) - 1)], steps[-1]})
         if first + chunk < chunks
     ]
-    each = shape.warps * shape.lanes
-    block, first, chunk, there = (np.repeat(one, each) for one in np.array(cases).T)
-    lane = np.tile(np.arange(shape.lanes), len(cases) * shape.warps)
-    warp = np.tile(np.repeat(np.arange(shape.warps), shape.lanes), len(cases))
-    of_block = warp % shape.beside * shape.group + lane % shape.group
-    row, rest = block * shape.rows + of_block, block * shape.rows + of_block
-    at: dict[str, Any] = {"m": np.zeros_like(row)}
-    for (dim, _), extent in zip(work.outer, extents, strict=True):
-        at[dim], rest = rest % extent, rest // extent
-    names |= at | {"row": at["m"], "lane": lane, WARP: warp, FIRST: first, CHUNK: chunk}
-    names |= {CHUNKS: chunks, ROWS: there}
-    case = np.repeat(np.arange(len(cases)), each) * shape.rows + of_block
-    arrays, written, to = Arrays(plan, names), Writes(), case * _ROW
+    lanes = lanes_of(work, names, cases)
+    at = {"m": np.zeros_like(lanes.row)} | lanes.at
+    names |= lanes.names | {"row": at["m"], CHUNKS: chunks}
+    arrays, written, to = Arrays(plan, names), Writes(), lanes.place * _ROW
 
     def store(called: Called) -> None:
         who, value = called.state.who(), called.arguments[1].value
@@ -73,14 +62,13 @@ def _(plan: KernelPlan, leaf: Leaf, work: RowMake, texts: tuple[str, ...]) -> No
 
     known = names | {"to": to}
     for text in texts:
-        run(read(text), known, len(lane), arrays.handlers() | {"store": store})
-    number = first + chunk + warp // shape.beside * shape.beside + lane // shape.group
-    inside = (of_block < there) & (number < chunks)
+        run(read(text), known, len(lanes.row), arrays.handlers() | {"store": store})
+    number, inside = lanes.number, lanes.inside & (lanes.number < chunks)
     stored = []
     for e in range(count):
         column = number * count + e
         place = address(names, source.tensor, source.index, at | {"k": column})
         stored.append(np.where(column < length, arrays.stored_in(source.tensor, place), 0))
     made = mixed("chunk", *words_of(stored, work.tensor.dtype.bytes))
-    index = (row[inside], number[inside])
+    index = (lanes.row[inside], number[inside])
     check_writes(written, [Wanted("the copy", (to + number)[inside], made[inside], index)])
