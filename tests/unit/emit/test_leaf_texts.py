@@ -38,11 +38,15 @@ EQUIVALENT = {
     r"slot = shared \+ 0 .*: (\+ -> -|without 0 \+)$": "it is the first of the rings",
     r"for \(int i = p \* 2; .*: (2 -> \d|without p \+)$": "the tile is copied in one part",
     r"const float x_0 = from_u8": "bytes of halves are not computed with themselves",
-    r"if \((realign_first \+ chunk .*|left >= \d+)\) \{: (<= -> <|>= -> >|/ -> %|\d+ -> \d+)$": (
-        "chunks are read one by one, or element by element"
+    r"if \(realign_first \+ chunk .*: (<= -> <|/ -> %|128 -> (129|256)|8 -> (9|16))$": (
+        "chunks are read one by one"
     ),
+    r"if \(left >= \d+\) \{: (>= -> >|8 -> (9|16)|4 -> (5|8))$": "they are read by elements",
     r"else if \(left > 0\).*: (> -> >=|without if \(left > 0\))$": "nothing is left to be read",
-    r"read_spaced<(\d+), \d>\(held.*: \1 -> \d+$": "words that the next one fills, or nobody",
+    r"read_spaced<(2, \d>.*: 2 -> [34]|4, \d>.*: 4 -> [58]|8, \d>.*: 8 -> (9|16))$": (
+        "words that the next one fills"
+    ),
+    r"read_spaced<(4, 4>.*: 4 -> 3|8, 4>.*: 8 -> 7)$": "the last element is behind the end",
     r"read_run<\d+, 16>.*: 16 -> 32$": "words are read one by one",
     r"for \(int u = 0; u < 4; \+\+u\) \{: (< -> <=|4 -> [58])$": "chunks behind the row's last",
     r"store_computed\(.*max\(.*: 0 -> 1$": "there is one element at least",
@@ -126,6 +130,7 @@ EQUIVALENT = {
 }
 # What these proofs do not see.
 UNSEEN = {
+    r"(left >= 8.*: 8 -> 7|read_spaced<4, 2>.*: 4 -> 3)$": "rows end behind fewer elements",
     r"read_run<\d+, 2>.*: 2 -> [14]$": "how rows are aligned is proved of accesses",
     r"else if \(left > 0\).*: 0 -> 1$": "rows end behind more than one element of a chunk",
     r"if \(const int row = .* \(lane / 4\); row < S\) \{: < -> <=$": "rows end in another half",
