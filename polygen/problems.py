@@ -120,6 +120,7 @@ def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[st
         leaving=bool(rings) and not any(map(work.uses, rings)),
         turned=_turned(program, counted),
         alike=alike,
+        values=(_values(program, lefts, counted), _values(program, rights, counted)),
     )
 
 
@@ -211,6 +212,13 @@ def _computed(operands: tuple[Operand, ...]) -> set[str]:
 def _made(operands: tuple[Operand, ...]) -> list[Prologue]:
     """How those operands are computed that are."""
     return [operand.computed for operand in operands if operand.computed is not None]
+
+
+def _values(program: Program, operands: tuple[Operand, ...], size: Callable[[Dim], int]) -> int:
+    """Elements of operands that are computed: of parts fewer than are multiplied."""
+    domains = {one.write.name: one.domain for one in rewritten(program).statements}
+    made = (domains[one.tensor.name] for one in operands if one.computed is not None)
+    return sum(math.prod(size(extent) for _, extent in domain) for domain in made)
 
 
 def _source_bytes(operands: tuple[Operand, ...], size: Callable[[Dim], int]) -> int:

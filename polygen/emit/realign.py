@@ -197,7 +197,7 @@ def _making(plan: KernelPlan, own: MakePlan) -> list[str]:
     of = _texts(shape, item)
     lines = [
         f"const int {CHUNKS} = (int)({of.chunks.format(bytes=f'{length} * {item}LL')});",
-        *_of_block(of),
+        *_of_block(of, of.groups.format(rows=rows) if work.turns else ""),
         f"const int {FIRST} = {shape.first('segment')};",
         f"const int {ROWS} = (int)({rows} - {shape.first_row('block_rows')});",
         f"unsigned rest = {shape.row('block_rows')};",
@@ -221,11 +221,17 @@ def _texts(shape: BlockShape, item: int) -> RowTexts:
     return row_texts(shape, item, line_bytes())
 
 
-def _of_block(of: RowTexts) -> list[str]:
-    """Which rows a block has, and which segment."""
-    rows, segment = of_block()
+def _of_block(of: RowTexts, groups: str = "") -> list[str]:
+    """Which rows a block has, and which segment.
+
+    Args:
+        of: the formulas of rows.
+        groups: of rows, if those of both halves take turns.
+    """
+    rows, segment = of_block(turns=bool(groups))
     return [
         f"const unsigned segments = {of.segments};",
+        *([f"const unsigned groups = (unsigned)({groups});"] if groups else []),
         f"const unsigned block_rows = {rows}, segment = {segment};",
     ]
 

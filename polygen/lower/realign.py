@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from polygen.frontend.program import Program, Tensor
+from polygen.frontend.program import Dim, Program, Tensor
 from polygen.hardware.device import common_facts
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.begins import before_early
@@ -34,6 +34,8 @@ from polygen.poly.realign_rows import BlockShape
 from polygen.poly.row_operands import row_operands
 from polygen.poly.turn_program import TURNED, TurnShape, check_turning, turn_program
 from polygen.schedule.realign import ROUNDS, TOGETHER, WARPS, Realign
+
+_HALVES = 2
 
 
 def precede(plan: KernelPlan, copy: Realign | None, derived: Derive, asked: Program) -> KernelPlan:
@@ -133,9 +135,24 @@ def _make(
     *outer, inner = tensor.order
     names = {axis: operand.index[axis].dim for axis in outer}
     extents = tuple((names[axis], tensor.dims[axis]) for axis in reversed(outer))
-    work = RowMake(at, tensor, shape, of, extents, tensor.dims[inner])
+    turns = _in_halves(operand, extents)
+    work = RowMake(at, tensor, shape, of, extents, tensor.dims[inner], turns)
     leaves = [Leaf(*leaf, "threads", (CHUNK,), work)]
     return MakePlan(tree, *block_parts(tree, leaves, Grids(arrays=work.arrays)), tensor, operand)
+
+
+def _in_halves(operand: Operand, outer: tuple[tuple[str, Dim], ...]) -> bool:
+    """Whether an operand's rows are two halves that are made of the same, as both parts of numbers.
+
+    Args:
+        operand: as it is made.
+        outer: variable and extent of every axis but the row's own, the fastest first.
+    """
+    assert operand.computed is not None
+    dim, extent = outer[-1] if outer else ("", 1)
+    reads = (at for one in operand.computed.reads for at in one.index)
+    terms = (term for at in reads for each in (at, *at.places) for term in each.terms)
+    return extent == _HALVES and all(term.dim != dim for term in terms)
 
 
 def made_operand(tensor: Tensor, asked: Program) -> Operand:

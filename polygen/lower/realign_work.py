@@ -71,6 +71,7 @@ class RowMake:
         computed: how a chunk is computed.
         outer: variable and extent of every axis but the row's own, the fastest first.
         length: elements of a row.
+        turns: whether the rows are two halves that are made of the same, whose blocks take turns.
     """
 
     at: int
@@ -79,6 +80,7 @@ class RowMake:
     computed: Computed
     outer: tuple[tuple[str, Dim], ...]
     length: Dim
+    turns: bool = False
 
     @property
     def by_lanes(self) -> bool:

@@ -150,6 +150,7 @@ class _Leaves:
             raster.along, across, raster.group, blocks, batches, match.groups, sides,
             walk=self.given.walk, run=raster.run,
             split=cluster.k if cluster.last else 1,
+            computing=any(operand.computed is not None for _, operand in match.operands),
         )  # fmt: skip
         yield Leaf("locate", "locate", "threads", _TILE, locate)
         yield from self._fills()

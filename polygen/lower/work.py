@@ -53,11 +53,14 @@ class Locate:
     walk: TileWalk | None = None  # which tiles have products, and come first; None: all have
     run: int = 1  # tiles of one row that follow each other; work items are runs
     split: int = 1  # blocks of a cluster that share the sums of the last round's tiles
+    # Whether threads that bring operands compute them: their registers are none to keep numbers in.
+    computing: bool = False
 
     @property
     def divides(self) -> bool:
-        """Whether items are divided by numbers that stay the same for all of them."""
-        return not self.sections and self.groups is None and self.walk is None
+        """Whether items are divided by numbers that stay the same for all of them, and are kept."""
+        plain = not self.sections and self.groups is None and self.walk is None
+        return plain and not self.computing
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,16 @@ is tried:
 2. The chunk of the array in which a row begins, and the one where it ends, hold its first and its
    last byte, wherever it begins.
 3. The blocks that are launched are every group of rows with every segment, each once: what
-   `polygen.poly.realign_program` proves of groups and segments is proved of them.
+   `polygen.poly.realign_program` proves of groups and segments is proved of them. Where two halves
+   of the rows are made of the same, groups of both take turns: the second of them finds what it
+   reads in the cache.
 
 Lengths are tried up to some lines, and around the ends of segments; rows around whole groups.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -45,7 +48,8 @@ class RowTexts:
         lines: of a row of a copy, of `length` elements.
         pitch: bytes from a row of a copy to the next.
         step: the same in elements.
-        blocks: of all `rows`.
+        groups: of all `rows`.
+        blocks: likewise.
     """
 
     chunks: str
@@ -56,6 +60,7 @@ class RowTexts:
     lines: str
     pitch: str
     step: str
+    groups: str
     blocks: str
 
 
@@ -71,6 +76,7 @@ def row_texts(shape: BlockShape, item: int, line: int) -> RowTexts:
     size, group, each = shape.size, shape.rows, line // item
     segment = shape.segment * size
     lines = f"({{length}} + {each - 1}LL) / {each}"
+    groups = f"({{rows}} + {group - 1}) / {group}"
     texts = RowTexts(
         chunks=f"({{bytes}} + {size - 1}) / {size}",
         segments=f"({CHUNKS} + {shape.segment - 1}) / {shape.segment}",
@@ -80,16 +86,21 @@ def row_texts(shape: BlockShape, item: int, line: int) -> RowTexts:
         lines=lines,
         pitch=f"{lines} * {line}",
         step=f"{lines} * {each}",
-        blocks=f"({{rows}} + {group - 1}) / {group} * (({{bytes}} + {segment - 1}) / {segment})",
+        groups=groups,
+        blocks=f"{groups} * (({{bytes}} + {segment - 1}) / {segment})",
     )
     check_rows(texts, shape, item, line)
     return texts
 
 
-def of_block() -> tuple[str, str]:
-    """Which group of rows and which segment are a block's, of its number."""
+def of_block(*, turns: bool = False) -> tuple[str, str]:
+    """Which group of rows and which segment are a block's, of its number.
+
+    Args:
+        turns: whether groups of the first and of the second half of all take turns.
+    """
     rows, segment = digits("block", ["", "segments"])
-    return rows, segment
+    return f"({rows}) % 2 * ((groups + 1) / 2) + {rows} / 2" if turns else rows, segment
 
 
 def check_rows(texts: RowTexts, shape: BlockShape, item: int, line: int) -> None:
@@ -130,11 +141,12 @@ def check_rows(texts: RowTexts, shape: BlockShape, item: int, line: int) -> None
         check((last <= end) & (end < last + size), texts.last)
     segments = found(texts.segments, **{CHUNKS: chunks})
     check(segments == -(-chunks // shape.segment), texts.segments)
-    groups, own = of_block()
-    for rows in (1, shape.rows - 1, shape.rows, shape.rows + 1, 3 * shape.rows):
+    for rows in (1, shape.rows - 1, shape.rows, shape.rows + 1, 3 * shape.rows, 4 * shape.rows):
         number, many = found(texts.blocks, rows=rows), -(-rows // shape.rows)
         check(number == many * segments, texts.blocks)
-        for each in range(1, 4):
-            names = {"segments": each, "block": np.arange(many * each)}
-            pairs = zip(*(formula.value(one, names).tolist() for one in (groups, own)), strict=True)
-            check(sorted(pairs) == sorted(np.ndindex(many, each)), f"{groups}, {own}")
+        check(found(texts.groups, rows=rows) == many, texts.groups)
+        for each, turns in itertools.product(range(1, 4), (False, True)):
+            both = of_block(turns=turns)
+            names = {"segments": each, "groups": many, "block": np.arange(many * each)}
+            pairs = zip(*(formula.value(one, names).tolist() for one in both), strict=True)
+            check(sorted(pairs) == sorted(np.ndindex(many, each)), ", ".join(both))

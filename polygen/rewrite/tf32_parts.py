@@ -43,6 +43,7 @@ from polygen.frontend.program import (
     Pointwise,
     Program,
     Statement,
+    Tensor,
 )
 from polygen.rewrite.rows_first import row_operand
 from polygen.rewrite.simplify import Fresh
@@ -62,8 +63,8 @@ def in_parts(program: Program) -> Program | None:
 
     Returns:
         None if it has other products, or some whose operands are computed of products, or of folds
-        and not row by row before the kernel, or are read as rows in groups or by index, as windows
-        or reshapes.
+        and not row by row before the kernel, or are read as rows in groups or by index, as windows,
+        or at rows that a reshape cuts.
     """
     products = program.contractions
     if not products or program.rest is not None or not all(_splits(program, p) for p in products):
@@ -102,12 +103,31 @@ def _splits(program: Program, product: Contraction) -> bool:
     """
     for access in product.reads:
         tensor = program.tensors.get(access.name)
-        plain = all(isinstance(index, str | int | Affine) for index in access.index)
         if tensor is None and not (product.exact and _behind(program, access)):
             return False
-        if not plain or (tensor is not None and tensor.dtype != F32):
+        if not _each_once(access, tensor, dict(product.domain)):
+            return False
+        if tensor is not None and tensor.dtype != F32:
             return False
     return not product.block and len(product.summed) == 1
+
+
+def _each_once(access: Access, tensor: Tensor | None, extents: Mapping[str, Dim]) -> bool:
+    """Whether elements of an array have one place each, and rows go on in one.
+
+    Args:
+        access: of a product.
+        tensor: the array; None: it is computed.
+        extents: of the product's iterators.
+    """
+    for axis, index in enumerate(access.index):
+        if isinstance(index, Form):
+            inner = tensor is None or axis == tensor.order[-1]
+            if inner or index.padded or index.overlaps(extents):
+                return False
+        elif not isinstance(index, str | int | Affine):
+            return False
+    return True
 
 
 _Placed = tuple[Pointwise | Fold, Mapping[str, int]]  # and which axis each of its iterators is

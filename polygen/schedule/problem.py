@@ -77,6 +77,8 @@ class Problem:
             with their axes in another order.
         alike: whether the computed operands that carry n are those that carry m, which a launch
             before the kernel makes once.
+        values: of computed operands that carry m, and that carry n, the elements that there are, of
+            all matrices together; 0: each is read once.
     """
 
     m: int
@@ -127,6 +129,7 @@ class Problem:
     leaving: bool = False
     turned: tuple[int, int] = (0, 0)
     alike: bool = False
+    values: tuple[int, int] = (0, 0)
 
     @property
     def copied(self) -> tuple[int, int]:
@@ -156,10 +159,13 @@ class Problem:
         """Bytes that are read and written where computed operands are made before the kernel."""
         depth = self.k * self.element_bytes
         matrices = [self.batches if own else 1 for own in self.own]
-        each = list(zip(self.source_bytes, self.computed, (self.m, self.n), matrices, strict=True))
-        sides = each[:1] if self.alike else each
-        read = sum(one * count for one, _, _, count in sides)
-        return read, sum(made * extent * depth * count for _, made, extent, count in sides)
+        sides = range(1 if self.alike else 2)
+        read = sum(self.source_bytes[side] * matrices[side] for side in sides)
+        return read, sum(
+            self.values[side] * self.element_bytes
+            or self.computed[side] * (self.m, self.n)[side] * depth * matrices[side]
+            for side in sides
+        )
 
     def makes_first(self, schedule: Schedule) -> bool:
         """Whether a launch before the kernel makes computed operands under a schedule: without
@@ -184,6 +190,7 @@ class Problem:
             held=(0, 0),
             row_passes=0,
             alike=False,
+            values=(0, 0),
         )
 
     def under(self, schedule: Schedule) -> Problem:
@@ -208,6 +215,7 @@ class Problem:
             astride=self.astride[::-1],
             access_bytes=self.access_bytes[::-1],
             computed=self.computed[::-1],
+            values=self.values[::-1],
             source_bytes=self.source_bytes[::-1],
             vectors=self.vectors[::-1],
             paired_vectors=self.paired_vectors[::-1],

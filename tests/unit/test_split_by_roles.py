@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from matrix import roles
+from numpy.lib.stride_tricks import sliding_window_view
 
 import polygen as pg
 from polygen import knobs
@@ -121,12 +122,41 @@ def test_nearest_tf32_and_its_rest_are_the_number() -> None:
     [
         (lambda x, w: x @ w, ("tf32[M,K]", "tf32[K,N]")),
         (lambda x, w: x @ w, ("bf16[M,K]", "bf16[K,N]")),
-        (lambda x, w: x.reshape(8, 4, 16) @ w, ("f32[32,16]", "f32[16,N]")),
         (lambda x, w: (x @ w).sum(axis=0), ("f32[B,M,K]", "f32[B,K,N]")),
+        (lambda x, w: sliding_window_view(x, 3, axis=0) @ w, ("f32[34,16]", "f32[3,N]")),
+        (lambda x, y: heads(x) @ heads(y).mT, ("f32[M,128]", "f32[N,128]")),
     ],
 )
 def test_other_products_have_no_parts(function: Any, signature: tuple[str, ...]) -> None:
     assert in_parts(rewritten(program(function, signature))) is None
+
+
+@pytest.mark.parametrize(
+    ("function", "signature"),
+    [
+        (lambda x, w: x.reshape(8, 4, 64) @ w, ("f32[32,64]", "f32[64,40]")),
+        (lambda x, w: x.reshape(32, 2, 48).swapaxes(0, 1) @ w, ("f32[64,48]", "f32[48,40]")),
+        (lambda x, y: terms(x).mT @ terms(y), ("f32[384,72]", "f32[384,40]")),
+    ],
+)
+def test_rows_that_a_reshape_tells_apart_have_parts(
+    function: Any, signature: tuple[str, ...]
+) -> None:
+    kernel = compiled(made_first(), function=function, signature=signature)
+    assert "nearest_tf32" in kernel.source and kernel.check().ok
+    rng = np.random.default_rng(3)
+    given = [rng.integers(-8, 9, tensor.dims).astype("f4") for tensor in kernel.program.inputs]
+    np.testing.assert_array_equal(kernel.emulate(*given), function(*given))
+
+
+def terms(x: Any) -> Any:
+    """The rows in four parts, as those of a sum over many."""
+    return x.reshape(4, 96, x.shape[1])
+
+
+def heads(x: Any) -> Any:
+    """Columns in parts: rows of a head end where no row of the array does."""
+    return x.reshape(x.shape[0], 4, 32).swapaxes(0, 1)
 
 
 # --- the choice -----------------------------------------------------------------------------------

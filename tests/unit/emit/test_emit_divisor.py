@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
+from matrix import roles
 from pointwise_kernels import BLOCK, TEMPLATES, ptx_of
 
+import polygen as pg
 from polygen.machine import Launch, run
 
 LARGEST = 2**31 - 1
@@ -38,3 +43,13 @@ def test_quotients_and_remainders_are_those_of_whole_numbers():
     assert report.ok, str(report)
     assert np.array_equal(report.arrays[2], numbers // by)
     assert np.array_equal(report.arrays[3], numbers % by)
+
+
+@pytest.mark.parametrize("computes", [False, True])
+def test_threads_that_compute_operands_keep_no_inverses(computes):
+    """They have no registers for numbers that stay the same for all tiles."""
+    fused = pg.fuse(lambda x, w: (pg.relu(x) if computes else x) @ w.T, name="layer")
+    schedule = roles("one", 64, 64)
+    schedule = replace(schedule, roles=replace(schedule.roles, producer_registers=96))
+    kernel = fused.compile("bf16[M,K]", "bf16[N,K]", arch="sm_90a", schedule=schedule)
+    assert ("Divisor" in kernel.source) != computes

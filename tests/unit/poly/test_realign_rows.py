@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import re
 
+import numpy as np
 import pytest
 
 from polygen.errors import VerifyError
+from polygen.hardware import formula
 from polygen.poly import realign_rows
 from polygen.poly.realign_program import RealignShape
 from polygen.poly.realign_rows import check_rows, row_texts
@@ -38,6 +40,33 @@ def test_another_number_is_refused(item):
 
 def test_groups_and_segments_of_blocks_exchanged_are_refused(monkeypatch):
     right = row_texts(SHAPE, 2, LINE)
-    monkeypatch.setattr(realign_rows, "of_block", lambda: ("block % segments", "block / segments"))
+    exchanged = ("block % segments", "block / segments")
+    monkeypatch.setattr(realign_rows, "of_block", lambda **_: exchanged)
     with pytest.raises(VerifyError, match="counted otherwise by"):
         check_rows(right, SHAPE, 2, LINE)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [("+ 1) / 2", ") / 2"), ("% 2", "% 3"), ("groups + 1", "groups + 3"), ("/ 2)", "/ 3)")],
+)
+def test_halves_that_take_turns_otherwise_are_refused(monkeypatch, change):
+    right, of_block = row_texts(SHAPE, 2, LINE), realign_rows.of_block
+
+    def wrong(*, turns=False):
+        rows, segment = of_block(turns=turns)
+        assert not turns or change[0] in rows
+        return rows.replace(*change) if turns else rows, segment
+
+    monkeypatch.setattr(realign_rows, "of_block", wrong)
+    with pytest.raises(VerifyError, match="counted otherwise by"):
+        check_rows(right, SHAPE, 2, LINE)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 7, 8])
+def test_groups_of_both_halves_are_beside_each_other(groups):
+    text, _ = realign_rows.of_block(turns=True)
+    names = {"segments": 1, "groups": groups, "block": np.arange(groups)}
+    found, half = formula.value(text, names), (groups + 1) // 2
+    for own, other in zip(found[::2], found[1::2], strict=False):
+        assert other - own == half

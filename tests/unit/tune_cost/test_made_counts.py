@@ -9,7 +9,9 @@ from polygen.decide import candidates
 from polygen.hardware.device import device
 from polygen.lower.fragments import Make
 from polygen.rewrite.programs import rewritten
+from polygen.rewrite.tf32_parts import in_parts
 from polygen.schedule.load import load_schedule, schedules_folder
+from polygen.schedule.model import Schedule
 from polygen.schedule.problem import Fitted
 from polygen.tune.cost import counts
 
@@ -86,6 +88,16 @@ def test_what_both_sides_have_is_made_once():
     (read, written), (read_twice, written_twice) = once.made_bytes, twice.made_bytes
     assert (2 * read, 2 * written) == (read_twice, written_twice)
     assert not once.behind_making.alike
+
+
+def test_parts_are_written_once_however_often_they_are_multiplied():
+    """Two parts of an element, for three products."""
+    program = in_parts(pg.fuse(lambda x, y: x.T @ y, name="parts").program("f32[K,M]", "f32[K,N]"))
+    problem, _ = candidates(program, device("sm_90a"), {"M": 512, "N": 256, "K": 4096})
+    assert problem.k == 3 * 4096
+    assert problem.made_bytes == (4096 * 768 * 4, 2 * 4096 * 768 * 4)
+    exchanged = problem.under(Schedule(exchange=True))
+    assert exchanged.values == problem.values[::-1] != problem.values
 
 
 def test_rows_that_are_read_across_come_in_sectors():
