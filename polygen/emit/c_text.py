@@ -24,7 +24,6 @@ from polygen.emit.run_text import (
     assign,
     choose,
     declare,
-    index,
     load,
 )
 from polygen.emit.text_parts import (
@@ -34,6 +33,7 @@ from polygen.emit.text_parts import (
     cast_of,
     element,
     function,
+    index,
     part,
     scope,
     two,

@@ -295,13 +295,6 @@ class Constant:
         return self.value
 
 
-def index(state: State, of: Any, at: Any) -> Any:
-    """An element of an array, or of what a pointer leads to."""
-    if not isinstance(of, Register):
-        return Place(of if isinstance(of, Pointer) else load(state, of), at)
-    return Register(of.base, of.at + at * math.prod(of.dims[1:]), of.dims[1:], of.kind)
-
-
 def choose(condition: Any, first: Any, second: Any, state: State) -> Any:
     """The one or the other, where it is computed for whom it is for."""
     given = load(state, condition(state))

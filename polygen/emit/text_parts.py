@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
-from polygen.emit.run_text import Called, Constant, Handler, State, choose, index, load
-from polygen.emit.text_values import BINARY, Part, Pointer, Register, cast
-from polygen.errors import UndecidedText
+import numpy as np
+
+from polygen.emit.run_text import Called, Constant, Handler, State, choose, load
+from polygen.emit.text_values import BINARY, Part, Place, Pointer, Register, cast
+from polygen.errors import UndecidedText, VerifyError
 
 Value = Callable[[State], Any]
 Statement = Callable[[State], None]
@@ -37,6 +40,19 @@ def scope(run: Statement) -> Statement:
         state.forget(before)
 
     return inside
+
+
+def index(state: State, of: Any, at: Any) -> Any:
+    """An element of an array, or of what a pointer leads to.
+
+    Raises:
+        VerifyError: the array has none with this number.
+    """
+    if not isinstance(of, Register):
+        return Place(of if isinstance(of, Pointer) else load(state, of), at)
+    if of.dims and np.any(((np.asarray(at) < 0) | (np.asarray(at) >= of.dims[0])) & state.mask):
+        raise VerifyError(f"an array of {of.dims[0]} is read or written behind its end")
+    return Register(of.base, of.at + at * math.prod(of.dims[1:]), of.dims[1:], of.kind)
 
 
 def function(parameters: tuple[tuple[str, bool], ...], body: Statement) -> Handler:

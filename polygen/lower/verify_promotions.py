@@ -19,6 +19,7 @@ from polygen.lower.plan import KernelPlan
 from polygen.lower.promoting import Factor, Promote, promote, prove
 from polygen.lower.work import Product
 from polygen.poly.elements import Along, Element
+from polygen.poly.match import Multiplied
 
 Address = Callable[[Tensor, tuple[Along, ...], str, dict[str, str]], None]
 
@@ -36,12 +37,7 @@ def check_promotions(plan: KernelPlan, of: Promote, check_address: Address) -> N
         VerifyError: with what differs.
     """
     where = plan.entry
-    work = next((one for one in plan.of(Product) if one.total == of.inner), None)
-    product = next(
-        (p for p in plan.match.products if work and (p.left, p.right) == work.operands), None
-    )
-    if work is None or product is None:
-        raise VerifyError(f"nothing is added to {of.inner}", where=where)
+    work, product = promoted(plan, of)
     contraction = product.contraction
     names = [one.name for one in contraction.factors]
     made = [one.tensor.name for one in of.factors]
@@ -59,6 +55,19 @@ def check_promotions(plan: KernelPlan, of: Promote, check_address: Address) -> N
     _check_parts(plan, of)
     for factor, element in zip(of.factors, product.factors, strict=True):
         _check_factor(factor, element, check_address)
+
+
+def promoted(plan: KernelPlan, of: Promote) -> tuple[Product, Multiplied]:
+    """What is added to the inner sum that is promoted, and the program's product.
+
+    Raises:
+        VerifyError: nothing is.
+    """
+    for work in plan.of(Product):
+        for product in plan.match.products:
+            if work.total == of.inner and (product.left, product.right) == work.operands:
+                return work, product
+    raise VerifyError(f"nothing is added to {of.inner}", where=plan.entry)
 
 
 def check_sets(plan: KernelPlan) -> None:

@@ -10,6 +10,7 @@ them (`polygen.emit.leaf.computed_chunk`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from polygen.emit.leaf.computed_chunk import makes, reads
@@ -143,11 +144,12 @@ def _read_computed(plan: KernelPlan, work: Fill, source: Source, of: Computed) -
     ]
     head = ["#pragma unroll", f"for (int p = 0; p < {work.parts}; ++p) {{", *place]
     words = "pieces[s][p]"
+    column = re.sub(r"\bpart\b", f"(piece * {work.parts} + p)", source.column)
     return [
         "bool whole = true;",
-        *head,
-        f"  whole = whole && from_column + {of.elements} <= {columns};",
-        "}",
+        "#pragma unroll",
+        f"for (int p = 0; p < {work.parts}; ++p) "
+        f"whole = whole && {column_base} + {column} + {of.elements} <= {columns};",
         "if (whole) {",
         *_indented([*head, *_indented(reads(of, words, "safe_row", "from_column")), "}"]),
         "} else {",

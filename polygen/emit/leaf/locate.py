@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from polygen.emit import last_round, tile_domain
 from polygen.emit.last_round import SHARE
-from polygen.emit.leaf.sections import divisors, in_cluster, in_raster, located
+from polygen.emit.leaf.sections import divisors, in_cluster, in_raster, located, of_matrix
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import matrix_coordinates
 from polygen.emit.row_groups import declared, find, of_group
@@ -22,6 +22,7 @@ def _(plan: KernelPlan, one: Leaf, work: Locate) -> Text:
     own_run, place = run_place(work.run, "i") if work.run > 1 else ("i", "0")
     lines = [f"const int item = first + {own_run} * stride;"]
     names, walk = ["b_m", "b_n", *(name for name, _ in work.batches)], []
+    matrix, item = of_matrix(work)
     if work.walk is not None:
         walk = [f"TileWalk {tile_domain.WALK};"]
         lines = tile_domain.found(along, across, group, matrix_coordinates(work.batches))
@@ -30,13 +31,13 @@ def _(plan: KernelPlan, one: Leaf, work: Locate) -> Text:
         lines = last_round.found(work.split, "work" if work.batches else "item")
         if work.batches:
             lines += [
-                "const int matrix = work / per_matrix, item = work % per_matrix;",
+                f"const int matrix = {matrix}, item = {item};",
                 f"{', '.join(matrix_coordinates(work.batches, work.sides))};",
             ]
     elif work.batches:
         lines = [
-            f"const int work = first + {own_run} * stride, matrix = work / per_matrix;",
-            "const int item = work % per_matrix;",
+            f"const int work = first + {own_run} * stride, matrix = {matrix};",
+            f"const int item = {item};",
             f"{', '.join(matrix_coordinates(work.batches, work.sides))};",
         ]
     elif work.groups:

@@ -39,6 +39,14 @@ def in_raster(work: Locate) -> list[str]:
     return [*lines, f"b_{along} = {own_along}, b_{across} = {own_across};", *in_cluster(work)]
 
 
+def of_matrix(work: Locate) -> tuple[str, str]:
+    """From the number of an item of all matrices to its `matrix`, and to its number there."""
+    if work.divides:
+        return "work / per_matrix", "work % per_matrix"
+    per_matrix = "(tiles_m * tiles_n)"
+    return f"work / {per_matrix}", f"work - matrix * {per_matrix}"
+
+
 def divisors(work: Locate) -> tuple[str, ...]:
     """What the numbers of items are divided by, as declarations."""
     if not work.divides:

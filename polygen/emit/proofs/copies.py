@@ -104,29 +104,10 @@ class _Tile:
     @staticmethod
     def of(plan: KernelPlan, leaf: Leaf, c: Copy) -> _Tile:
         """The last tile, which ends inside if sizes are not numbers."""
-        dims = (c.role, "k") if c.k_contiguous else ("k", c.role)
-        each = {c.role: c.tile, "k": c.tile_k}
-        extents = dict(zip(dims, c.extents, strict=True))
-        whole = {"k": 2 * plan.buffer(c.buffer).slots - 1, c.role: 3}  # blocks are 1 and 2
-        ends = {}
-        for dim in dims:
-            inside = min(each[dim] // 2 + 3, each[dim])
-            if dim == dims[1] and c.in_whole_pieces:
-                inside = max(inside // c.moved * c.moved, c.moved)
-            ends[str(extents[dim])] = whole[dim] * each[dim] + inside
-        rows = ends[str(extents[c.role])]
-        if plan.match.groups and c.role == "m":
-            ends[str(extents["m"])] = 1 << 14
-        names = of_kernel(plan, ends) | {ROWS_BEFORE: _GROUP, ROWS_OF_GROUP: rows}
-        lengths = {dim: size(names, extents[dim]) for dim in dims}
-        if plan.match.groups and c.role == "m":
-            lengths["m"] = rows
-        block, k = ((lengths[dim] - 1) // each[dim] for dim in (c.role, "k"))
+        names = last_tile(plan, c)
         own, threads = of_place(plan, leaf.place)
         part = np.repeat(np.arange(c.parts), threads)
-        names |= times(own, c.parts) | {"p": part, "k": k, f"b_{c.role}": block}
-        if plan.key_tiles is not None:  # tiles of keys are counted from the first that is visited
-            names |= {FIRST: min(k, 1), "k": k - min(k, 1)}
+        names |= times(own, c.parts) | {"p": part}
         return _Tile(plan, c, names, len(part), Arrays(plan, names), [], [])
 
     def run(self, texts: Sequence[str], more: Mapping[str, Handler] | None = None) -> None:
@@ -293,6 +274,32 @@ class _Pieces:
     def wanted(self, content: Any, place: Any) -> Wanted:
         """So much, each in its place."""
         return Wanted(self.tile.copy.buffer, place, content, (self.row, self.column))
+
+
+def last_tile(plan: KernelPlan, c: Copy) -> dict[str, Any]:
+    """What a block knows of an operand's last tile, which ends inside if sizes are not numbers."""
+    dims = (c.role, "k") if c.k_contiguous else ("k", c.role)
+    each = {c.role: c.tile, "k": c.tile_k}
+    extents = dict(zip(dims, c.extents, strict=True))
+    whole = {"k": 2 * plan.buffer(c.buffer).slots - 1, c.role: 3}  # blocks are 1 and 2
+    ends = {}
+    for dim in dims:
+        inside = min(each[dim] // 2 + 3, each[dim])
+        if dim == dims[1] and c.in_whole_pieces:
+            inside = max(inside // c.moved * c.moved, c.moved)
+        ends[str(extents[dim])] = whole[dim] * each[dim] + inside
+    rows = ends[str(extents[c.role])]
+    if plan.match.groups and c.role == "m":
+        ends[str(extents["m"])] = 1 << 14
+    names = of_kernel(plan, ends) | {ROWS_BEFORE: _GROUP, ROWS_OF_GROUP: rows}
+    lengths = {dim: size(names, extents[dim]) for dim in dims}
+    if plan.match.groups and c.role == "m":
+        lengths["m"] = rows
+    block, k = ((lengths[dim] - 1) // each[dim] for dim in (c.role, "k"))
+    names |= {"k": k, f"b_{c.role}": block}
+    if plan.key_tiles is not None:  # tiles of keys are counted from the first that is visited
+        names |= {FIRST: min(k, 1), "k": k - min(k, 1)}
+    return names
 
 
 def _piece(first: Any, count: Any) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from chain_samples import few_rows
 from fragment_samples import computed, loaded, paired, scaled
-from matrix import small
+from matrix import roles, small
 from plan_samples import sample
 from stream_samples import streamed
 from text_mutants import tried
@@ -127,6 +127,11 @@ EQUIVALENT = {
     r"for \(int n = 0; n < 8; \+\+n\) \{: |if \(column < 64\) .*: (< -> <=|64 -> \d+)$": (
         "what lies behind the columns is not stored, and they end with the tile"
     ),
+    r"whole = whole && k \* 64 .* <= K;: (64 -> \d+|8 -> 16)$|"
+    r"whole = whole && b_. \* 64 .* <= [MN];: (64 -> \d+|8 -> 16)$": (
+        "chunks that are whole are read in the other way, which reads what is inside"
+    ),
+    r"whole = whole && .* <= 4096;: ": "all chunks are whole",
 }
 # What these proofs do not see.
 UNSEEN = {
@@ -143,15 +148,21 @@ SIZES = {"M": 4099, "N": 4093, "K": 1031}
 FEW = {"M": 2, "N": 4096, "K": 4096}
 REGISTERS = small(epilogue=Epilogue(through="registers"))
 SHIPPED = Path(__file__).parents[3] / "schedules/sm_90a"
+SCALED = load_schedule(SHIPPED / "cooperative_128x64x64.toml")
 SHARED = {
     "shared sums": load_schedule(SHIPPED / "cooperative_64x64x64_s11_k4.toml"),
     "shared last round": load_schedule(SHIPPED / "cooperative_128x128x64_w64_s5_k2x16last.toml"),
     "columns that leave": load_schedule(SHIPPED / "cooperative_128x64x64.toml"),
     "in clusters": load_schedule(SHIPPED / "pingpong_128x128x64_c2x1.toml"),
+    "scaled sums": SCALED,
+    "scaled in turns": replace(SCALED, pipeline=replace(SCALED.pipeline, overlap=4)),
 }
+FILLING = roles("one", 64, 64)
+FILLING = replace(FILLING, roles=replace(FILLING.roles, producer_registers=128))
 WARPS = load_schedule(SHIPPED.parent / "sm_80/64x64x32_w32x32_s4.toml")
 BEFORE = replace(WARPS, name="before", roles=replace(WARPS.roles, computes="before"))
 SHARED["computed by warps"] = WARPS
+SHARED |= dict.fromkeys(("filled", "filled across", "filled of both", "filled of halves"), FILLING)
 SHARED |= dict.fromkeys(("made", "made of batches", "made of halves", "made across"), BEFORE)
 
 
@@ -250,6 +261,31 @@ def covariance(x, m):
     return (x - m).T @ (x - m)
 
 
+def scaled_sums(x, s, w, t):
+    rows = pg.repeat(pg.repeat(t, 128, axis=0), 128, axis=1)
+    return (x * pg.repeat(s, 64, axis=1)) @ (w * rows).T
+
+
+def scaled_rows(x, s, w, t):
+    return (x * pg.repeat(s, 128, axis=1)) @ (w * pg.repeat(t, 128, axis=1)).T
+
+
+def scaled_wholly(x, s, w, t):
+    return (x * pg.repeat(s, 128, axis=0)) @ (w * pg.repeat(t, 128, axis=1)).T
+
+
+def gated_columns(x, g, w):
+    return (x * g).T @ w
+
+
+def of_both(x, w, r):
+    return pg.gelu(x * r[:, None]) @ pg.relu(w)
+
+
+def groups_of_halves(x, q, s):
+    return x @ (pg.unpack(q, "i4").astype("bf16") * pg.repeat(s, 128, axis=1)).T
+
+
 def both(q, k, x, w):
     return q @ k.mT, x @ w.T
 
@@ -324,6 +360,32 @@ KERNELS = {
     "distances in double": (beside, ("f64[M,K]", "f64[N,K]", "f64[K]"), "sm_90a"),
     "folded in double": (at_once, ("f64[M,K]", "f64[N,K]", "f64[M]"), "sm_80"),
     "narrow": (narrow, ("e4m3[M,K]", "e4m3[N,K]", "e4m3[M,N]"), "sm_90a"),
+    "scaled sums": (
+        scaled_sums,
+        ("e4m3[M,256]", "f32[M,4]", "e4m3[256,256]", "f32[2,2]"),
+        "sm_90a",
+    ),
+    "scaled in turns": (
+        scaled_sums,
+        ("e4m3[M,512]", "f32[M,8]", "e4m3[256,512]", "f32[2,4]"),
+        "sm_90a",
+    ),
+    "scaled rows": (scaled_rows, ("e4m3[M,512]", "f32[M,4]", "e4m3[N,512]", "bf16[N,4]"), "sm_90a"),
+    "scaled wholly": (
+        scaled_wholly,
+        ("e4m3[M,512]", "f32[4]", "e4m3[N,512]", "f32[N,4]"),
+        "sm_90a",
+    ),
+    "scaled by warps": (
+        scaled_rows,
+        ("e4m3[M,512]", "f32[M,4]", "e4m3[N,512]", "f32[N,4]"),
+        "sm_120",
+    ),
+    "f32 in parts": (across, ("f32[M,K]", "f32[K,N]"), "sm_90a"),
+    "filled": (normed, ("bf16[M,K]", "f32[K]", "f32[M,1]", "bf16[K,N]"), "sm_90a"),
+    "filled across": (gated_columns, ("f16[K,M]", "f32[M]", "f16[K,N]"), "sm_90a"),
+    "filled of both": (of_both, ("f16[M,K]", "f16[K,N]", "f32[M]"), "sm_90a"),
+    "filled of halves": (groups_of_halves, ("bf16[M,4096]", "u8[N,2048]", "bf16[N,32]"), "sm_90a"),
 }
 MADE_OF = {"computed": computed, "loaded": loaded, "paired": paired, "scaled": scaled}
 MADE_OF |= {name: partial(sample, name) for name in ("held rows", "left layers")}
@@ -333,6 +395,11 @@ STREAMED = {
     "rows alone": ("rows", "elements_32x256_w8x256_b4", True),
     "all alone": ("all", "elements_64x256_w16x256_b4", False),
 }
+FILLED = ("filled", "filled across", "filled of both", "filled of halves")
+PROMOTED = (
+    "scaled sums", "scaled in turns", "scaled rows", "scaled wholly", "scaled by warps",
+    "f32 in parts",
+)  # fmt: skip
 # Kernel, and which of its leaves.
 CASES = [
     ("distances", "share"), ("distances by warps", "share"), ("of columns", "share"),
@@ -369,6 +436,8 @@ CASES = [
     ("shared last round", "locate"), ("made", "make_chunks"), ("made of batches", "make_chunks"),
     ("made of halves", "make_chunks"), ("computed by warps", "compute_copy"),
     ("made across", "make_across"),
+    *((name, "put") for name in FILLED),
+    *((name, "read_scales") for name in PROMOTED[:-1]), *((name, "promote") for name in PROMOTED),
 ]  # fmt: skip
 # Leaves that are not the first ones of what they do.
 NAMED = {
@@ -456,6 +525,14 @@ MISTAKES = [
     ("shared sums", "send", "rank * 4096", "d * 4096", "nothing is called d"),
     ("shared sums", "send", "d * 2 + j", "j", MADE),
     ("shared sums", "combine", "? total[m][j][e] + v[e]", "? v[e]", "is not its own sum and part"),
+    ("scaled rows", "read_scales", "n % 2 * 8", "n % 2 * 4", "number 1 of rows is not of its own"),
+    ("scaled rows", "read_scales", "k_of_all / 128", "k_of_all / 64", "factors in thread 0"),
+    ("scaled rows", "read_scales", ", N - 1)", ", N)", "which is outside of t"),
+    ("scaled rows", "promote", "scales_column[j * 2 + 1]", "scales_column[j * 2]",
+     "sum[0][0][1] is not of its own numbers"),
+    ("f32 in parts", "promote", "if (k < 1)", "if (k < 2)", "is not of its own numbers, at k = 1"),
+    ("f32 in parts", "promote", "[m][j][3] + inner", "[m][j][2] + inner", "sum[0][0][3] is not"),
+    ("scaled in turns", "promote", "k % 2]", "k % 4]", "an array of 2 is read or"),
     ("made", "make_chunks", "2, left)", "2, left / 2 * 2)", f"the operand[504, 640] {MADE}"),
     ("computed by warps", "compute_copy", "2, left)", "2, left / 2 * 2)", MADE),
     ("batched", "locate", "matrix % H", "matrix % B", "z1 of item"),
@@ -686,7 +763,8 @@ def test_lanes_exchange_with_who_is_there():
     ("text", "says"),
     [
         ("goto end;", "leaves are not written"), ("int x = y;", "nothing is called y"),
-        ("int r[2]; r[2] = 1;", "registers have 2 elements"), ("x = 1;", "nothing is called x"),
+        ("int r[2]; r[2] = 1;", "an array of 2 is read or written behind its end"),
+        ("int r[2][3]; r[0][3] = 1;", "an array of 3 is read or written behind its end"), ("x = 1;", "nothing is called x"),
         ("for (int i = 0; i < 2; i += 0) {}", "a loop has no end"), ("int a = $;", "have no '\\$'"),
         ("int r[2]; int x = r - 1;", "what this does is not known"),
         ("5 = 6;", "cannot be written"),

@@ -1,0 +1,100 @@
+"""Operands that producers compute, as they are written: every chunk of a tile, once, to its place.
+
+All pieces of a tile are read and then computed: of one that is whole, of those of which rows or
+columns end inside, and of the last, of which both do. Every chunk is then where the copy engine
+would put it, of what the program makes of its elements as far as they are inside, with zeros behind
+them; and nothing else is written to the ring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from polygen.emit.c_text import read
+from polygen.emit.leaf.move_cp_async import positions
+from polygen.emit.leaf.table import proof
+from polygen.emit.leaves import size_name
+from polygen.emit.proofs.computed import chunks, spaced, words_of_chunks, writing
+from polygen.emit.proofs.copies import last_tile
+from polygen.emit.proofs.stored import Wanted, Writes, check_writes
+from polygen.emit.proofs.threads import SHARED, Arrays, evaluated, of_place, times
+from polygen.emit.text_functions import run
+from polygen.hardware.matrix_layout import copied_to
+from polygen.hardware.swizzle import chunk_bytes
+from polygen.lower.operands import walk
+from polygen.lower.plan import KernelPlan, Leaf
+from polygen.lower.ring_tiles import operands_of
+from polygen.lower.work import Copy, Fill, Source
+
+_APART = 1009  # slots
+
+
+@proof("put", "threads", Fill, "get")
+def _(plan: KernelPlan, leaf: Leaf, work: Fill, texts: tuple[str, ...]) -> None:
+    for source in work.sources:
+        if source.copy.computed is not None:
+            _check_computed(plan, leaf, work, source, texts)
+
+
+def _check_computed(
+    plan: KernelPlan, leaf: Leaf, work: Fill, source: Source, texts: Sequence[str]
+) -> None:
+    """Run the texts for all pieces of some tiles, and compare what they write to their ring."""
+    c, names, (own, threads) = source.copy, last_tile(plan, source.copy), of_place(plan, leaf.place)
+    tiles = _tiles(c, names)
+    every = list(np.ndindex(len(tiles), work.rounds, work.each))
+    tile, q, s = np.repeat(np.array(every), threads, axis=0).T
+    slots = _APART * (1 + np.arange(len(tiles)))  # of none that another operand has
+    names |= times(own, len(every)) | {"q": q, "s": s, "true": 1, "false": 0}
+    names |= {name: np.array([one[name] for one in tiles])[tile] for name in tiles[0]}
+    names |= {f"{work.counter}.slot": slots[tile]}
+    arrays, written = Arrays(plan, names), Writes()
+    handlers = arrays.handlers() | {
+        "again": lambda called: called.values[0],
+        "read_spaced": spaced(arrays),
+        "read_wide": spaced(arrays),
+        "write_computed": writing(written),
+        # Of another operand, whose rows are shifted into place.
+        **dict.fromkeys(("read_whole", "read_edge", "write_chunk"), lambda called: None),
+    }
+    known = names
+    for text in texts:
+        known = run(read(text), known, len(tile), handlers).names
+    ring = plan.buffer(c.buffer)
+    start = SHARED + ring.offset + slots * ring.slot_bytes
+    inside = [np.isin((to - start[0]) // ring.slot_bytes, slots - slots[0]) for to, _ in written]
+    found = Writes((to[own], made[own]) for (to, made), own in zip(written, inside, strict=True))
+    check_writes(found, [_wanted(plan, source, names, arrays, tiles, start)])
+
+
+def _tiles(c: Copy, last: dict[str, Any]) -> list[dict[str, int]]:
+    """Tiles that end inside along both axes, along one of them, and nowhere."""
+    role = f"b_{c.role}"
+    return [{"k": k, role: block} for k in (last["k"], 0) for block in (last[role], 0)]
+
+
+def _wanted(
+    plan: KernelPlan, source: Source, names: dict[str, Any], arrays: Arrays,
+    tiles: list[dict[str, int]], start: Any,
+) -> Wanted:  # fmt: skip
+    """The chunks of tiles that begin at addresses of shared memory."""
+    c = source.copy
+    made, layout = operands_of(plan)[c.operand].computed, plan.buffer(c.buffer).matrix
+    assert c.computed is not None and made is not None and layout is not None
+    shape = (len(tiles), layout.rows, layout.row_bytes // chunk_bytes())
+    tile, row, chunk = np.indices(shape).reshape(3, -1)
+    known = names | {name: np.array([one[name] for one in tiles])[tile] for name in tiles[0]}
+    for name, text in walk(plan.match, plan.tiles, size_name):
+        known[name] = evaluated(text, known, len(tile))
+    row_base, column_base, rows, length = (
+        evaluated(one, known, len(tile)) for one in positions(plan, c)
+    )
+    place = start[tile] + copied_to(layout, row, chunk * chunk_bytes())
+    row, column = row_base + row, column_base + chunk * c.computed.elements
+    at = {c.computed.dims[0]: np.minimum(row, rows - 1)}
+    words = words_of_chunks(c.computed, made.reads, known, arrays, at, column, length, rounded=True)
+    left = np.clip(length - column, 0, c.computed.elements) * (row < rows)
+    return Wanted(c.buffer, place, chunks(words, left * c.element_bytes), (row, column))
