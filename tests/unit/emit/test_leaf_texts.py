@@ -764,7 +764,8 @@ def test_lanes_exchange_with_who_is_there():
     [
         ("goto end;", "leaves are not written"), ("int x = y;", "nothing is called y"),
         ("int r[2]; r[2] = 1;", "an array of 2 is read or written behind its end"),
-        ("int r[2][3]; r[0][3] = 1;", "an array of 3 is read or written behind its end"), ("x = 1;", "nothing is called x"),
+        ("int r[2][3]; r[0][3] = 1;", "an array of 3 is read or written behind its end"),
+        ("x = 1;", "nothing is called x"),
         ("for (int i = 0; i < 2; i += 0) {}", "a loop has no end"), ("int a = $;", "have no '\\$'"),
         ("int r[2]; int x = r - 1;", "what this does is not known"),
         ("5 = 6;", "cannot be written"),
