@@ -113,18 +113,18 @@ def test_the_committed_record_has_the_figures_that_were_published_from_it():
     rows = [line for line in made["rows"] if "hopper" in line["suites"]]
     found = figures.means(made, rows)
     fused, plain = found["cuBLAS + separate"], found["the best library, plain products"]
-    assert fused.rows == 64 and fused.geomean == pytest.approx(1.619, abs=5e-4)
+    assert fused.rows == 64 and fused.geomean == pytest.approx(1.622, abs=5e-4)
     assert fused.largest[0] == pytest.approx(2.985, abs=5e-4)
     assert plain.rows == 16 and plain.geomean == pytest.approx(1.0037, abs=5e-5)
     assert plain.least == (pytest.approx(0.9573, abs=5e-5), "mm bf16 3000x3000x3000")
-    assert len(figures.losses(rows)) == 24 and len(figures.losses(made["rows"])) == 48
+    assert len(figures.losses(rows)) == 22 and len(figures.losses(made["rows"])) == 46
 
 
 @pytest.mark.parametrize(
     ("ops", "geomean", "least"),
     [
-        (("bias_gelu", "bias_relu"), 1.029, 0.966),
-        (("bias_residual_relu", "bias_silu_mul"), 1.119, 0.961),
+        (("bias_gelu", "bias_relu"), 1.032, 0.966),
+        (("bias_residual_relu", "bias_silu_mul"), 1.121, 0.961),
     ],
 )
 def test_the_committed_record_has_the_figures_of_fused_kernels(ops, geomean, least):
