@@ -384,7 +384,9 @@ def _alone(one: Statement, number: int, first: int, rows: int, whole: set[str]) 
     domain = ((row, rows), *others)
     if isinstance(one, Contraction):
         lhs, rhs = map(access, one.reads)
-        return replace(one, domain=domain, write=access(one.write), lhs=lhs, rhs=rhs)
+        factors = tuple(map(access, one.factors))
+        write = access(one.write)
+        return replace(one, domain=domain, write=write, lhs=lhs, rhs=rhs, factors=factors)
     args = tuple(
         Coordinate(index(a.index)) if isinstance(a, Coordinate)
         else access(a) if isinstance(a, Access) else a

@@ -84,7 +84,7 @@ def lower_chain(
     found = ChainLeaves(given, matched, shape, buffers, syncs, out, between).all()
     leaves = tuple(counting(tuple(found), sync.counters))
     folded = fold_registers(matched.after, shape.tiles, atom)
-    taken = chain_resources(shape, atom, schedule, device, needed(buffers), folded)
+    taken = chain_resources(shape, atom, schedule, device, needed(buffers), folded, matched.before)
     along = matched.values.m
     resident = device.multiprocessors * schedule.min_blocks if shape.roles else 0
     launch = Launch(

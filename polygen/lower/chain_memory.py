@@ -26,9 +26,13 @@ from polygen.lower.resources import registers_available
 from polygen.lower.ring_tiles import ring_extents
 from polygen.poly.chain_match import VALUES, ChainMatch
 from polygen.poly.chain_shape import ChainShape
+from polygen.poly.pointwise import Pointwork
 from polygen.schedule.model import Pipeline, Schedule
 
 _BESIDE = 32  # registers of a consumer beside scores, weights and sums
+# Of one that computes tangents of scores, in both forms, besides: where 160 are just enough without,
+# 21 and 51 are spilled with 48 and 64 columns.
+_TANGENTS = 16
 
 
 Layouts = Mapping[str, MatrixLayout | Rows]
@@ -110,8 +114,9 @@ def chain_memory(
 
 
 def chain_resources(
-    shape: ChainShape, atom: Atom, schedule: Schedule, device: Device, shared: int, folded: int
-) -> Resources:
+    shape: ChainShape, atom: Atom, schedule: Schedule, device: Device, shared: int, folded: int,
+    before: Pointwork,
+) -> Resources:  # fmt: skip
     """Count what a block takes.
 
     Args:
@@ -121,6 +126,7 @@ def chain_resources(
         device: the target.
         shared: bytes of shared memory.
         folded: registers of a thread in which results are folded, when scores are gone.
+        before: what is computed of scores.
 
     Raises:
         ResourceError: with the figure, the limit and what to reduce.
@@ -131,7 +137,8 @@ def chain_resources(
     threads = (shape.consumers + 1) * device.group_threads
     sums = tiles.atoms[0] * tiles.warp[1] // 2
     scores = tiles.atoms[0] * tiles.cta[2] // 2
-    registers = sums + max(scores + scores // 2, folded) + _BESIDE
+    tangents = _TANGENTS * any(one.function == "tanh" for one in before.statements)
+    registers = sums + max(scores + scores // 2 + tangents, folded) + _BESIDE
     given, blocks = schedule.roles, schedule.min_blocks
     block = device.registers_per_multiprocessor // (threads * blocks) // 8 * 8 * threads
     total = device.group_threads * (
@@ -149,7 +156,8 @@ def chain_resources(
         raise ResourceError(
             f"about {registers} registers per consumer thread, it has {given.consumer_registers}",
             where=where,
-            why=f"{sums} for sums, {scores} for scores and {scores // 2} for what is multiplied",
+            why=f"{sums} for sums, {scores} for scores and {scores // 2} for what is multiplied"
+            + (f", {tangents} for tangents" if tangents else ""),
             nearest="Reduce tile.cta.k, the keys of a tile",
         )
     _check_shared(shape, schedule, device, shared)

@@ -245,4 +245,4 @@ def check_chain(
     made = layouts(found, shape, atom, schedule)
     least = needed(chain_memory(found, shape, made))
     folded = fold_registers(found.after, shape.tiles, atom)
-    chain_resources(shape, atom, schedule, device, least, folded)
+    chain_resources(shape, atom, schedule, device, least, folded, found.before)

@@ -245,3 +245,39 @@ def test_a_block_is_promoted_beside_the_products_of_the_next_one(form, overlap, 
         N=n,
     )
     assert "promote_last(i, " in kernel.source
+
+
+@pytest.mark.parametrize("arch", ["sm_89", "sm_90a"])
+def test_rows_in_groups_read_no_scales_behind_the_last(arch):
+    """The last group ends inside of a tile, and the array of scales with it."""
+    rows, ends = 70, np.array([5, 5, 70], np.int32)
+    kernel = exact(
+        lambda x, sx, w, sw, ends: pg.grouped_matmul(
+            x * groups(sx, 1, 128), (w * groups(sw, 1, 64, 128)).mT, ends
+        ),
+        ("e4m3[M,256]", "f32[M,2]", "e4m3[E,64,256]", "f32[E,1,2]", "s32[E]"),
+        (
+            whole(rows, 256),
+            powers(rows, 2),
+            whole(3, 64, 256, seed=2),
+            powers(3, 1, 2, seed=3),
+            ends,
+        ),
+        arch=arch,
+        M=rows,
+        E=3,
+    )
+    assert "not proved" not in kernel.source and kernel.check().ok
+
+
+@pytest.mark.parametrize("arch", ["sm_89", "sm_90a"])
+def test_a_sum_that_is_one_block(arch):
+    kernel = exact(
+        lambda x, sx, w: (x * groups(sx, 1, 128)) @ w.T,
+        ("e4m3[M,128]", "f32[M,1]", "e4m3[N,128]"),
+        (whole(37, 128), powers(37, 1), whole(48, 128, seed=2)),
+        arch=arch,
+        M=37,
+        N=48,
+    )
+    assert "not proved" not in kernel.source

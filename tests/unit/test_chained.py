@@ -203,6 +203,21 @@ def test_room_is_kept_for_the_barriers_that_are_derived() -> None:
     assert rings < plan.resources.shared_bytes <= needed(chain_memory(found, chosen.shape, made))
 
 
+def test_tangents_of_scores_have_registers() -> None:
+    """Three consumers have none to spare beside both forms: what is chosen does not spill."""
+
+    def capped(q: Any, k: Any, v: Any) -> Any:
+        return pg.softmax(30 * pg.tanh((q @ k.mT) / 30), axis=-1) @ v
+
+    target, types = device("sm_90a"), [f"bf16[B,{rows},64]" for rows in "STT"]
+    plain, program = (pg.fuse(one).program(*types) for one in (softmax, capped))
+    wide = decide_chain(plain, target, "auto").schedule
+    assert wide.tile.cta.m == 192
+    assert decide_chain(program, target, "auto").schedule.tile.cta.m < 192
+    with pytest.raises(ResourceError, match=r"about 176 registers .*16 for tangents"):
+        decide_chain(program, target, wide)
+
+
 def test_keys_are_in_parts_where_the_grid_is_thin() -> None:
     target = device("sm_90a")
     program = pg.fuse(softmax).program("bf16[B,H,G,64]", "bf16[B,H,T,64]", "bf16[B,H,T,64]")

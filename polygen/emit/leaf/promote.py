@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polygen.emit.leaf.table import Text, block, leaf
-from polygen.emit.leaves import scaled, set_of, size_name
+from polygen.emit.leaves import extent_names, scaled, set_of, size_name
 from polygen.emit.names import c_name
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.promoting import Factor, Promote
@@ -13,6 +13,8 @@ from polygen.lower.promoting import Factor, Promote
 def _(plan: KernelPlan, one: Leaf, work: Promote) -> Text:
     lines, declared = [f"const int k_of_all = k * {work.tile[2]};"], []
     ends = [size_name(extent) for extent in work.extents]
+    if plan.match.groups:  # behind the last row of a group is another's, or nothing
+        ends[0] = extent_names(plan)["m"]
     for side, count, first, end in (
         ("row", work.row_numbers, work.row_of("n"), ends[0]),
         ("column", work.column_numbers, work.column_of("n"), ends[1]),

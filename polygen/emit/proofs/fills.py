@@ -21,7 +21,9 @@ from polygen.emit.proofs.computed import chunks, spaced, words_of_chunks, writin
 from polygen.emit.proofs.copies import last_tile
 from polygen.emit.proofs.stored import Wanted, Writes, check_writes
 from polygen.emit.proofs.threads import SHARED, Arrays, evaluated, of_place, times
+from polygen.emit.run_text import Handler
 from polygen.emit.text_functions import run
+from polygen.errors import VerifyError
 from polygen.hardware.matrix_layout import copied_to
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.operands import walk
@@ -43,16 +45,39 @@ def _check_computed(
     plan: KernelPlan, leaf: Leaf, work: Fill, source: Source, texts: Sequence[str]
 ) -> None:
     """Run the texts for all pieces of some tiles, and compare what they write to their ring."""
-    c, names, (own, threads) = source.copy, last_tile(plan, source.copy), of_place(plan, leaf.place)
-    tiles = _tiles(c, names)
-    every = list(np.ndindex(len(tiles), work.rounds, work.each))
-    tile, q, s = np.repeat(np.array(every), threads, axis=0).T
-    slots = _APART * (1 + np.arange(len(tiles)))  # of none that another operand has
-    names |= times(own, len(every)) | {"q": q, "s": s, "true": 1, "false": 0}
-    names |= {name: np.array([one[name] for one in tiles])[tile] for name in tiles[0]}
-    names |= {f"{work.counter}.slot": slots[tile]}
-    arrays, written = Arrays(plan, names), Writes()
-    handlers = arrays.handlers() | {
+    c, known = source.copy, last_tile(plan, source.copy)
+    (own, threads), tiles = of_place(plan, leaf.place), _tiles(c, known)
+    rings = _APART * (1 + np.arange(len(tiles)))  # slots, of none that another operand has
+    ring = plan.buffer(c.buffer)
+    start = SHARED + ring.offset + rings * ring.slot_bytes
+    pieces = range(source.first, source.first + source.pieces)
+    wanted: list[Wanted] = []
+    for ours in (True, False):
+        every = [
+            (tile, q, s)
+            for tile, q, s in np.ndindex(len(tiles), work.rounds, work.each)
+            if (q * work.each + s in pieces) == ours
+        ]
+        if not every:  # all pieces are this operand's
+            continue
+        tile, q, s = np.repeat(np.array(every), threads, axis=0).T
+        names = known | times(own, len(every)) | {"q": q, "s": s, "true": 1, "false": 0}
+        names |= {name: np.array([one[name] for one in tiles])[tile] for name in tiles[0]}
+        names |= {f"{work.counter}.slot": rings[tile]}
+        arrays, written = Arrays(plan, names), Writes()
+        left = names
+        for text in texts:
+            left = run(read(text), left, len(tile), _handlers(arrays, written)).names
+        if ours:
+            wanted = [_wanted(plan, source, names, arrays, tiles, start)]
+            check_writes(written, wanted)
+        elif any(np.isin(to, wanted[0].place).any() for to, _ in written):
+            raise VerifyError(f"pieces of others are written to {c.buffer}")
+
+
+def _handlers(arrays: Arrays, written: Writes) -> dict[str, Handler]:
+    """What functions do that read what operands are computed from, and write chunks of them."""
+    return arrays.handlers() | {
         "again": lambda called: called.values[0],
         "read_spaced": spaced(arrays),
         "read_wide": spaced(arrays),
@@ -60,14 +85,6 @@ def _check_computed(
         # Of another operand, whose rows are shifted into place.
         **dict.fromkeys(("read_whole", "read_edge", "write_chunk"), lambda called: None),
     }
-    known = names
-    for text in texts:
-        known = run(read(text), known, len(tile), handlers).names
-    ring = plan.buffer(c.buffer)
-    start = SHARED + ring.offset + slots * ring.slot_bytes
-    inside = [np.isin((to - start[0]) // ring.slot_bytes, slots - slots[0]) for to, _ in written]
-    found = Writes((to[own], made[own]) for (to, made), own in zip(written, inside, strict=True))
-    check_writes(found, [_wanted(plan, source, names, arrays, tiles, start)])
 
 
 def _tiles(c: Copy, last: dict[str, Any]) -> list[dict[str, int]]:

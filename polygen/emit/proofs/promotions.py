@@ -1,8 +1,9 @@
 """Promotions, as they are written: elements of sums, and the factors that their blocks are times.
 
-Factors are read by every thread of a block whose tile ends outside, for the first block of a sum
-and the second: every number that an element inside takes is that of its own row or column. Then
-each element is added to, once, its own inner sum times the numbers that are its own.
+Factors are read by every thread of the first block, of one in the middle and of the last, whose
+tile ends inside, for the first blocks of a sum and the last one: every number that an element
+inside takes is that of its own row or column. Then each element is added to, once, its own inner
+sum times the numbers that are its own.
 """
 
 from __future__ import annotations
@@ -20,35 +21,51 @@ from polygen.emit.run_text import Called
 from polygen.emit.text_functions import run
 from polygen.emit.text_values import Register, mixed
 from polygen.errors import VerifyError
+from polygen.lower.accesses import ROWS_BEFORE, ROWS_OF_GROUP
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.promoting import Promote
 from polygen.lower.verify_promotions import promoted
 from polygen.poly.elements import Element
 
 _SIDES = {"m": "row", "n": "column"}
+_FIRST = 4  # blocks
+_GROUP = 7001  # rows in front of a group's
 
 
 @proof("read_scales", "threads", Promote)
 def _(plan: KernelPlan, leaf: Leaf, work: Promote, texts: tuple[str, ...]) -> None:
     extents = dict(plan.extents)
-    names = of_kernel(plan, {str(extents[role]): end(plan, role) for role in "mn"})
+    ends = {str(extents[role]): end(plan, role) for role in "mn"}
+    if plan.match.groups:
+        ends[str(extents["m"])] = 1 << 14
+    names = of_kernel(plan, ends) | {ROWS_BEFORE: _GROUP, ROWS_OF_GROUP: end(plan, "m")}
     own, threads = of_place(plan, leaf.place)
-    ends = {role: size(names, extents[role]) for role in "mn"}
-    block = {f"b_{role}": (ends[role] - 1) // plan.tiles.cta["mn".index(role)] for role in "mn"}
-    names |= own | block
+    names |= own
     arrays = Arrays(plan, names)
-    for k in (0, work.tiles):
-        left = run(read(texts[0]), names | {"k": k}, threads, arrays.handlers()).names
-        at = {"k": k * work.tile[2]}
-        if work.of_side(""):
-            _compare(arrays, names, _factors(plan, work, ""), at, left[_of_all(work)], "all")
-        for side, called in _SIDES.items():
-            factors = _factors(plan, work, side)
-            for number, place in _numbers(plan, work, side, names) if factors else ():
-                found = left[f"{work.scales}_{called}"].base[number]
-                where = at | {side: np.minimum(place, ends[side] - 1)}
-                what = f"number {number} of {called}s"
-                _compare(arrays, names, factors, where, found, what, place < ends[side])
+    lengths = {role: size(names, extents[role]) for role in "mn"}
+    if plan.match.groups:
+        lengths["m"] = names[ROWS_OF_GROUP]
+    last = [(lengths[role] - 1) // plan.tiles.cta["mn".index(role)] for role in "mn"]
+    for block in dict.fromkeys(zip(*((0, one // 2, one) for one in last), strict=True)):
+        names |= dict(zip(("b_m", "b_n"), block, strict=True))
+        for k in _blocks(plan, work, names):
+            left = run(read(texts[0]), names | {"k": k}, threads, arrays.handlers()).names
+            at = {"k": k * work.tile[2]}
+            if work.of_side(""):
+                _compare(arrays, names, _factors(plan, work, ""), at, left[_of_all(work)], "all")
+            for side, called in _SIDES.items():
+                factors = _factors(plan, work, side)
+                for number, place in _numbers(plan, work, side, names) if factors else ():
+                    found = left[f"{work.scales}_{called}"].base[number]
+                    where = at | {side: np.minimum(place, lengths[side] - 1)}
+                    what = f"number {number} of {called}s"
+                    _compare(arrays, names, factors, where, found, what, place < lengths[side])
+
+
+def _blocks(plan: KernelPlan, work: Promote, names: Mapping[str, Any]) -> list[int]:
+    """The k tiles with which some blocks of a sum begin: the first ones and the last one."""
+    every = -(-size(names, plan.match.depths[0]) // work.tile[2]) // work.tiles
+    return [work.tiles * at for at in sorted({*range(min(every, _FIRST)), max(every - 1, 0)})]
 
 
 def _compare(

@@ -127,14 +127,14 @@ EQUIVALENT = {
     r"for \(int n = 0; n < 8; \+\+n\) \{: |if \(column < 64\) .*: (< -> <=|64 -> \d+)$": (
         "what lies behind the columns is not stored, and they end with the tile"
     ),
-    r"whole = whole && k \* 64 .* <= K;: (64 -> \d+|8 -> 16)$|"
-    r"whole = whole && b_. \* 64 .* <= [MN];: (64 -> \d+|8 -> 16)$": (
+    r"whole = whole && (k|b_.) \* 64 .* <= [KMN];: (64 -> (65|128)|8 -> 16)$": (
         "chunks that are whole are read in the other way, which reads what is inside"
     ),
     r"whole = whole && .* <= 4096;: ": "all chunks are whole",
 }
 # What these proofs do not see.
 UNSEEN = {
+    r"whole = whole && b_. \* 64 .* <= [MN];: 64 -> 63$": "tiles of blocks far from the first",
     r"(left >= 8.*: 8 -> 7|read_spaced<4, 2>.*: 4 -> 3)$": "rows end behind fewer elements",
     r"read_run<\d+, 2>.*: 2 -> [14]$": "how rows are aligned is proved of accesses",
     r"else if \(left > 0\).*: 0 -> 1$": "rows end behind more than one element of a chunk",
@@ -149,6 +149,7 @@ FEW = {"M": 2, "N": 4096, "K": 4096}
 REGISTERS = small(epilogue=Epilogue(through="registers"))
 SHIPPED = Path(__file__).parents[3] / "schedules/sm_90a"
 SCALED = load_schedule(SHIPPED / "cooperative_128x64x64.toml")
+FILLED = ("filled", "filled across", "filled of both", "filled of halves", "filled in part")
 SHARED = {
     "shared sums": load_schedule(SHIPPED / "cooperative_64x64x64_s11_k4.toml"),
     "shared last round": load_schedule(SHIPPED / "cooperative_128x128x64_w64_s5_k2x16last.toml"),
@@ -159,10 +160,11 @@ SHARED = {
 }
 FILLING = roles("one", 64, 64)
 FILLING = replace(FILLING, roles=replace(FILLING.roles, producer_registers=128))
+OF_80 = replace(FILLING, tile=roles("one", 80, 64).tile)  # of which threads fill a part at last
 WARPS = load_schedule(SHIPPED.parent / "sm_80/64x64x32_w32x32_s4.toml")
 BEFORE = replace(WARPS, name="before", roles=replace(WARPS.roles, computes="before"))
 SHARED["computed by warps"] = WARPS
-SHARED |= dict.fromkeys(("filled", "filled across", "filled of both", "filled of halves"), FILLING)
+SHARED |= dict.fromkeys(FILLED, FILLING) | {"filled in part": OF_80}
 SHARED |= dict.fromkeys(("made", "made of batches", "made of halves", "made across"), BEFORE)
 
 
@@ -282,6 +284,10 @@ def of_both(x, w, r):
     return pg.gelu(x * r[:, None]) @ pg.relu(w)
 
 
+def weights(x, w):
+    return x @ pg.relu(w).T
+
+
 def groups_of_halves(x, q, s):
     return x @ (pg.unpack(q, "i4").astype("bf16") * pg.repeat(s, 128, axis=1)).T
 
@@ -385,6 +391,7 @@ KERNELS = {
     "filled": (normed, ("bf16[M,K]", "f32[K]", "f32[M,1]", "bf16[K,N]"), "sm_90a"),
     "filled across": (gated_columns, ("f16[K,M]", "f32[M]", "f16[K,N]"), "sm_90a"),
     "filled of both": (of_both, ("f16[M,K]", "f16[K,N]", "f32[M]"), "sm_90a"),
+    "filled in part": (weights, PAIR, "sm_90a"),
     "filled of halves": (groups_of_halves, ("bf16[M,4096]", "u8[N,2048]", "bf16[N,32]"), "sm_90a"),
 }
 MADE_OF = {"computed": computed, "loaded": loaded, "paired": paired, "scaled": scaled}
@@ -395,7 +402,6 @@ STREAMED = {
     "rows alone": ("rows", "elements_32x256_w8x256_b4", True),
     "all alone": ("all", "elements_64x256_w16x256_b4", False),
 }
-FILLED = ("filled", "filled across", "filled of both", "filled of halves")
 PROMOTED = (
     "scaled sums", "scaled in turns", "scaled rows", "scaled wholly", "scaled by warps",
     "f32 in parts",
@@ -533,6 +539,10 @@ MISTAKES = [
     ("f32 in parts", "promote", "if (k < 1)", "if (k < 2)", "is not of its own numbers, at k = 1"),
     ("f32 in parts", "promote", "[m][j][3] + inner", "[m][j][2] + inner", "sum[0][0][3] is not"),
     ("scaled in turns", "promote", "k % 2]", "k % 4]", "an array of 2 is read or"),
+    ("filled in part", "put", "if (part * 128 + own < 640) ", "", "are written besides"),
+    ("filled in part", "put", "own < 640", "own < 768", "are written besides"),
+    ("scaled sums", "read_scales", "min(b_n", "max(b_n", "number 0 of columns is not of its own"),
+    ("scaled sums", "read_scales", "k_of_all / 128", "k_of_all / 256", "number 0 of columns is"),
     ("made", "make_chunks", "2, left)", "2, left / 2 * 2)", f"the operand[504, 640] {MADE}"),
     ("computed by warps", "compute_copy", "2, left)", "2, left / 2 * 2)", MADE),
     ("batched", "locate", "matrix % H", "matrix % B", "z1 of item"),
