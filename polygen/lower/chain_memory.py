@@ -30,8 +30,8 @@ from polygen.poly.pointwise import Pointwork
 from polygen.schedule.model import Pipeline, Schedule
 
 _BESIDE = 32  # registers of a consumer beside scores, weights and sums
-# Of one that computes tangents of scores, in both forms, besides: where 160 are just enough without,
-# 21 and 51 are spilled with 48 and 64 columns.
+# Of one that computes tangents of scores, in both forms, besides: where 160 are just enough without
+# them, 21 and 51 are spilled with 48 and 64 columns.
 _TANGENTS = 16
 
 
