@@ -8,7 +8,7 @@ sum times the numbers that are its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from polygen.lower.verify_promotions import promoted
 from polygen.poly.elements import Element
 
 _SIDES = {"m": "row", "n": "column"}
-_FIRST = 4  # blocks
+_FIRST = 2  # blocks
 _GROUP = 7001  # rows in front of a group's
 
 
@@ -48,18 +48,18 @@ def _(plan: KernelPlan, leaf: Leaf, work: Promote, texts: tuple[str, ...]) -> No
     last = [(lengths[role] - 1) // plan.tiles.cta["mn".index(role)] for role in "mn"]
     for block in dict.fromkeys(zip(*((0, one // 2, one) for one in last), strict=True)):
         names |= dict(zip(("b_m", "b_n"), block, strict=True))
+        sides = [one for one in _SIDES if _factors(plan, work, one)]
+        numbers = {side: _numbers(plan, work, side, names) for side in sides}
         for k in _blocks(plan, work, names):
             left = run(read(texts[0]), names | {"k": k}, threads, arrays.handlers()).names
             at = {"k": k * work.tile[2]}
             if work.of_side(""):
                 _compare(arrays, names, _factors(plan, work, ""), at, left[_of_all(work)], "all")
-            for side, called in _SIDES.items():
-                factors = _factors(plan, work, side)
-                for number, place in _numbers(plan, work, side, names) if factors else ():
-                    found = left[f"{work.scales}_{called}"].base[number]
-                    where = at | {side: np.minimum(place, lengths[side] - 1)}
-                    what = f"number {number} of {called}s"
-                    _compare(arrays, names, factors, where, found, what, place < lengths[side])
+            for side, (number, place) in numbers.items():
+                found = left[f"{work.scales}_{_SIDES[side]}"].base[number]
+                where, what = at | {side: np.minimum(place, lengths[side] - 1)}, f"{_SIDES[side]}s"
+                inside = place < lengths[side]
+                _compare(arrays, names, _factors(plan, work, side), where, found, what, inside)
 
 
 def _blocks(plan: KernelPlan, work: Promote, names: Mapping[str, Any]) -> list[int]:
@@ -91,8 +91,10 @@ def _compare(
         wanted = wanted * np.asarray(arrays.number(names, one, at))
     wrong = np.atleast_1d((found != wanted) & who)
     if wrong.any():
-        thread = int(np.flatnonzero(wrong)[0])
-        raise VerifyError(f"{what} is not of its own factors in thread {thread}, at k = {at['k']}")
+        thread = int(np.nonzero(wrong)[-1][0])
+        raise VerifyError(
+            f"a number of {what} is not of its own factors in thread {thread}, at k = {at['k']}"
+        )
 
 
 def _factors(plan: KernelPlan, work: Promote, side: str) -> tuple[Element, ...]:
@@ -105,16 +107,16 @@ def _factors(plan: KernelPlan, work: Promote, side: str) -> tuple[Element, ...]:
 
 def _numbers(
     plan: KernelPlan, work: Promote, side: str, names: Mapping[str, Any]
-) -> Iterator[tuple[int, Integers]]:
+) -> tuple[Integers, Integers]:
     """The numbers that elements take, and rows or columns of theirs in all threads."""
     axis, tiles, atom = "mn".index(side), plan.tiles, plan.atom
     first = names[f"b_{side}"] * tiles.cta[axis] + names[f"w_{side}"] * tiles.warp[axis]
     own = atom.c.table[names["thread"] % atom.lanes][..., axis]
-    for at in range((work.instructions, work.groups)[axis]):
-        for element in range(atom.c.elements):
-            text = (work.row_number, work.column_number)[axis](element)
-            number = int(evaluated(text, {"m": at, "j": at}))
-            yield number, first + at * (atom.m, atom.n)[axis] + own[:, element]
+    text = (work.row_number, work.column_number)[axis]
+    every = list(np.ndindex((work.instructions, work.groups)[axis], atom.c.elements))
+    numbers = [int(evaluated(text(element), {"m": at, "j": at})) for at, element in every]
+    places = [first + at * (atom.m, atom.n)[axis] + own[:, element] for at, element in every]
+    return np.array(numbers), np.stack(places)
 
 
 @proof("promote", "threads", Promote)
