@@ -10,8 +10,8 @@ is tried:
    last byte, wherever it begins.
 3. The blocks that are launched are every group of rows with every segment, each once: what
    `polygen.poly.realign_program` proves of groups and segments is proved of them. Where two halves
-   of the rows are made of the same, groups of both take turns: the second of them finds what it
-   reads in the cache.
+   of the rows are made of the same, groups of both take turns: what the second of them reads may
+   still be in the cache.
 
 Lengths are tried up to some lines, and around the ends of segments; rows around whole groups.
 """

@@ -10,7 +10,6 @@ them (`polygen.emit.leaf.computed_chunk`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 from polygen.emit.leaf.computed_chunk import makes, reads
@@ -144,12 +143,12 @@ def _read_computed(plan: KernelPlan, work: Fill, source: Source, of: Computed) -
     ]
     head = ["#pragma unroll", f"for (int p = 0; p < {work.parts}; ++p) {{", *place]
     words = "pieces[s][p]"
-    column = re.sub(r"\bpart\b", f"(piece * {work.parts} + p)", source.column)
+    part = f"piece * {work.parts}"
     return [
         "bool whole = true;",
         "#pragma unroll",
-        f"for (int p = 0; p < {work.parts}; ++p) "
-        f"whole = whole && {column_base} + {column} + {of.elements} <= {columns};",
+        f"for (int part = {part}; part < {part} + {work.parts}; ++part) "
+        f"whole = whole && {column_base} + {source.column} + {of.elements} <= {columns};",
         "if (whole) {",
         *_indented([*head, *_indented(reads(of, words, "safe_row", "from_column")), "}"]),
         "} else {",

@@ -11,6 +11,7 @@ import numpy as np
 from polygen.emit.proofs.elements import Block
 from polygen.emit.proofs.threads import (
     APART,
+    IN_FRONT,
     SHARED,
     Arrays,
     lay_out,
@@ -64,7 +65,7 @@ def blocks(
     ends = {str(extents[role]): end(plan, role) - even for role in "mn"}
     if plan.match.groups:
         ends[str(extents["m"])] = 1 << 14
-    names = of_kernel(plan, ends) | {ROWS_BEFORE: 7001, ROWS_OF_GROUP: end(plan, "m")}
+    names = of_kernel(plan, ends) | {ROWS_BEFORE: IN_FRONT, ROWS_OF_GROUP: end(plan, "m")}
     own, threads = of_place(plan, place)
     names |= own | {"rank": plan.tiles.split - 1, "share": plan.tiles.split - 1}
     kept = {one.tensor for one in (*work.reads, *work.writes)} - set(plan.program.tensors.values())

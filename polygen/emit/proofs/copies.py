@@ -21,6 +21,7 @@ from polygen.emit.leaves import size_name
 from polygen.emit.proofs.computed import chunks, spaced, words_of_chunks, writing
 from polygen.emit.proofs.stored import Wanted, Writes, check_writes
 from polygen.emit.proofs.threads import (
+    IN_FRONT,
     SHARED,
     Arrays,
     address,
@@ -44,7 +45,6 @@ from polygen.lower.tallies import stored_at
 from polygen.lower.work import Copy
 from polygen.poly.key_tiles import FIRST
 
-_GROUP = 7001  # rows in front of a group's
 _WORD, _WORDS = 4, 4  # bytes; of a chunk
 _TURNS = re.compile(r"for \(int i = ([^;]+); i < ([^;]+); \+\+i\) \{")
 _MOST_TURNS = 256  # side by side
@@ -200,9 +200,7 @@ class _Tile:
         """Every piece of the tile."""
         c, plan, known = self.copy, self.plan, dict(self.names)
         ring, depth = plan.buffer(c.buffer), self.names["k"]
-        for name, text in walk(plan.match, plan.tiles, size_name):
-            known[name] = evaluated(text, known)
-        row_base, column_base, *ends = (evaluated(one, known) for one in positions(plan, c))
+        row_base, column_base, *ends = bounds(plan, c, known)
         piece = np.indices((c.rows, c.columns // c.moved)).reshape(2, -1)
         row, column = piece[0], piece[1] * c.moved
         place = stored_at(ring.layout)(row, column * c.element_bytes)  # type: ignore[arg-type]
@@ -222,17 +220,12 @@ class _Tile:
 
     def computed(self) -> Wanted:
         """The chunk that is in each place of the ring: what the program makes of its elements."""
-        c, every = self.copy, self._pieces()
-        made = operands_of(self.plan)[c.operand].computed
-        assert c.computed is not None and made is not None
-        rows, length = every.ends
-        at = {c.computed.dims[0]: np.minimum(every.row, rows - 1)}
-        left = np.clip(length - every.column, 0, c.computed.elements)
-        words = words_of_chunks(
-            c.computed, made.reads, every.known, self.arrays, at, every.column, length,
+        every = self._pieces()
+        content = chunks_made(
+            self.plan, self.copy, every.known, self.arrays, (every.row, every.column), every.ends,
             rounded=False,
         )  # fmt: skip
-        return every.wanted(chunks(words, left * (every.row < rows) * c.element_bytes), every.place)
+        return every.wanted(content, every.place)
 
     def words(self) -> list[Wanted]:
         """The words that are in each place of the ring."""
@@ -276,6 +269,45 @@ class _Pieces:
         return Wanted(self.tile.copy.buffer, place, content, (self.row, self.column))
 
 
+def bounds(plan: KernelPlan, c: Copy, known: dict[str, Any], count: int = 1) -> list[Any]:
+    """Where tiles start along stored rows and columns, and where these end.
+
+    Args:
+        plan: the kernel.
+        c: of the operand.
+        known: of the tiles; where k lies in sums over several axes is entered.
+        count: of tiles, or of what is asked of them.
+    """
+    for name, text in walk(plan.match, plan.tiles, size_name):
+        known[name] = evaluated(text, known, count)
+    return [evaluated(one, known, count) for one in positions(plan, c)]
+
+
+def chunks_made(
+    plan: KernelPlan, c: Copy, known: Mapping[str, Any], arrays: Arrays, place: tuple[Any, Any],
+    ends: Sequence[Any], *, rounded: bool,
+) -> Any:  # fmt: skip
+    """What the program makes of the elements of chunks, as far as they are inside.
+
+    Args:
+        plan: the kernel.
+        c: of the operand.
+        known: of the tiles that chunks are in.
+        arrays: what is read.
+        place: the stored row of each, and its first element there.
+        ends: of rows and columns.
+        rounded: whether f32 is rounded to tf32.
+    """
+    made, (row, column), (rows, length) = operands_of(plan)[c.operand].computed, place, ends
+    assert c.computed is not None and made is not None
+    at = {c.computed.dims[0]: np.minimum(row, rows - 1)}
+    words = words_of_chunks(
+        c.computed, made.reads, known, arrays, at, column, length, rounded=rounded
+    )
+    left = np.clip(length - column, 0, c.computed.elements)
+    return chunks(words, left * (row < rows) * c.element_bytes)
+
+
 def last_tile(plan: KernelPlan, c: Copy) -> dict[str, Any]:
     """What a block knows of an operand's last tile, which ends inside if sizes are not numbers."""
     dims = (c.role, "k") if c.k_contiguous else ("k", c.role)
@@ -291,7 +323,7 @@ def last_tile(plan: KernelPlan, c: Copy) -> dict[str, Any]:
     rows = ends[str(extents[c.role])]
     if plan.match.groups and c.role == "m":
         ends[str(extents["m"])] = 1 << 14
-    names = of_kernel(plan, ends) | {ROWS_BEFORE: _GROUP, ROWS_OF_GROUP: rows}
+    names = of_kernel(plan, ends) | {ROWS_BEFORE: IN_FRONT, ROWS_OF_GROUP: rows}
     lengths = {dim: size(names, extents[dim]) for dim in dims}
     if plan.match.groups and c.role == "m":
         lengths["m"] = rows

@@ -14,21 +14,17 @@ from typing import Any
 import numpy as np
 
 from polygen.emit.c_text import read
-from polygen.emit.leaf.move_cp_async import positions
 from polygen.emit.leaf.table import proof
-from polygen.emit.leaves import size_name
-from polygen.emit.proofs.computed import chunks, spaced, words_of_chunks, writing
-from polygen.emit.proofs.copies import last_tile
+from polygen.emit.proofs.computed import spaced, writing
+from polygen.emit.proofs.copies import bounds, chunks_made, last_tile
 from polygen.emit.proofs.stored import Wanted, Writes, check_writes
-from polygen.emit.proofs.threads import SHARED, Arrays, evaluated, of_place, times
+from polygen.emit.proofs.threads import SHARED, Arrays, of_place, times
 from polygen.emit.run_text import Handler
 from polygen.emit.text_functions import run
 from polygen.errors import VerifyError
 from polygen.hardware.matrix_layout import copied_to
 from polygen.hardware.swizzle import chunk_bytes
-from polygen.lower.operands import walk
 from polygen.lower.plan import KernelPlan, Leaf
-from polygen.lower.ring_tiles import operands_of
 from polygen.lower.work import Copy, Fill, Source
 
 _APART = 1009  # slots
@@ -98,20 +94,13 @@ def _wanted(
     tiles: list[dict[str, int]], start: Any,
 ) -> Wanted:  # fmt: skip
     """The chunks of tiles that begin at addresses of shared memory."""
-    c = source.copy
-    made, layout = operands_of(plan)[c.operand].computed, plan.buffer(c.buffer).matrix
-    assert c.computed is not None and made is not None and layout is not None
+    c, layout = source.copy, plan.buffer(source.copy.buffer).matrix
+    assert layout is not None and c.computed is not None
     shape = (len(tiles), layout.rows, layout.row_bytes // chunk_bytes())
     tile, row, chunk = np.indices(shape).reshape(3, -1)
     known = names | {name: np.array([one[name] for one in tiles])[tile] for name in tiles[0]}
-    for name, text in walk(plan.match, plan.tiles, size_name):
-        known[name] = evaluated(text, known, len(tile))
-    row_base, column_base, rows, length = (
-        evaluated(one, known, len(tile)) for one in positions(plan, c)
-    )
+    row_base, column_base, *ends = bounds(plan, c, known, len(tile))
     place = start[tile] + copied_to(layout, row, chunk * chunk_bytes())
-    row, column = row_base + row, column_base + chunk * c.computed.elements
-    at = {c.computed.dims[0]: np.minimum(row, rows - 1)}
-    words = words_of_chunks(c.computed, made.reads, known, arrays, at, column, length, rounded=True)
-    left = np.clip(length - column, 0, c.computed.elements) * (row < rows)
-    return Wanted(c.buffer, place, chunks(words, left * c.element_bytes), (row, column))
+    index = (row_base + row, column_base + chunk * c.computed.elements)
+    content = chunks_made(plan, c, known, arrays, index, ends, rounded=True)
+    return Wanted(c.buffer, place, content, index)

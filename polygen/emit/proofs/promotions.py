@@ -16,7 +16,15 @@ import numpy as np
 from polygen.emit.c_text import read
 from polygen.emit.leaf.table import proof
 from polygen.emit.proofs.blocks import end
-from polygen.emit.proofs.threads import Arrays, Integers, evaluated, of_kernel, of_place, size
+from polygen.emit.proofs.threads import (
+    IN_FRONT,
+    Arrays,
+    Integers,
+    evaluated,
+    of_kernel,
+    of_place,
+    size,
+)
 from polygen.emit.run_text import Called
 from polygen.emit.text_functions import run
 from polygen.emit.text_values import Register, mixed
@@ -29,7 +37,6 @@ from polygen.poly.elements import Element
 
 _SIDES = {"m": "row", "n": "column"}
 _FIRST = 2  # blocks
-_GROUP = 7001  # rows in front of a group's
 
 
 @proof("read_scales", "threads", Promote)
@@ -38,7 +45,7 @@ def _(plan: KernelPlan, leaf: Leaf, work: Promote, texts: tuple[str, ...]) -> No
     ends = {str(extents[role]): end(plan, role) for role in "mn"}
     if plan.match.groups:
         ends[str(extents["m"])] = 1 << 14
-    names = of_kernel(plan, ends) | {ROWS_BEFORE: _GROUP, ROWS_OF_GROUP: end(plan, "m")}
+    names = of_kernel(plan, ends) | {ROWS_BEFORE: IN_FRONT, ROWS_OF_GROUP: end(plan, "m")}
     own, threads = of_place(plan, leaf.place)
     names |= own
     arrays = Arrays(plan, names)

@@ -32,6 +32,7 @@ _MATRIX_ROW = 16  # bytes of a row that `ldmatrix` loads
 _START = 3  # elements in front of an array's first, so that it begins anywhere
 # Of what does not matter; and from the end of a row to the next, so that rows begin anywhere.
 _SIZE, _BETWEEN = 509, 8
+IN_FRONT = 7001  # rows, of a group's
 Integers = np.ndarray[Any, Any]
 
 
