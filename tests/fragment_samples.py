@@ -40,7 +40,7 @@ def scaled() -> KernelPlan:
 
 
 def _of_rows(function: Callable[..., Any]) -> KernelPlan:
-    name = "cooperative_128x256x64_f4_made.toml"
+    name = "cooperative_128x256x64_f4_g2_made.toml"
     schedule = load_schedule(schedules_folder() / "sm_90a" / name)
     types = ("bf16[M,K]", "bf16[K]", "bf16[N,K]")
     return pg.fuse(function).compile(*types, arch="sm_90a", schedule=schedule).passes.plan

@@ -33,11 +33,10 @@ _ORDER = (
     "places",
     "tensor_map", "mbarrier", "cluster", "mbarrier_wait", "map_prefetch", "box_load",
     "box_load_once", "box_multicast", "panels_out", "portions", "warm", "near", "panels_in",
-    "pieces", "pack", "pack_apart", "chunks", "wide_chunks", "gathered", "page_at", "scattered",
-    "computed",
-    "pairs", "staged", "shared_words", "wgmma", "scan", "cursor", "block_address", "partial_sums",
-    "row_numbers", "wait_across", "divisor", "row_groups", "tile_domain", "dots", "row_edge",
-    "store_computed",
+    "pieces", "pack", "pack_apart", "chunks", "inside", "wide_chunks", "gathered", "page_at",
+    "scattered", "computed", "pairs", "staged", "shared_words", "wgmma", "scan", "cursor",
+    "block_address", "partial_sums", "row_numbers", "wait_across", "divisor", "row_groups",
+    "tile_domain", "dots", "row_edge", "store_computed",
 )  # fmt: skip
 _COORDINATES = ("inner", "outer", "third", "fourth", "fifth")
 
@@ -85,6 +84,9 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         needed.add("wide_chunks")
     if any(work.pairs is not None for work in plan.of(Make)):
         needed.add("pairs")
+    ending = [work for work in plan.of(Make) if not work.ends_whole]
+    if any(work.ends(one) for work in ending for one in work.beside):
+        needed.add("inside")
     by_index = [fetch.rows for one in computed for fetch in one.fetches]
     by_index += [
         rows for e in plan.epilogues for read in e.reads for rows in read.rows

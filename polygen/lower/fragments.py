@@ -191,13 +191,13 @@ class Make:
 
         None where what is computed is a number without, or none in spite of it.
         """
-        found = tuple(
-            one.name
-            for one in self.beside
-            if one.along == "s" and one.per[1] == 1 and self.block % one.run == 0
-        )
+        found = tuple(one.name for one in self.beside if self.ends(one))
         taken = not self.ends_whole and not self._known(()) and self._known(found)
         return found if taken else ()
+
+    def ends(self, one: Beside) -> bool:
+        """Whether what is read ahead for every k ends where the operand does."""
+        return one.along == "s" and one.per[1] == 1 and self.block % one.run == 0
 
     def _known(self, zeros: tuple[str, ...]) -> bool:
         """Whether numbers are computed of zeros in the ring, and of others."""

@@ -130,13 +130,13 @@ def test_pairs_have_the_bits_of_elements_one_by_one(name: str) -> None:
     """Random normal numbers, by consumers and by a launch before the kernel."""
     torch = pytest.importorskip("torch")
     kind = {"bf16": torch.bfloat16, "f16": torch.float16}[name]
-    file = schedules_folder() / "sm_90a" / "cooperative_128x256x64_f4_made.toml"
+    file = schedules_folder() / "sm_90a" / "cooperative_128x256x64_f4_g2_made.toml"
     pairs = load_schedule(file)
     pairs = replace(pairs, pipeline=replace(pairs.pipeline, stages=3))
     before = replace(
         pairs,
         roles=replace(pairs.roles, computes="before"),
-        pipeline=replace(pairs.pipeline, fragments=2),
+        pipeline=replace(pairs.pipeline, fragments=2, together=1),
         launch=Launches(realign=True, dependent=True),
     )
     torch.manual_seed(0)

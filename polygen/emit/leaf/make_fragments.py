@@ -250,22 +250,21 @@ def _ahead(one: Beside, work: Make, to: str) -> list[str]:
         else:
             own_k += f" + n * {depth}"
         word = f"{one.first + number * words} + n * {len(one.places) * words}"
-        read = f"{to}[{word}] = read_one<{size}>({address(one, 0, work)});"
-        if one.run > 1:
-            read = f"read_run<{size}, {size}>({to} + {word}, {address(one, 0, work)});"
-        column, read_all = f"min({own_k}, {k_extent} - {one.run})", [read]
-        if one.name in work.ended:
-            nothing = [f"{to}[{word} + {at}] = 0u;" for at in range(words)]
+        at, column = address(one, 0, work), f"min({own_k}, {k_extent} - {one.run})"
+        if work.ends(one):
             column = own_k
-            read_all = [f"if (column < {k_extent}) {read}", f"else {{ {' '.join(nothing)} }}"]
-        elif work.ends_whole and one.along == "s" and one.per[1] == 1:
-            column = own_k
+        if work.ends(one) and not work.ends_whole:
+            read = f"read_inside<{size}>({to} + {word}, column < {k_extent}, {at});"
+        elif one.run > 1:
+            read = f"read_run<{size}, {size}>({to} + {word}, {at});"
+        else:
+            read = f"{to}[{word}] = read_one<{size}>({at});"
         where = {"row": f"min({own_row}, {m_extent} - 1)", "column": column}
-        asked = {name for line in read_all for name in _PLACES.findall(line)}
+        asked = set(_PLACES.findall(read))
         lines += [
             "  {",
             *(f"    const int {name} = {at};" for name, at in where.items() if name in asked),
-            *(f"    {line}" for line in read_all),
+            f"    {read}",
             "  }",
         ]
     return [*lines, "}"]

@@ -179,13 +179,18 @@ class Arrays:
         """The bits of elements of an array."""
         return _stored(tensor, place)
 
-    def read(self, called: Called, count: int = 1) -> list[Any]:
-        """Elements side by side, from an address on.
+    def read(self, called: Called, count: int = 1, inside: Any = True) -> list[Any]:
+        """Elements side by side, from an address on, which is a function's last argument.
+
+        Args:
+            called: the function.
+            count: of elements.
+            inside: which of the threads that call it read.
 
         Raises:
             VerifyError: one of them is outside of the array.
         """
-        given, who = called.arguments[-1], called.state.who()
+        given, who = called.arguments[-1], called.state.who() & inside
         first, tensor = self.of(given.value, who)
         pointer = given.pointer
         if isinstance(pointer, Pointer) and pointer.stepped not in (0, tensor.dtype.bytes):
@@ -219,10 +224,10 @@ class Arrays:
             found[axis], rest = np.divmod(rest, step)
         return found
 
-    def words(self, called: Called, size: int) -> list[Any]:
+    def words(self, called: Called, size: int, inside: Any = True) -> list[Any]:
         """Bytes from an address on, as words."""
-        each = self.of(called.arguments[-1].value, called.state.who())[1].dtype.bytes
-        found = self.read(called, max(1, size // each))
+        each = self.of(called.arguments[-1].value, called.state.who() & inside)[1].dtype.bytes
+        found = self.read(called, max(1, size // each), inside)
         return words_of(found, each)
 
     def _load(self, called: Called) -> Any:
@@ -250,6 +255,13 @@ class Arrays:
             raise VerifyError(f"{size} bytes are read by {width}")
         called.arguments[0].fill(self.words(called, size))
 
+    def _inside(self, called: Called) -> None:
+        (size,), inside = map(int, called.template), called.of_all(1).astype(bool)
+        if size not in (1, 2, 4, 8):
+            raise VerifyError(f"{size} bytes are read at once")
+        words = self.words(called, size, inside) if inside.any() else [0] * -(-size // 4)
+        called.arguments[0].fill([np.where(inside, word, 0) for word in words])
+
     def handlers(self) -> dict[str, Handler]:
         """What functions do that read global memory."""
         return {
@@ -258,6 +270,7 @@ class Arrays:
             "__ldg": self._load,
             "read_one": self._one,
             "read_run": self._run,
+            "read_inside": self._inside,
         }
 
     def number(self, names: Mapping[str, Any], of: Element, at: Mapping[str, Any]) -> Any:

@@ -142,6 +142,7 @@ UNSEEN = {
     r"min\(k \* 64 .*, K - 2\);: 2 -> \d$": "words begin at multiples of their size",
     r"left < 64 \? 2 : 1.*: 64 -> 63$": "panels of which one column is outside",
     r"if \(b_m .* < M && b_n .* <= N\) \{: ": "tiles elsewhere, that end inside or outside",
+    r"if \(count >= 8 && first_row \+ 7 < M\) \{: (8 -> 16|7 -> 14)$": "rows inside go one by one",
     r"bool at_ends = .*: \d+ -> \d+$": "panels elsewhere; `polygen.lower.shifted` proves it of all",
 }
 SIZES = {"M": 4099, "N": 4093, "K": 1031}
@@ -554,10 +555,11 @@ MISTAKES = [
     ("loaded", "make", "step_k + e / 4 % 2 * 8 < K", "step_k < K", "is not of the elements that"),
     ("scaled", "make", "column < K", "column <= K", "which is outside of g"),
     ("scaled", "make", "column < K", "column < (K + 15) / 16 * 16", "which is outside of g"),
-    ("scaled", "make", "read_run<4, 4>", "read_run<8, 4>", "which is outside of g"),
+    ("scaled", "make", "read_inside<4>", "read_inside<8>", "which is outside of g"),
+    ("scaled", "make", "read_inside<4>", "read_inside<5>", "5 bytes are read at once"),
     ("scaled", "make", "column < K", "column + 8 < K", "is not of the elements that"),
-    ("scaled", "make", "if (column < K) ", "if (column < 2 * K) ", "which is outside of g"),
-    ("scaled", "make", "] = 0u;", "] = 1u;", "is not of the elements that"),
+    ("scaled", "make", "column < K", "column < 2 * K", "which is outside of g"),
+    ("scaled", "make", "column < K", "1", "which is outside of g"),
     # A tile's last keys, a mask, a reference, a part of the keys.
     ("attended", "advance", ">= keys", "> keys", "w5 of row"),
     ("causal", "advance", "if (whole && ", "if (whole || ", "is not made of its own numbers"),

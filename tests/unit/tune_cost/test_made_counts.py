@@ -19,7 +19,7 @@ SIZES = {"M": 4096, "N": 8192, "K": 8192}
 CASES = {
     "bf16": (
         lambda x, g, w: (x * g) @ w.T, ("bf16[M,K]", "bf16[K]", "bf16[N,K]"),
-        "cooperative_128x256x64_f4_made",
+        "cooperative_128x256x64_f4_g2_made",
     ),
     "s8": (
         lambda x, q: x @ q.astype("bf16").T, ("bf16[M,K]", "s8[N,K]"),
