@@ -136,10 +136,13 @@ def _turned(program: Program, size: Callable[[Dim], int]) -> tuple[int, int]:
 
 
 def _tallied(rings: tuple[RingFolds, ...]) -> tuple[int, int]:
-    """Terms of folds beside the products, for an element of each side's operands."""
+    """Instructions of folds beside the products, for an element of each side's operands.
+
+    One brings it and makes a number of it, and two a term of each component.
+    """
     found = dict.fromkeys("mn", 0)
     for one in rings:
-        found[one.role] += len(one.folds)
+        found[one.role] += 1 + sum(2 * len(fold.terms) for fold in one.folds)
     return found["m"], found["n"]
 
 

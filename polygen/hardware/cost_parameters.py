@@ -97,8 +97,11 @@ class CostParameters:
         fold_index: into the place of the largest or the smallest.
         fold_exponential: into a sum of exponentials.
         fold_rate: of these instructions, lanes' per cycle.
-        tally: such instructions for a term of an operand that is folded beside the product.
+        tally: such instructions for one of an operand that is folded beside the product.
         tally_alone: share of them that one consumer alone does not hide.
+        tally_shown: share of them that several do not, where they have more than they hide.
+        tally_hidden: share of the products' cycles that they hide of this.
+        tally_turn: times as many of them are shown where consumers take turns.
         tally_made: share of them that keeps consumers from computing operands.
         lane_rate: multiply-adds per cycle where lanes multiply.
         lane_load_rate: elements per cycle that they read and convert for them.
@@ -195,6 +198,9 @@ class CostParameters:
     fold_rate: float
     tally: float
     tally_alone: float
+    tally_shown: float
+    tally_hidden: float
+    tally_turn: float
     tally_made: float
     lane_rate: float
     lane_load_rate: float

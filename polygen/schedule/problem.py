@@ -69,7 +69,8 @@ class Problem:
             that there are, of all matrices together; 0: each is read once.
         row_passes: of operands that a launch before the kernel makes row by row, how often a block
             goes through a row, of all rows together.
-        tallied: terms of folds of operands, for an element of those that carry m, and that carry n.
+        tallied: instructions of folds of operands, for an element of those that carry m, and that
+            carry n.
         parted: numbers that parts of folds are: of a row, of a column, and of all elements.
         zeros: whether all that is multiplied is 0.
         leaving: whether nobody reads what comes of these but who stores it.

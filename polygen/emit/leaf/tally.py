@@ -38,8 +38,8 @@ from polygen.poly.elements import Along, Element
 from polygen.poly.ring_folds import RingFold
 
 _WORD_BYTES = 4
-_ALL = 8  # accesses of several rows on their way to a thread: their sums are few
-_UNROLLED = 2  # accesses that are on their way to a thread: more take registers from the sums
+_SEVERAL = 8  # accesses of several rows on their way to a thread: their sums are few
+_FEW = 2  # accesses whose terms are long: more take registers from the sums
 
 
 @leaf("begin", "threads", Tally)
@@ -84,7 +84,7 @@ def _(plan: KernelPlan, one: Leaf, work: Tally) -> Text:
         f"for (int turn_of_row = 0; turn_of_row < {work.turns}; ++turn_of_row) {{",
         f"  const int own_row = min({_own_row(work, each)}, {work.rows - work.across}){work.part};",
         *(f"  {line}" for line in by_row),
-        f"#pragma unroll {_UNROLLED if work.across == 1 else _ALL}",
+        f"#pragma unroll {_together(work)}".rstrip(),
         f"  for (int access = 0; access < {work.accesses}; ++access) {{",
         f"    const int first_k = ({_lane(work)} + access * {work.lanes}) * {work.access};",
         f"    unsigned held[{words}];",
@@ -108,6 +108,17 @@ def _(plan: KernelPlan, one: Leaf, work: Tally) -> Text:
     values = ", ".join(fold.value for fold in work.folds)
     note = f"{one.statement}[k]: elements of {work.buffer} into {values}, {work.order}"
     return Text(_with_margin(lines), note)
+
+
+def _together(work: Tally) -> str:
+    """Of how many accesses terms are in one piece of code; "": of all, without a branch between.
+
+    A branch beside products that are on their way keeps those behind it waiting.
+    """
+    if work.across > 1:
+        return str(_SEVERAL)
+    short = all(len(fold.terms) == 1 for fold in work.folds) and not any(work.beside)
+    return "" if short else str(_FEW)
 
 
 @leaf("share", "threads", Tally, needs=("words",))

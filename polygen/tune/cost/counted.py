@@ -90,7 +90,7 @@ class Counts(NamedTuple):
         making_vectors: vectors along k that it reads numbers of for them, over all of them, where
             it computes them element by element.
         paired_vectors: likewise, where it computes pairs.
-        tallied: terms of folds of operands, per k tile.
+        tallied: instructions of folds of operands, per k tile.
         streamed: sets of rows that a warp reads one after another, where elements are only folded.
         parts: bytes of the parts of folds that its launches write and read.
         lines: bytes of the lines of memory that hold what a tile folds.

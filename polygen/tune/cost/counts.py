@@ -39,6 +39,7 @@ from polygen.tune.cost.tile_counts import (
 
 _BYTE = 8  # bits
 _SUM_BYTES = 4  # of sums that blocks share
+_FROM_MEMORY = 30  # times as many instructions, where no ring has what is folded
 _READ_TOGETHER = 2 * chunk_bytes()  # of computed operands, by a thread that multiplies as well
 
 
@@ -279,12 +280,18 @@ def _counts(device: Device, fitted: Fitted, terms: _Terms) -> Counts:
         # Who multiplies rows folds them: those of the other operand, everybody beside each other.
         tallied=cta.k
         * (
-            problem.tallied[0] * cta.m * (cta.n // warp.n)
-            + problem.tallied[1] * cta.n * (cta.m // warp.m)
+            _tallied(problem, schedule, 0) * cta.m * (cta.n // warp.n)
+            + _tallied(problem, schedule, 1) * cta.n * (cta.m // warp.m)
         ),
         seldom=problem.leaving and not turns,
         **streams,
     )
+
+
+def _tallied(problem: Problem, schedule: Schedule, side: int) -> int:
+    """Instructions of folds of an operand, for an element."""
+    beside = problem.computed[side] and not schedule.from_registers
+    return problem.tallied[side] * (_FROM_MEMORY if beside else 1)
 
 
 def _made_first(problem: Problem, schedule: Schedule) -> dict[str, int]:

@@ -44,7 +44,7 @@ def chosen(m, n, k, fit=everything, skip=frozenset(), **epilogue):
 
 
 def test_rows_that_consumers_would_fold_beside_computing_them_are_made_before():
-    """rms_norm(x, g) @ w.T of 4096x4096x4096 took 258 us so, where it takes 196 behind a launch."""
+    """rms_norm(x, g) @ w.T of 4096x4096x4096 takes 211 us so, and 196 behind a launch."""
 
     @fuse
     def normed(x, w, g):
@@ -53,7 +53,7 @@ def test_rows_that_consumers_would_fold_beside_computing_them_are_made_before():
     program = normed.program("bf16[M,K]", "bf16[N,K]", "bf16[K]")
     sizes = {"M": 4096, "N": 4096, "K": 4096}
     problem, _ = candidates(program, H200, sizes)
-    assert problem.tallied == problem.paired_vectors == (1, 0)
+    assert problem.tallied == (3, 0) and problem.paired_vectors == (1, 0)
     assert decision(program, H200, sizes)[0].roles.computes == "before"
 
 

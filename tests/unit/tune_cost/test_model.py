@@ -76,7 +76,7 @@ BETTER = (
     "lane_rate", "lane_load_rate", "producer_rate", "compute_rate", "compute_function_rate",
     "stream_rate",
     "fold_rate", "promote_rate", "promote_beside", "split_share",
-    "fragment_rate", "group_share", "thread_rate", "l1_bytes",
+    "fragment_rate", "group_share", "thread_rate", "l1_bytes", "tally_hidden",
 )  # fmt: skip
 WORSE = (
     "droop", "written_share", "start", "instruction", "step", "latency", "crowding", "cluster_loss",
@@ -86,7 +86,8 @@ WORSE = (
     "copy_start", "launch_start", "thread_crowding", "warp_narrow_turn",
     "fragment_latency", "fragment_start", "vector_latency", "paired_latency", "promote_turn",
     "function_crowding",
-    "row_pass", "row_copy", "stream_latency", "tally", "tally_alone", "tally_made",
+    "row_pass", "row_copy", "stream_latency", "tally", "tally_alone", "tally_made", "tally_shown",
+    "tally_turn",
     "unstored", "fold", "fold_index", "fold_exponential",
 )  # fmt: skip
 
