@@ -5,7 +5,9 @@
    the elements as they lie.
 2. Where it is the innermost, lanes multiply, and fold nothing: folds of the results are of another
    kernel, as few as these are.
-3. A product of two columns of a million rows has one tile, which one block sums, or the few of a
+3. Rows that a product multiplies are folded by those that multiply them, each as often as there are
+   tiles with them. Where that takes longer than to read them once more, they are folded before.
+4. A product of two columns of a million rows has one tile, which one block sums, or the few of a
    cluster; its operands come as fast as these ask for them. As parts, each with a tile of its own,
    it takes every multiprocessor, and one more launch. The number of terms is a constant of such
    kernels.
@@ -27,7 +29,12 @@ from polygen.hardware.device import Device
 from polygen.pipeline import with_sizes
 from polygen.rewrite.cuts import cuts
 from polygen.rewrite.folded_products import matrix_of, with_folded_product
-from polygen.rewrite.folds_alone import folds_behind, multiplies_zeros, with_products
+from polygen.rewrite.folds_alone import (
+    folds_behind,
+    folds_beside,
+    multiplies_zeros,
+    with_products,
+)
 from polygen.rewrite.split_sums import with_split_sum
 
 _LEAST = 8192  # terms of a sum that is looked at
@@ -35,6 +42,7 @@ _TILE = 64  # rows and columns of a tile
 _FEWEST_TERMS, _FEWEST_PARTS = 256, 8  # of a part; of a sum
 _LONGER = 2.0  # times as long as operands come from memory: before parts are looked at
 _SHORTER = 0.9  # of the time as it is, that parts may take
+_CLEARLY = 0.97  # likewise, that kernels may which fold what another multiplies
 _LAUNCHES = 5  # whose time the sum of parts takes
 _WAVES = 2  # tiles of parts for every multiprocessor
 
@@ -74,7 +82,7 @@ def split_sum(program: Program, sizes: Mapping[str, int], device: Device) -> Spl
         time = _time(program, sizes, device)
         return math.inf if time is None else time
 
-    ways = (_folded, _folded_apart, _in_parts)
+    ways = (_folded, _folded_apart, _folded_before, _in_parts)
     return next(filter(None, (way(program, sizes, device, whole) for way in ways)), None)
 
 
@@ -110,6 +118,30 @@ def _folded_apart(
     if before is None or after is None:
         return None
     if whole() < before + after + cost_parameters(device).launch_start:
+        return None
+    return SplitSum(program, program, folds)
+
+
+def _folded_before(
+    program: Program, sizes: Mapping[str, int], device: Device, whole: Time
+) -> SplitSum | None:
+    """The same where what a product multiplies is folded by kernels before it; None where that is
+    not clearly faster than beside it.
+    """
+    folds = frozenset(folds_beside(program))
+    left = with_products(program, also=folds) if folds else None
+    if left is None:
+        return None
+    apart = 0.0
+    while len(left.contractions) > 1:
+        found = (one for one in cuts(left, sizes) if multiplies_zeros(one.before))
+        cut = next(found, None)
+        before = None if cut is None else _time(cut.before, sizes, device)
+        if cut is None or before is None:
+            return None
+        apart, left = apart + before, cut.after
+    last = _time(left, sizes, device)
+    if last is None or _CLEARLY * whole() < apart + last:
         return None
     return SplitSum(program, program, folds)
 

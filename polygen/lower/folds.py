@@ -165,10 +165,9 @@ def following(
         key = next(owner[access.name] for access in statement.reads if access.name in owner)
         owner[statement.write.name] = key
         group = replace(groups[key], after=(*groups[key].after, statement.name))
-        written = statement.write.name
-        if any(tensor.name == written for tensor in split.outputs):
-            group = replace(group, outputs=(*group.outputs, written))
-        groups[key] = group
+        own = {*group.outputs, statement.write.name}
+        outputs = tuple(tensor.name for tensor in split.outputs if tensor.name in own)
+        groups[key] = replace(group, outputs=outputs)
     return Following(
         f"{entry}_folds",
         warp * (row_warps if all(group.rows for group in groups.values()) else warps),

@@ -139,7 +139,8 @@ class RowLeaves:
                 run.append(one)
             else:
                 waiting.append(one)
-        outputs = tuple(s.write.name for s in run if s.write.name in self.outputs)
+        written = {one.write.name for one in run}
+        outputs = tuple(name for name in self.outputs if name in written)
         values = [(held.value, False) for held in folds]
         values += [(s.write.name, s.dtype == BOOL) for s in run if s.write.name not in outputs]
         late = self.rows.statements if self.rows else ()

@@ -116,6 +116,28 @@ def folds_behind(program: Program) -> set[str]:
     }
 
 
+def folds_beside(program: Program) -> set[str]:
+    """The folds of numbers that elements behind products use, and operands do not, by name."""
+    values = Values(program.statements)
+    products = {product.write.name for product in program.contractions}
+    before = {of for p in program.contractions for a in p.reads for of in values.behind(a.name)}
+    used = {
+        of
+        for name in values.writers
+        if values.behind(name) & products
+        for of in values.behind(name)
+    }
+    truths = {s.write.name for s in program.statements if s.dtype == BOOL}
+    outputs = {tensor.name for tensor in program.outputs}
+    return {
+        one.write.name
+        for one in program.folds
+        if one.write.name in used - before - outputs
+        and not values.behind(one.write.name) & products
+        and _is_of_numbers(one, truths)
+    }
+
+
 def multiplies_zeros(program: Program) -> bool:
     """Whether nothing but zeros is multiplied."""
     values = Values(program.statements)
