@@ -117,6 +117,7 @@ def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[st
         block=matched.block,
         reading=sum(bool(one.matrices) for one in work.before),
         tallied=_tallied(rings),
+        unringed=_unringed(rings),
         leaving=bool(rings) and not any(map(work.uses, rings)),
         turned=_turned(program, counted),
         alike=alike,
@@ -144,6 +145,12 @@ def _tallied(rings: tuple[RingFolds, ...]) -> tuple[int, int]:
     for one in rings:
         found[one.role] += 1 + sum(2 * len(fold.terms) for fold in one.folds)
     return found["m"], found["n"]
+
+
+def _unringed(rings: tuple[RingFolds, ...]) -> tuple[bool, bool]:
+    """Whether folds of each side are of what no ring has, where threads compute what it has."""
+    sides = {one.role for one in rings if any(not fold.element for fold in one.folds)}
+    return "m" in sides, "n" in sides
 
 
 def _matrices(dim: Dim) -> int:

@@ -71,6 +71,8 @@ class Problem:
             goes through a row, of all rows together.
         tallied: instructions of folds of operands, for an element of those that carry m, and that
             carry n.
+        unringed: whether those are of what no ring has, for each, where threads compute what it
+            has.
         parted: numbers that parts of folds are: of a row, of a column, and of all elements.
         zeros: whether all that is multiplied is 0.
         leaving: whether nobody reads what comes of these but who stores it.
@@ -125,6 +127,7 @@ class Problem:
     stored: tuple[int, int] = (0, 0)
     row_passes: int = 0
     tallied: tuple[int, int] = (0, 0)
+    unringed: tuple[bool, bool] = (False, False)
     parted: tuple[int, int, int] = (0, 0, 0)
     zeros: bool = False
     leaving: bool = False
@@ -224,6 +227,7 @@ class Problem:
             stored_bits=self.stored_bits[::-1],
             stored=self.stored[::-1],
             tallied=self.tallied[::-1],
+            unringed=self.unringed[::-1],
             sections=tuple((n, m, batches) for m, n, batches in self.sections),
             domain=tuple((b, a, c) for a, b, c in self.domain),
         )

@@ -1,10 +1,10 @@
 """Fragments that consumers compute: a ring's elements -> registers, from which they are multiplied.
 
 Elements come from the ring, a run at a time, and from global memory, whose places end where the
-arrays end: rows and k behind the last read the last, or zeros where these alone make zeros of what
-is computed (`Make.ended`). Rows behind the end make sums that nobody stores. What is computed
-behind the end of k counts as zero, whatever the function makes of zeros; without a branch, as the
-compiler lets no fragments be made in branches while products run.
+arrays end: rows and k behind the last read the last, or zeros where what is read ahead for every k
+ends with the operand (`Make.ends`). Rows behind the end make sums that nobody stores. What is
+computed behind the end of k counts as zero, whatever the function makes of zeros; without a branch,
+as the compiler lets no fragments be made in branches while products run.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from polygen.emit.ctext import PointwiseWriter, definition, pointwise
 from polygen.emit.doubles import literal_of
 from polygen.emit.element_types import name_of, of_word
 from polygen.emit.folds import combined, exchanged, extent_text, identities, stored
+from polygen.emit.functions import is_costly
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import (
     c_type,
@@ -40,6 +41,7 @@ from polygen.poly.ring_folds import RingFold
 _WORD_BYTES = 4
 _SEVERAL = 8  # accesses of several rows on their way to a thread: their sums are few
 _FEW = 2  # accesses whose terms are long: more take registers from the sums
+_SHORT = 4  # statements that make short terms, of all folds
 
 
 @leaf("begin", "threads", Tally)
@@ -84,7 +86,7 @@ def _(plan: KernelPlan, one: Leaf, work: Tally) -> Text:
         f"for (int turn_of_row = 0; turn_of_row < {work.turns}; ++turn_of_row) {{",
         f"  const int own_row = min({_own_row(work, each)}, {work.rows - work.across}){work.part};",
         *(f"  {line}" for line in by_row),
-        f"#pragma unroll {_together(work)}".rstrip(),
+        f"#pragma unroll {_together(plan, work)}".rstrip(),
         f"  for (int access = 0; access < {work.accesses}; ++access) {{",
         f"    const int first_k = ({_lane(work)} + access * {work.lanes}) * {work.access};",
         f"    unsigned held[{words}];",
@@ -110,15 +112,21 @@ def _(plan: KernelPlan, one: Leaf, work: Tally) -> Text:
     return Text(_with_margin(lines), note)
 
 
-def _together(work: Tally) -> str:
+def _together(plan: KernelPlan, work: Tally) -> str:
     """Of how many accesses terms are in one piece of code; "": of all, without a branch between.
 
     A branch beside products that are on their way keeps those behind it waiting.
     """
     if work.across > 1:
         return str(_SEVERAL)
-    short = all(len(fold.terms) == 1 for fold in work.folds) and not any(work.beside)
-    return "" if short else str(_FEW)
+    computed = [one for fold in work.folds for one in fold.statements]
+    short = (
+        len(computed) <= _SHORT
+        and not any(is_costly(one.function, one.args) for one in computed)
+        and all(len(fold.terms) == 1 for fold in work.folds)
+        and not any(work.beside)
+    )
+    return "" if short and plan.atom.scope == "warpgroup" else str(_FEW)
 
 
 @leaf("share", "threads", Tally, needs=("words",))

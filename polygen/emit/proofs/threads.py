@@ -253,12 +253,21 @@ class Arrays:
         size, width = map(int, called.template)
         if width > size or size % width:
             raise VerifyError(f"{size} bytes are read by {width}")
+        self._require_whole(called, size)
         called.arguments[0].fill(self.words(called, size))
+
+    def _require_whole(self, called: Called, size: int, inside: Any = True) -> None:
+        who = called.state.who() & inside
+        if who.any():
+            _, tensor = self.of(called.arguments[-1].value, who)
+            if size % tensor.dtype.bytes:
+                raise VerifyError(f"{size} bytes of {tensor} are read, which are no whole elements")
 
     def _inside(self, called: Called) -> None:
         (size,), inside = map(int, called.template), called.of_all(1).astype(bool)
         if size not in (1, 2, 4, 8):
             raise VerifyError(f"{size} bytes are read at once")
+        self._require_whole(called, size, inside)
         words = self.words(called, size, inside) if inside.any() else [0] * -(-size // 4)
         called.arguments[0].fill([np.where(inside, word, 0) for word in words])
 

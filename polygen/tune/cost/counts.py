@@ -290,7 +290,7 @@ def _counts(device: Device, fitted: Fitted, terms: _Terms) -> Counts:
 
 def _tallied(problem: Problem, schedule: Schedule, side: int) -> int:
     """Instructions of folds of an operand, for an element."""
-    beside = problem.computed[side] and not schedule.from_registers
+    beside = schedule.specialised and not schedule.from_registers and problem.unringed[side]
     return problem.tallied[side] * (_FROM_MEMORY if beside else 1)
 
 

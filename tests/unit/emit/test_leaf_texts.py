@@ -557,6 +557,7 @@ MISTAKES = [
     ("scaled", "make", "column < K", "column < (K + 15) / 16 * 16", "which is outside of g"),
     ("scaled", "make", "read_inside<4>", "read_inside<8>", "which is outside of g"),
     ("scaled", "make", "read_inside<4>", "read_inside<5>", "5 bytes are read at once"),
+    ("scaled", "make", "read_inside<4>", "read_inside<1>", "which are no whole elements"),
     ("scaled", "make", "column < K", "column + 8 < K", "is not of the elements that"),
     ("scaled", "make", "column < K", "column < 2 * K", "which is outside of g"),
     ("scaled", "make", "column < K", "1", "which is outside of g"),
