@@ -152,7 +152,7 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     tally = beside * c.tallied * p.tally / p.fold_rate
     product = np.maximum.reduce([multiply, shared, convert])
     alone = np.where((c.workers == 1) & (c.turns == 0), p.tally_alone, 0.0)
-    # Terms are made while products are on their way, but those of its own block keep one from more.
+    # Products that are on their way hide terms, as long as there are any.
     shown = p.tally_shown * np.where(c.turns > 0, p.tally_turn, 1.0)
     folding = np.maximum(shown * tally - p.tally_hidden * product, alone * tally)
     # Results that leave are of one in many tiles: of one that a block has, as it is then the last.
