@@ -285,6 +285,6 @@ def test_wrong_usage_is_one_message_and_writes_nothing(capsys, tmp_path, old, wo
 def test_the_committed_record_becomes_a_page():
     made = record.load(COMMITTED)
     text = report.page(made)
-    assert "A library is faster in 46 of 175 rows:" in text
+    assert "A library is faster in 45 of 175 rows:" in text
     assert "the fastest of its algorithms by measurement" in text
     assert figures.losses(made["rows"])[0]["key"] == "mm bf16 4099x4093x1031"
