@@ -101,6 +101,7 @@ class CostParameters:
         tally_alone: share of them that one consumer alone does not hide.
         tally_shown: share of them that several do not, where they have more than they hide.
         tally_hidden: share of the products' cycles that they hide of this.
+        tally_memory: times as many where no ring has what is folded, and it comes from memory.
         tally_turn: times as many of them are shown where consumers take turns.
         tally_made: share of them that keeps consumers from computing operands.
         lane_rate: multiply-adds per cycle where lanes multiply.
@@ -200,6 +201,7 @@ class CostParameters:
     tally_alone: float
     tally_shown: float
     tally_hidden: float
+    tally_memory: float
     tally_turn: float
     tally_made: float
     lane_rate: float

@@ -108,12 +108,7 @@ def folds_behind(program: Program) -> set[str]:
     """The folds of numbers that are behind products, by name."""
     values = Values(program.statements)
     products = {product.write.name for product in program.contractions}
-    truths = {s.write.name for s in program.statements if s.dtype == BOOL}
-    return {
-        one.write.name
-        for one in program.folds
-        if values.behind(one.write.name) & products and _is_of_numbers(one, truths)
-    }
+    return {name for name in _of_numbers(program) if values.behind(name) & products}
 
 
 def folds_beside(program: Program) -> set[str]:
@@ -127,15 +122,8 @@ def folds_beside(program: Program) -> set[str]:
         if values.behind(name) & products
         for of in values.behind(name)
     }
-    truths = {s.write.name for s in program.statements if s.dtype == BOOL}
-    outputs = {tensor.name for tensor in program.outputs}
-    return {
-        one.write.name
-        for one in program.folds
-        if one.write.name in used - before - outputs
-        and not values.behind(one.write.name) & products
-        and _is_of_numbers(one, truths)
-    }
+    late = {name for name in used if values.behind(name) & products}
+    return _of_numbers(program) & (used - before - late)
 
 
 def multiplies_zeros(program: Program) -> bool:
@@ -152,19 +140,19 @@ def _chosen(program: Program, values: Values, *, every: bool) -> set[str]:
     wanted = values.writers if every else _of_other_rows(program, values)
     early = {of for name in wanted for of in values.behind(name)} - late
     found = early | _of_results(program, values, late)
+    return found & _of_numbers(program)
+
+
+def _of_numbers(program: Program) -> set[str]:
+    """The folds of numbers, of which there may be more than one, by name."""
     truths = {s.write.name for s in program.statements if s.dtype == BOOL}
     return {
         one.write.name
         for one in program.folds
-        if one.write.name in found and _is_of_numbers(one, truths)
+        for value in one.args[:1]
+        if isinstance(value, Access) and value.name not in truths
+        if any(extent != 1 for _, extent in one.domain)
     }
-
-
-def _is_of_numbers(one: Fold, truths: Collection[str]) -> bool:
-    """Whether a fold is of numbers, of which there may be more than one."""
-    value = one.args[0]
-    several = any(extent != 1 for _, extent in one.domain)
-    return isinstance(value, Access) and value.name not in truths and several
 
 
 def _of_other_rows(program: Program, values: Values) -> set[str]:

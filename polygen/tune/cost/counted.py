@@ -90,7 +90,8 @@ class Counts(NamedTuple):
         making_vectors: vectors along k that it reads numbers of for them, over all of them, where
             it computes them element by element.
         paired_vectors: likewise, where it computes pairs.
-        tallied: instructions of folds of operands, per k tile.
+        tallied: instructions of folds of operands, per k tile, of what rings have.
+        unringed: likewise, of what no ring has.
         streamed: sets of rows that a warp reads one after another, where elements are only folded.
         parts: bytes of the parts of folds that its launches write and read.
         lines: bytes of the lines of memory that hold what a tile folds.
@@ -171,6 +172,7 @@ class Counts(NamedTuple):
     making_vectors: int = 0
     paired_vectors: int = 0
     tallied: int = 0
+    unringed: int = 0
     streamed: int = 0
     parts: int = 0
     lines: int = 0

@@ -39,7 +39,6 @@ from polygen.tune.cost.tile_counts import (
 
 _BYTE = 8  # bits
 _SUM_BYTES = 4  # of sums that blocks share
-_FROM_MEMORY = 30  # times as many instructions, where no ring has what is folded
 _READ_TOGETHER = 2 * chunk_bytes()  # of computed operands, by a thread that multiplies as well
 
 
@@ -277,21 +276,24 @@ def _counts(device: Device, fitted: Fitted, terms: _Terms) -> Counts:
         promoted=problem.products * cta.m * cta.n * cta.k // problem.block if problem.block else 0,
         beside=schedule.pipeline.overlap > 1,
         terms=problem.terms,
-        # Who multiplies rows folds them: those of the other operand, everybody beside each other.
-        tallied=cta.k
-        * (
-            _tallied(problem, schedule, 0) * cta.m * (cta.n // warp.n)
-            + _tallied(problem, schedule, 1) * cta.n * (cta.m // warp.m)
-        ),
+        **_tallied(problem, schedule),
         seldom=problem.leaving and not turns,
         **streams,
     )
 
 
-def _tallied(problem: Problem, schedule: Schedule, side: int) -> int:
-    """Instructions of folds of an operand, for an element."""
-    beside = schedule.specialised and not schedule.from_registers and problem.unringed[side]
-    return problem.tallied[side] * (_FROM_MEMORY if beside else 1)
+def _tallied(problem: Problem, schedule: Schedule) -> dict[str, int]:
+    """Instructions of folds of operands for a k tile, of what rings have, and of what none has.
+
+    Who multiplies rows folds them: those of the other operand, everybody beside each other.
+    """
+    cta, warp = schedule.tile.cta, schedule.tile.warp
+    rows = (cta.m * (cta.n // warp.n), cta.n * (cta.m // warp.m))
+    left, right = (cta.k * n * count for n, count in zip(problem.tallied, rows, strict=True))
+    by_producers = schedule.specialised and not schedule.from_registers
+    apart = [n for n, none in zip((left, right), problem.unringed, strict=True) if none]
+    unringed = sum(apart) if by_producers else 0
+    return {"tallied": left + right - unringed, "unringed": unringed}
 
 
 def _made_first(problem: Problem, schedule: Schedule) -> dict[str, int]:

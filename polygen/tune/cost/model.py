@@ -149,7 +149,7 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     passed = beside * p.thread_passes * crowded * c.threaded / p.shared_rate
     shared = beside * c.operand_reads / p.shared_rate + passed
     convert = beside * _converting(p, c)
-    tally = beside * c.tallied * p.tally / p.fold_rate
+    tally = beside * (c.tallied + p.tally_memory * c.unringed) * p.tally / p.fold_rate
     product = np.maximum.reduce([multiply, shared, convert])
     alone = np.where((c.workers == 1) & (c.turns == 0), p.tally_alone, 0.0)
     # Products that are on their way hide terms, as long as there are any.

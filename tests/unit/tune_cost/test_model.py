@@ -48,7 +48,8 @@ PROBLEMS = (
     ),
     Problem(
         4096, 4096, 4096, threaded=(1, 0), computed=(1, 0), source_bytes=(1 << 25, 0),
-        held=(8, 64), stored_bits=(16, 0), vectors=(1, 0), paired_vectors=(1, 0), tallied=(1, 0),
+        held=(8, 64), stored_bits=(16, 0), vectors=(1, 0), paired_vectors=(1, 0), tallied=(3, 0),
+        unringed=(True, False),
     ),
     Problem(4096, 4096, 4096, element_bytes=4, terms=3),
     Problem(4096, 4096, 12288, element_bytes=4, result_bytes=4, block=32),
@@ -87,7 +88,7 @@ WORSE = (
     "fragment_latency", "fragment_start", "vector_latency", "paired_latency", "promote_turn",
     "function_crowding",
     "row_pass", "row_copy", "stream_latency", "tally", "tally_alone", "tally_made", "tally_shown",
-    "tally_turn",
+    "tally_turn", "tally_memory",
     "unstored", "fold", "fold_index", "fold_exponential",
 )  # fmt: skip
 
