@@ -146,7 +146,8 @@ def multiplied(
         place, extents = (label, dims) if label < len(dims) else (label - len(dims), summed)
         extents[place] = end - start
         own_axes = replace(axes, dims=tuple(dims), summed=tuple(summed))
-        found.append(trace.product(sides[0], sides[1], own_axes, text))
+        one, other = sides
+        found.append(trace.product(one, other, own_axes, text, whole=label < len(axes.dims)))
     if label < len(axes.dims):
         return _join(trace, found, label)
     if left.dtype == S8:

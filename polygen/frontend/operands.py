@@ -16,8 +16,9 @@ from polygen.frontend.nodes import (
     ViewNode,
     walk,
 )
+from polygen.frontend.outer_factors import Factors, without_factors
 from polygen.frontend.scaled import scaled_types
-from polygen.frontend.shapes import MATMUL_DTYPES, default_output
+from polygen.frontend.shapes import MATMUL_DTYPES, ProductAxes, default_output
 
 if TYPE_CHECKING:
     from polygen.frontend.trace import Trace
@@ -27,25 +28,34 @@ _IMPLYING = tuple(one for one in MATMUL_DTYPES if one not in (F32, U8))
 
 
 def rounded(
-    trace: Trace, left: Node, right: Node, text: str, *, in_groups: bool = False
-) -> tuple[Node, Node, tuple[DType, DType]]:
-    """Both operands and the types in which they are multiplied.
+    trace: Trace,
+    left: Node,
+    right: Node,
+    axes: ProductAxes,
+    text: str,
+    *,
+    in_groups: bool = False,
+    whole: bool = True,
+) -> tuple[Node, Node, tuple[DType, DType], Factors]:
+    """Both operands, the types in which they are multiplied, and what multiplies their sums.
 
     A computed operand takes the type of the other, or what its own products would store; 8-bit
     types are never implied, since what they lose is the caller's to choose. f16 meets bf16 in
     tf32, which keeps both as they are; not in groups of rows, all of which an operand that is
-    computed would have to be.
+    computed would have to be. Factors of a computed operand that the sum does not index are no part
+    of it (`polygen.frontend.outer_factors`), each with the operand's labels; but in groups, and of
+    products that are no `whole` sum.
     """
     computed = [node for node in (left, right) if _is_computed(node)]
     given = [node.dtype for node in (left, right) if node not in computed]
     if not computed and not in_groups and {left.dtype, right.dtype} == {F16, BF16}:
         # No instruction takes both. A tf32 holds all numbers of either, as f32 does.
-        return _operand(trace, left, F32), _operand(trace, right, F32), (TF32, TF32)
+        return _operand(trace, left, F32), _operand(trace, right, F32), (TF32, TF32), ()
     if not computed:
-        return left, right, (left.dtype, right.dtype)
+        return left, right, (left.dtype, right.dtype), ()
     scaled = scaled_types(left, right)
     if scaled is not None:
-        return left, right, scaled
+        return left, right, scaled, ()
     kind = given[0] if given else _multiplied_again(left)
     if kind not in MATMUL_DTYPES or kind.bits < 16:
         operand = describe(computed[0])
@@ -56,9 +66,21 @@ def rounded(
             why=f"{reason}; {implied}",
             nearest=_nearest(operand, computed[0], kind, bool(given)),
         )
-    if kind != TF32:  # which is how f32 is read, and rounds nothing
-        left, right = (_operand(trace, n, kind) if n in computed else n for n in (left, right))
-    return left, right, (kind, kind)
+    sides: list[Node] = []
+    factors: Factors = ()
+    for node, labels in ((left, axes.lhs), (right, axes.rhs)):
+        if node in computed:
+            summed = frozenset(at for at, label in enumerate(labels) if label >= len(axes.dims))
+            apart = whole and not in_groups
+            node, own = without_factors(trace, node, summed) if apart else (node, ())
+            factors += tuple((one, labels) for one in own)
+            if kind != TF32:  # which is how f32 is read, and rounds nothing
+                node = _operand(trace, node, kind)
+            elif node.dtype not in (F32, TF32):
+                node = _operand(trace, node, F32)
+        sides.append(node)
+    left, right = sides
+    return left, right, (kind, kind), factors
 
 
 def _nearest(operand: str, node: Node, kind: DType, given: bool) -> str:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from polygen.errors import PolygenError, ShapeError, UnsupportedProgram, shortened
 from polygen.frontend.describing import describe
@@ -23,7 +23,11 @@ from polygen.frontend.indices import multiple, named_in, times_in
 from polygen.frontend.nodes import Dims, Node, Reach, ViewNode, reach_of
 from polygen.frontend.program import Dim
 from polygen.frontend.shapes import ProductAxes, shape_text
+from polygen.frontend.subscripts import notation
 from polygen.frontend.symbolic import Size
+
+if TYPE_CHECKING:
+    from polygen.frontend.trace import Trace
 
 _RUN = "the run"
 
@@ -268,3 +272,28 @@ def _runs(dims: Dims) -> list[list[int]]:
 
 def _numbers(dims: Sequence[Dim], axes: Sequence[int]) -> list[int]:
     return [dim for dim in (dims[axis] for axis in axes) if isinstance(dim, int)]
+
+
+def by_digits(
+    trace: Trace,
+    left: Node,
+    right: Node,
+    axes: ProductAxes,
+    radices: Mapping[int, tuple[int, ...]],
+) -> Node:
+    """A product of reshaped operands as the reshape of a product of what they are made of.
+
+    ``x.reshape(512, K) @ w`` of ``x[4,128,K]`` is ``(x @ w).reshape(512, N)``, and a sum over a
+    merged axis is one over both.
+    """
+    finer = axes_by_digits(axes, radices)
+
+    def split(node: Node, labels: tuple[int, ...]) -> Node:
+        shape: list[Dim] = []
+        for label, dim in zip(labels, node.dims, strict=True):
+            parts = radices.get(label, (dim,))
+            shape += [1] * len(parts) if dim == 1 else parts
+        return trace.reshape(node, shape)
+
+    sides = split(left, axes.lhs), split(right, axes.rhs)
+    return trace.reshape(trace.product(*sides, finer, notation(finer)), axes.dims)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -53,12 +53,12 @@ from polygen.frontend.nodes import (
     named_at,
 )
 from polygen.frontend.operands import rounded
+from polygen.frontend.outer_factors import multiplied_behind
 from polygen.frontend.program import Dim, Tensor
 from polygen.frontend.reaching import through
-from polygen.frontend.reshaping import axes_by_digits, reshaped, split_labels
+from polygen.frontend.reshaping import by_digits, reshaped, split_labels
 from polygen.frontend.scattering import Assignment, assignment, require_once
 from polygen.frontend.shapes import ProductAxes, broadcast, check_matmul_dtypes
-from polygen.frontend.subscripts import notation
 from polygen.frontend.symbolic import Size
 from polygen.frontend.taking import taken, takes_part
 from polygen.frontend.windows import padded, windows
@@ -244,8 +244,12 @@ class Trace:
         axes: ProductAxes,
         text: str,
         ends: InputNode | None = None,
+        *,
+        whole: bool = True,
     ) -> Node:
-        """Records a product of two operands along axes that are known."""
+        """Records a product of two operands along axes that are known; not `whole`: a term of one,
+        whose operands keep all of their factors.
+        """
         joined = first_join((left, right))
         if joined is not None:
             if ends is not None:
@@ -256,33 +260,15 @@ class Trace:
             return multiplied(self, left, right, axes, text, joined)
         radices = split_labels(left, right, axes)
         if radices and ends is None:
-            return self._by_digits(left, right, axes, radices)
+            return by_digits(self, left, right, axes, radices)
         names = describe(left), describe(right)
         where = describe_product(text, left, right)
-        left, right, kinds = rounded(self, left, right, where, in_groups=ends is not None)
+        left, right, kinds, behind = rounded(
+            self, left, right, axes, where, in_groups=ends is not None, whole=whole
+        )
         check_matmul_dtypes((names[0], kinds[0]), (names[1], kinds[1]))
-        fields = (axes.lhs, axes.rhs, axes.dims, axes.summed, kinds[0], text)
-        return self._intern(ProductNode, left, right, *fields, F32, ends)
-
-    def _by_digits(
-        self, left: Node, right: Node, axes: ProductAxes, radices: Mapping[int, tuple[int, ...]]
-    ) -> Node:
-        """A product of reshaped operands as the reshape of a product of what they are made of.
-
-        ``x.reshape(512, K) @ w`` of ``x[4,128,K]`` is ``(x @ w).reshape(512, N)``, and a sum over a
-        merged axis is one over both.
-        """
-        finer = axes_by_digits(axes, radices)
-
-        def split(node: Node, labels: tuple[int, ...]) -> Node:
-            shape: list[Dim] = []
-            for label, dim in zip(labels, node.dims, strict=True):
-                parts = radices.get(label, (dim,))
-                shape += [1] * len(parts) if dim == 1 else parts
-            return self.reshape(node, shape)
-
-        sides = split(left, axes.lhs), split(right, axes.rhs)
-        return self.reshape(self.product(*sides, finer, notation(finer)), axes.dims)
+        fields = (axes.lhs, axes.rhs, axes.dims, axes.summed, kinds[0], text, F32, ends)
+        return multiplied_behind(self, self._intern(ProductNode, left, right, *fields), behind)
 
     def view(self, node: Node, axes: Sequence[int | None]) -> Node:
         """Records other axes over the same elements: per axis the node's, or None for a new one."""

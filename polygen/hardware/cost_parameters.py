@@ -88,6 +88,8 @@ class CostParameters:
         panel_turn: cycles of each panel besides, whatever its width.
         line: of these 64 x 64 results besides, where threads store the panels line by line.
         across: of these besides, where operands are exchanged: a lane holds parts of many rows.
+        across_panels: of a warpgroup's panels that it costs so much; lines of these leave while
+            others are written.
         registers: likewise, straight from the registers.
         matrix_rate: bytes per cycle of the epilogue's matrices that a warpgroup reads.
         line_matrix_rate: likewise, of matrices that its threads fetch in lines.
@@ -188,6 +190,7 @@ class CostParameters:
     panel_turn: float
     line: float
     across: float
+    across_panels: float
     registers: float
     matrix_rate: float
     line_matrix_rate: float

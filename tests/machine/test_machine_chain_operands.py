@@ -83,11 +83,11 @@ def paged(q: Any, keys: Any, values: Any, table: Any) -> Any:
 CASES: dict[str, tuple[Any, tuple[str, ...], str, Schedule | str, int, int]] = {
     # function, types, target, schedule, operands that are made, and those of them by rows
     "factors of columns": (
-        lambda x, u, d, g: pg.relu((x * g) @ u) @ (d * 2) + x, (*MLP, "f32[64]"), "sm_80", "auto",
+        lambda x, u, d, g: pg.relu((x * g) @ u) @ (d + 2) + x, (*MLP, "f32[64]"), "sm_80", "auto",
         2, 0,
     ),
     "factors of columns, with roles": (
-        lambda x, u, d, g: pg.relu((x * g) @ u) @ (d * 2) + x, (*MLP, "f32[64]"), "sm_90a",
+        lambda x, u, d, g: pg.relu((x * g) @ u) @ (d + 2) + x, (*MLP, "f32[64]"), "sm_90a",
         "auto", 2, 0,
     ),
     "bytes with scales": (

@@ -97,9 +97,9 @@ PAIRED = {
     "scaled": (lambda x, g, w: (x * g) @ w.T, ("K",)),
     "shifted": (lambda x, g, w: (x + g) @ w.T, ("K",)),
     "both": (lambda x, g, b, w: ((x * g).astype("bf16") - b) @ w.T, ("K", "K")),
-    "by rows": (lambda x, s, w: (x * s[:, None]) @ w.T, ("M",)),
+    "by rows": (lambda x, s, w: (x * s[:, None]).astype("bf16") @ w.T, ("M",)),
     "both ways": (lambda x, s, b, w: ((x * s[:, None]).astype("bf16") + b) @ w.T, ("M", "K")),
-    "by numbers": (lambda x, w: (0.5 * x) @ w.T, ()),
+    "by numbers": (lambda x, w: (0.5 * x).astype("bf16") @ w.T, ()),
 }
 
 

@@ -262,19 +262,18 @@ def _finish(p: CostParameters, c: Columns, split: Column, panels: Column) -> Col
     meet = np.where(split > 1, c.meetings * p.exchange + c.sent / p.exchange_rate, 0.0)
     terms = c.reading * p.registers + (c.passes - c.reading) * p.unstored
     meet = meet + c.passes * p.exchange + c.own / _PANEL * terms
+    own = c.own / split / _PANEL
+    # Behind the first panels, lines of one leave while the next one is written the other way.
+    turned = np.where(direct, own, np.minimum(own, p.across_panels))
     return np.asarray(
         meet
-        + c.own
-        / split
-        / _PANEL
-        * (
-            np.where(
-                direct,
-                np.where(c.unstored > 0, p.unstored, p.registers),
-                p.panel + c.in_lines * p.line,
-            )
-            + c.exchanged * p.across
+        + own
+        * np.where(
+            direct,
+            np.where(c.unstored > 0, p.unstored, p.registers),
+            p.panel + c.in_lines * p.line,
         )
+        + c.exchanged * turned * p.across
         + _folding(p, c)
         + np.where(direct, 0.0, panels * p.panel_turn)
         + c.matrix_bytes / workers / np.where(c.in_lines > 0, p.line_matrix_rate, p.matrix_rate)

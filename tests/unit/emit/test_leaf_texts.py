@@ -253,7 +253,7 @@ def product(x, w):
 
 
 def normed(x, m, s, w):
-    return ((x - m) * s) @ w
+    return ((x - m) * s + 1.0) @ w
 
 
 def halves(x, w):
@@ -278,7 +278,7 @@ def scaled_wholly(x, s, w, t):
 
 
 def gated_columns(x, g, w):
-    return (x * g).T @ w
+    return (x + g).T @ w
 
 
 def of_both(x, w, r):

@@ -32,8 +32,8 @@ def test_rows_are_a_value_before_the_product():
 @pytest.mark.parametrize(
     ("function", "first"),
     [
-        (lambda x, r, w: (x[r] * 2) @ w.T, "v0[i,j] = mul(x[r[i],j], 2.0)"),
-        (lambda x, r, w: (x * 2)[r] @ w.T, "v0[i,j] = mul(x[r[i],j], 2.0)"),
+        (lambda x, r, w: (x[r] + 2) @ w.T, "v0[i,j] = add(x[r[i],j], 2.0)"),
+        (lambda x, r, w: (x + 2)[r] @ w.T, "v0[i,j] = add(x[r[i],j], 2.0)"),
         (lambda x, r, w: x[r, :] @ w.T, "v0[i,j] = cast(x[r[i],j])"),
         (lambda x, r, w: x[r, ...][::2, 1:] @ w.T[1:], "v0[i,j] = cast(x[r[2*i],j+1])"),
         (lambda x, r, w: w @ x[r].T, "v0[i,j] = cast(x[r[j],i])"),

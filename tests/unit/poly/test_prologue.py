@@ -20,7 +20,9 @@ def program(function, *signature, **options):
 
 def both():
     return program(
-        lambda x, q, s, b: pg.relu((x * 2) @ (q.astype("bf16") * s[:, None]).T + b),
+        lambda x, q, s, b: pg.relu(
+            (x * 2).astype("bf16") @ (q.astype("bf16") * s[:, None]).astype("bf16").T + b
+        ),
         "bf16[M,K]", "s8[N,K]", "f32[N]", "f32[N]",
     )  # fmt: skip
 

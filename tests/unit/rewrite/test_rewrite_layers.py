@@ -194,7 +194,7 @@ def turned(x, a, b, c, d):
 
 
 def computed(x, a, b, c):
-    return pg.relu(pg.relu((x * 2.0) @ a) @ b) @ c
+    return pg.relu(pg.relu((x + 2.0) @ a) @ b) @ c
 
 
 SQUARE = ("bf16[32,32]", "bf16[32,32]", "bf16[32,32]", "bf16[32,32]")

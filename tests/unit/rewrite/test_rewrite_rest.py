@@ -102,7 +102,7 @@ REFUSED = {
         "takes gelu",
     ),
     "other rows": (
-        lambda x, w, a, b: x @ w.T + ((x * 2) @ a.T) @ b.T,
+        lambda x, w, a, b: x @ w.T + ((x + 2) @ a.T) @ b.T,
         "which is computed",
     ),
     "folds": (

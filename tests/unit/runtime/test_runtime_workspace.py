@@ -151,7 +151,7 @@ def test_the_copy_comes_first_and_the_kernel_gets_the_copies(kernel, rooms):
 
 def test_what_is_made_first_is_made_of_the_caller_s_arrays(rooms):
     """Rows of x by index, times a number; w is copied, and both lie in the workspace."""
-    function = pg.fuse(lambda x, r, a, w: (x[r] * a) @ w.T, name="made")
+    function = pg.fuse(lambda x, r, a, w: (x[r] * a).astype("bf16") @ w.T, name="made")
     schedule = replace(roles(through="lines"), launch=Launches(realign=True))
     schedule = replace(schedule, roles=replace(schedule.roles, computes="before"))
     sizes = {"S": 9, "T": 67, "K": 131, "N": 45}

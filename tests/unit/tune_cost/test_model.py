@@ -82,8 +82,8 @@ BETTER = (
 WORSE = (
     "droop", "written_share", "start", "instruction", "step", "latency", "crowding", "cluster_loss",
     "wide_cluster_loss", "group_loss", "block_step", "tile", "panel", "panel_turn", "registers",
-    "line", "across", "thread_latency", "thread_passes", "thread_start", "warp_start",
-    "warp_latency", "warp_crowding", "full_rate_warps", "barrier", "round", "exchange",
+    "line", "across", "across_panels", "thread_latency", "thread_passes", "thread_start",
+    "warp_start", "warp_latency", "warp_crowding", "full_rate_warps", "barrier", "round", "exchange",
     "copy_start", "launch_start", "thread_crowding", "warp_narrow_turn",
     "fragment_latency", "fragment_start", "vector_latency", "paired_latency", "promote_turn",
     "function_crowding",
