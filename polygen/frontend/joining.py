@@ -122,9 +122,18 @@ def each_cast(trace: Trace, node: JoinNode, dtype: DType) -> Node:
 
 
 def multiplied(
-    trace: Trace, left: Node, right: Node, axes: ProductAxes, text: str, joined: JoinNode
+    trace: Trace,
+    left: Node,
+    right: Node,
+    axes: ProductAxes,
+    text: str,
+    joined: JoinNode,
+    *,
+    whole: bool,
 ) -> Node:
     """A product with a concatenation: one of products, or where it is summed over, their sum.
+
+    Without `whole` it is itself a term of such a sum.
 
     Raises:
         DTypeError: products of integers, whose sums are exact, would be added as floats.
@@ -147,7 +156,8 @@ def multiplied(
         extents[place] = end - start
         own_axes = replace(axes, dims=tuple(dims), summed=tuple(summed))
         one, other = sides
-        found.append(trace.product(one, other, own_axes, text, whole=label < len(axes.dims)))
+        own_sum = whole and label < len(axes.dims)
+        found.append(trace.product(one, other, own_axes, text, whole=own_sum))
     if label < len(axes.dims):
         return _join(trace, found, label)
     if left.dtype == S8:

@@ -72,7 +72,7 @@ def rounded(
         if node in computed:
             summed = frozenset(at for at, label in enumerate(labels) if label >= len(axes.dims))
             apart = whole and not in_groups
-            node, own = without_factors(trace, node, summed) if apart else (node, ())
+            node, own = without_factors(trace, node, summed, kind) if apart else (node, ())
             factors += tuple((one, labels) for one in own)
             if kind != TF32:  # which is how f32 is read, and rounds nothing
                 node = _operand(trace, node, kind)

@@ -4,12 +4,15 @@
     y[i,j] = sum over k of x[i,k] * v[j,k]
 
 A computed operand is rounded to the type that the product multiplies, which nobody has written
-down. With its outer factors behind the sum, what is rounded is what is left: often an argument or a
-whole number, of which nothing is lost. Where the rounding is written, ``(q * s).astype("bf16")``,
-the operand is that, and nothing leaves it.
+down. Where what is left without its outer factors is stored in that type, or is a whole number or a
+float of fewer bits, nothing is rounded at all. Of anything else, the result of a function or of
+another product, an argument of more bits, nothing leaves: it would be rounded without its factors,
+which may be what keeps it in the range of f16. Where the rounding is written,
+``(q * s).astype("bf16")``, the operand is that.
 
 What it assumes of numbers: that reals are multiplied in another order. Factors are pointwise work
-on arguments and numbers; what a fold or a product makes stays, for the rewrites that know it.
+on arguments and numbers. What a fold or a product makes stays, for the rewrites that know it; so do
+sizes and rows by index, which not every place behind a product has.
 """
 
 from __future__ import annotations
@@ -17,11 +20,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from polygen.frontend.dtypes import BF16, E4M3, E5M2, F16, F32, S8, U8
+from polygen.frontend.dtypes import BF16, E4M3, E5M2, F16, F32, F64, S8, TF32, U8, DType
 from polygen.frontend.nodes import (
     ApplyNode,
     Dims,
+    ExtentNode,
     FoldNode,
+    InputNode,
     JoinNode,
     Node,
     ProductNode,
@@ -34,7 +39,16 @@ if TYPE_CHECKING:
     from polygen.frontend.trace import Trace
 
 _NARROW = (F16, BF16, E4M3, E5M2, S8, U8)
-_MADE = (FoldNode, ProductNode, JoinNode)  # what is no pointwise work on arguments
+_BYTES = (E4M3, E5M2, S8, U8)
+# What holds all numbers of which types.
+_HOLDS = {
+    F16: (F16, *_BYTES),
+    BF16: (BF16, *_BYTES),
+    TF32: (TF32, F32, *_NARROW),  # f32 is read as tf32 where it is multiplied, and not before
+    F32: (F32, *_NARROW),
+    F64: (F64, F32, *_NARROW),
+}
+_STAYS = (FoldNode, ProductNode, JoinNode, ExtentNode)  # where a factor is made of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +69,7 @@ Factors = tuple[tuple[Factor, tuple[int, ...]], ...]
 
 
 def without_factors(
-    trace: Trace, node: Node, summed: frozenset[int]
+    trace: Trace, node: Node, summed: frozenset[int], kind: DType
 ) -> tuple[Node, tuple[Factor, ...]]:
     """An operand without the factors that no summed axis indexes, and these, the innermost first.
 
@@ -63,7 +77,26 @@ def without_factors(
         trace: of the operand.
         node: the operand, which is computed.
         summed: its axes that the product sums over.
+        kind: the type in which it is multiplied.
     """
+    found, factors = _apart(trace, node, summed)
+    return (found, factors) if factors and _is_held(found, kind) else (node, ())
+
+
+def _is_held(node: Node, kind: DType) -> bool:
+    """Whether a value is an operand as it is, and each of its numbers one of a type."""
+    while isinstance(node, ViewNode):
+        if any(reach.per > 1 for reach in node.reaches):  # only what is computed has these
+            return False
+        node = node.source
+    if isinstance(node, ApplyNode) and node.function.startswith("nibble_"):
+        return True
+    cast = isinstance(node, ApplyNode) and node.function == "cast"
+    return (cast or isinstance(node, InputNode)) and node.dtype in _HOLDS.get(kind, ())
+
+
+def _apart(trace: Trace, node: Node, summed: frozenset[int]) -> tuple[Node, tuple[Factor, ...]]:
+    """The same, whatever is left."""
     if isinstance(node, ViewNode):
         return _through_view(trace, node, summed)
     if not isinstance(node, ApplyNode) or node.function not in ("mul", "div"):
@@ -76,11 +109,11 @@ def without_factors(
         return node, ()
     if left.dims != node.dims:  # along some axis the factor alone has elements of its own
         return node, ()
-    found, factors = without_factors(trace, exact(left), summed)
+    found, factors = _apart(trace, _exact(left), summed)
     return found, (*factors, Factor(node.function, _with_axes(trace, right, len(node.dims))))
 
 
-def exact(node: Node) -> Node:
+def _exact(node: Node) -> Node:
     """A value without a cast to f32 of what has fewer bits, which rounds nothing."""
     if isinstance(node, ApplyNode) and node.function == "cast" and node.dtype == F32:
         (inner,) = node.args
@@ -112,7 +145,7 @@ def _through_view(
     if not _permutes(node):
         return node, ()
     inside = frozenset(at for at, reach in enumerate(node.reaches) if reach.axis in summed)
-    found, factors = without_factors(trace, node.source, inside)
+    found, factors = _apart(trace, node.source, inside)
     if not factors:
         return node, ()
     outside = tuple(
@@ -133,12 +166,15 @@ def _permutes(node: ViewNode) -> bool:
 
 
 def _is_outer(node: Node, dims: Dims, summed: frozenset[int]) -> bool:
-    """Whether a value is pointwise work on arguments, and the same along all summed axes."""
+    """Whether a value may be a factor: the same along all summed axes, and made of arguments."""
     missing = len(dims) - len(node.dims)
     along = (at - missing for at in summed)
     if any(at >= 0 and node.dims[at] != 1 for at in along):
         return False
-    return not any(isinstance(one, _MADE) for one in every_node([node]))
+    return not any(
+        isinstance(one, _STAYS) or (isinstance(one, ViewNode) and one.by_index)
+        for one in every_node([node])
+    )
 
 
 def _with_axes(trace: Trace, node: Node, count: int) -> Node:

@@ -280,6 +280,8 @@ def by_digits(
     right: Node,
     axes: ProductAxes,
     radices: Mapping[int, tuple[int, ...]],
+    *,
+    whole: bool,
 ) -> Node:
     """A product of reshaped operands as the reshape of a product of what they are made of.
 
@@ -296,4 +298,4 @@ def by_digits(
         return trace.reshape(node, shape)
 
     sides = split(left, axes.lhs), split(right, axes.rhs)
-    return trace.reshape(trace.product(*sides, finer, notation(finer)), axes.dims)
+    return trace.reshape(trace.product(*sides, finer, notation(finer), whole=whole), axes.dims)

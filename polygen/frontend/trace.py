@@ -257,10 +257,10 @@ class Trace:
                     f"{describe(joined)} in a product by groups of rows",
                     nearest="Multiply part by part, and put the results behind one another",
                 )
-            return multiplied(self, left, right, axes, text, joined)
+            return multiplied(self, left, right, axes, text, joined, whole=whole)
         radices = split_labels(left, right, axes)
         if radices and ends is None:
-            return by_digits(self, left, right, axes, radices)
+            return by_digits(self, left, right, axes, radices, whole=whole)
         names = describe(left), describe(right)
         where = describe_product(text, left, right)
         left, right, kinds, behind = rounded(

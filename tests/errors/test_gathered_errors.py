@@ -95,7 +95,7 @@ REFUSED = {
         ("is read at r[z0]", "along the rows or columns of matrices", "Pass s with a matrix"),
     ),
     "matrices of an operand by index": (
-        lambda x, r, w, s: (x + s[r][:, None, None]) @ w.mT,
+        lambda x, r, w, s: (x * s[r][:, None, None]) @ w.mT,
         ("bf16[B,M,K]", "s32[B]", "bf16[B,N,K]", "f32[S]"), UnsupportedProgram,
         ("reads r[z0]", "all from one row by index"),
     ),

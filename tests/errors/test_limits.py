@@ -196,7 +196,7 @@ def test_a_size_is_no_number_of_python_s():
 
 
 def test_a_size_is_computed_with_behind_products_alone():
-    for function in (lambda x, w: (x - x.shape[1]) @ w.T, lambda x, w: x @ (w + w.shape[0]).T):
+    for function in (lambda x, w: (x / x.shape[1]) @ w.T, lambda x, w: x @ (w * w.shape[0]).T):
         with pytest.raises(UnsupportedProgram, match="a size is computed with in front of a prod"):
             source(function)
     with pytest.raises(

@@ -284,7 +284,7 @@ def _parameters(name):
         (lambda x, w: (x @ w.T)[:, [0]], "c[:, None]", lambda x, w, c: x @ w.T + c[:, None]),
         (lambda x, w: x @ w.T // 2, "+ - * / ** @", lambda x, w: -(x @ w.T) / 2 * 3 - 1 + 2**3),
         (
-            lambda x, w: (x + x.shape[1]) @ w.T,
+            lambda x, w: (x * x.shape[1]) @ w.T,
             "Compute with it behind the product",
             lambda x, w: x @ w.T * x.shape[1],
         ),

@@ -65,12 +65,12 @@ def scored(turn: Any) -> Any:
 
 
 def in_groups(q: Any, k: Any, v: Any, g: Any) -> Any:
-    k, v = (k * g)[:, :, None], (v * 2)[:, :, None]
+    k, v = (k * g)[:, :, None], (v + 2)[:, :, None]
     return pg.relu(largest(q) @ k.mT) @ v
 
 
 def before(q: Any, k: Any, v: Any, length: Any) -> Any:
-    scores = (q * 2) @ largest(k).mT
+    scores = (q + 2) @ largest(k).mT
     inside = pg.indices(scores)[-1] < length[:, None, None, None]
     return pg.where(inside, scores, 0) @ v
 
@@ -99,7 +99,8 @@ CASES: dict[str, tuple[Any, tuple[str, ...], str, Schedule | str, int, int]] = {
         "sm_90a", "auto", 1, 1,
     ),
     "three layers": (
-        lambda x, a, b, c, d: pg.relu(pg.relu(largest(x) @ (a * 2)) @ b) @ (c * d),
+        lambda x, a, b, c, d: pg.relu(pg.relu(largest(x) @ (a * 2).astype("bf16")) @ b)
+        @ (c * d).astype("bf16"),
         ("bf16[M,32]", "bf16[32,32]", "bf16[32,48]", "bf16[48,32]", "bf16[32]"), "sm_80", "auto",
         3, 1,
     ),
@@ -157,11 +158,11 @@ CASES: dict[str, tuple[Any, tuple[str, ...], str, Schedule | str, int, int]] = {
         + tuple(one.replace("bf16", "f32") for one in ANGLES), "sm_80", "auto", 2, 2,
     ),
     "tf32 in chunks": (
-        lambda x, u, d, g: pg.relu((x * g) @ u) @ (d * g),
+        lambda x, u, d, g: pg.relu((x * g) @ u) @ (d + g),
         ("tf32[M,64]", "tf32[64,64]", "tf32[64,64]", "f32[64]"), "sm_80", "auto", 2, 0,
     ),
     "f32": (
-        lambda x, u, d, g: pg.relu(largest(x) @ u) @ (d * g),
+        lambda x, u, d, g: pg.relu(largest(x) @ u) @ (d + g),
         ("f32[M,64]", "f32[64,64]", "f32[64,64]", "f32[64]"), "sm_80", "auto", 2, 1,
     ),
 }  # fmt: skip

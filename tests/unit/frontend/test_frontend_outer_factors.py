@@ -75,24 +75,86 @@ def test_whole_numbers_are_multiplied_as_they_are(kind):
 
 
 @pytest.mark.parametrize(
-    ("function", "signature", "why"),
+    ("x", "w", "s"),
     [
-        (lambda x, w, s: (x * s) @ w.T, (X, W, ALONG), "another one for every k"),
-        (lambda x, w, s: (x * s[:, None]).astype("bf16") @ w.T, (X, W, ROW), "rounded as written"),
-        (lambda x, w, s: (x + s[:, None]) @ w.T, (X, W, ROW), "no factor"),
-        (lambda x, w, s: (s[:, None] / x) @ w.T, (X, W, ROW), "what is divided is the sum's"),
+        ("f16[M,8]", "s8[N,8]", "f32[N]"),
+        ("f16[M,8]", "f16[N,8]", "f32[N]"),
+        ("bf16[M,8]", "u8[N,8]", "bf16[N]"),
+        ("bf16[M,8]", "e4m3[N,8]", "f32[N]"),
+        ("f32[M,8]", "f32[N,8]", "f32[N]"),
+        ("f32[M,8]", "bf16[N,8]", "f32[N]"),
+        ("tf32[M,8]", "tf32[N,8]", "f32[N]"),
+        ("f64[M,8]", "f64[N,8]", "f64[N]"),
+    ],
+)
+def test_what_is_left_is_held_by_the_type_that_is_multiplied(x, w, s):
+    found = made(lambda x, w, s: x @ (w * s[:, None]).T, x, w, s)
+    (product,) = found.contractions
+    behind = found.statements[found.statements.index(product) + 1]
+    assert (behind.function, behind.reads[1].name) == ("mul", "s")
+    assert product.lhs.name == "x"
+
+
+@pytest.mark.parametrize(
+    ("function", "signature"),
+    [
+        # another one for every k; rounded as written; no factor; divided by what is summed
+        (lambda x, w, s: (x * s) @ w.T, (X, W, ALONG)),
+        (lambda x, w, s: (x * s[:, None]).astype("bf16") @ w.T, (X, W, ROW)),
+        (lambda x, w, s: (x + s[:, None]) @ w.T, (X, W, ROW)),
+        (lambda x, w, s: (s[:, None] / x) @ w.T, (X, W, ROW)),
+        # the factor alone has rows
+        (lambda x, w, s: (x * s[:, None]) @ w.T, ("bf16[1,8]", W, ROW)),
+        # what is left would be rounded, f16 out of its range
+        (lambda x, w, s: (pg.exp(x) * s[:, None]) @ w.T, (X, W, ROW)),
+        (lambda x, w, s: (x * s[:, None]) @ w.T, ("f32[M,8]", W, ROW)),
+        (lambda x, w, s: (x * s[:, None]) @ w.T, ("bf16[M,8]", "f16[N,8]", ROW)),
+        (lambda x, w, s: (x * s[:, None]) @ w.T, ("s32[M,8]", "f16[N,8]", ROW)),
+        # what is left would be repeated, which only what is computed is
+        (lambda x, w, s: (pg.repeat(x, 2, axis=1) * s[:, None]) @ w.T, (X, "bf16[N,16]", ROW)),
+        # sizes, rows by index
+        (lambda x, w: (x / x.shape[1]) @ w.T, ("bf16[M,K]", "bf16[N,K]")),
+        (lambda x, w, s, r: (x * s[r][:, None]) @ w.T, (X, W, "f32[S]", "s32[M]")),
+        # rows by groups
         (
-            lambda x, w, s: (x * s[:, None]) @ w.T,
-            ("bf16[1,8]", W, ROW),
-            "the factor alone has rows",
+            lambda x, w, s, e: pg.grouped_matmul(x * s[:, None], w, e),
+            ("bf16[T,8]", "bf16[E,8,N]", "f32[T]", "s32[E]"),
         ),
     ],
 )
-def test_what_stays_in_the_sum(function, signature, why):
+def test_what_stays_in_the_operand(function, signature):
     found = made(function, *signature)
     (product,) = found.contractions
-    assert any(one.write.name in {a.name for a in product.reads} for one in found.statements), why
-    assert found.statements[-2] is product, why
+    assert product.lhs.name not in found.tensors
+    assert found.statements[-2] is product
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        lambda x, h: [x * 2, h * 3],
+        lambda x, h: [(x * 2).reshape(16, 2, 32).reshape(32, 32), h * 3],
+        lambda x, h: [np.concatenate([x[:16] * 2, x[16:] * 4], axis=0), h * 3],
+    ],
+)
+def test_terms_of_one_sum_keep_their_factors(parts):
+    """They may be one product, of an operand in parts."""
+    found = made(
+        lambda x, h, w: np.concatenate(parts(x, h), axis=1) @ w.T,
+        "bf16[32,32]", "bf16[32,32]", "bf16[64,64]",
+    )  # fmt: skip
+    sums = {product.write.name for product in found.contractions}
+    behind = [one for one in found.pointwise if sums & {a.name for a in one.reads}]
+    assert {one.function for one in behind} <= {"add", "cast"}
+
+
+def test_parts_of_rows_have_factors_of_their_own():
+    found = made(
+        lambda x, h, w: np.concatenate([x * 2, h * 3], axis=0) @ w.T,
+        "bf16[32,32]", "bf16[32,32]", "bf16[64,32]",
+    )  # fmt: skip
+    assert {one.name for one in found.inputs} == {"x", "h", "w"}
+    assert {product.lhs.name for product in found.contractions} == {"x", "h"}
 
 
 def test_factors_that_are_folds_stay_for_the_rewrites_that_know_them():
