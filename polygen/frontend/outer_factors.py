@@ -26,6 +26,7 @@ from polygen.frontend.nodes import (
     Dims,
     ExtentNode,
     FoldNode,
+    GroupNode,
     InputNode,
     JoinNode,
     Node,
@@ -48,7 +49,7 @@ _HOLDS = {
     F32: (F32, *_NARROW),
     F64: (F64, F32, *_NARROW),
 }
-_STAYS = (FoldNode, ProductNode, JoinNode, ExtentNode)  # where a factor is made of it
+_STAYS = (FoldNode, ProductNode, JoinNode, GroupNode, ExtentNode)  # and what is made of them
 
 
 @dataclass(frozen=True, slots=True)
