@@ -21,7 +21,7 @@ def computed() -> KernelPlan:
 
     def function(x, q, s, r):
         weights = pg.unpack(q, "i4").astype("bf16") * pg.repeat(s, 32, axis=1)
-        return x @ (weights * r[:, None]).astype("bf16").T
+        return x @ (weights * r[:, None]).T
 
     types = ("bf16[M,512]", "u8[N,256]", "bf16[N,16]", "f32[N]")
     return pg.fuse(function).compile(*types, arch="sm_90a", schedule=schedule).passes.plan

@@ -42,9 +42,8 @@ def rounded(
     A computed operand takes the type of the other, or what its own products would store; 8-bit
     types are never implied, since what they lose is the caller's to choose. f16 meets bf16 in
     tf32, which keeps both as they are; not in groups of rows, all of which an operand that is
-    computed would have to be. Factors of a computed operand that the sum does not index are no part
-    of it (`polygen.frontend.outer_factors`), each with the operand's labels; but in groups, and of
-    products that are no `whole` sum.
+    computed would have to be. Of a `whole` sum, factors of computed operands that it does not index
+    are no part of them (`polygen.frontend.outer_factors`).
     """
     computed = [node for node in (left, right) if _is_computed(node)]
     given = [node.dtype for node in (left, right) if node not in computed]
@@ -71,13 +70,10 @@ def rounded(
     for node, labels in ((left, axes.lhs), (right, axes.rhs)):
         if node in computed:
             summed = frozenset(at for at, label in enumerate(labels) if label >= len(axes.dims))
-            apart = whole and not in_groups
-            node, own = without_factors(trace, node, summed, kind) if apart else (node, ())
+            node, own = without_factors(trace, node, summed, kind) if whole else (node, ())
             factors += tuple((one, labels) for one in own)
-            if kind != TF32:  # which is how f32 is read, and rounds nothing
-                node = _operand(trace, node, kind)
-            elif node.dtype not in (F32, TF32):
-                node = _operand(trace, node, F32)
+            if kind != TF32 or node.dtype not in (F32, TF32):  # f32 is how tf32 is stored
+                node = _operand(trace, node, F32 if kind == TF32 else kind)
         sides.append(node)
     left, right = sides
     return left, right, (kind, kind), factors

@@ -39,10 +39,10 @@ from polygen.frontend.rebuilding import every_node
 if TYPE_CHECKING:
     from polygen.frontend.trace import Trace
 
-_NARROW = (F16, BF16, E4M3, E5M2, S8, U8)
 _BYTES = (E4M3, E5M2, S8, U8)
-# What holds all numbers of which types.
-_HOLDS = {
+_NARROW = (F16, BF16, *_BYTES)
+# What has all numbers of which types.
+HOLDS = {
     F16: (F16, *_BYTES),
     BF16: (BF16, *_BYTES),
     TF32: (TF32, F32, *_NARROW),  # f32 is read as tf32 where it is multiplied, and not before
@@ -93,11 +93,11 @@ def _is_held(node: Node, kind: DType) -> bool:
     if isinstance(node, ApplyNode) and node.function.startswith("nibble_"):
         return True
     cast = isinstance(node, ApplyNode) and node.function == "cast"
-    return (cast or isinstance(node, InputNode)) and node.dtype in _HOLDS.get(kind, ())
+    return (cast or isinstance(node, InputNode)) and node.dtype in HOLDS.get(kind, ())
 
 
 def _apart(trace: Trace, node: Node, summed: frozenset[int]) -> tuple[Node, tuple[Factor, ...]]:
-    """The same, whatever is left."""
+    """Factors that no summed axis indexes, and the operand without them, whatever that is."""
     if isinstance(node, ViewNode):
         return _through_view(trace, node, summed)
     if not isinstance(node, ApplyNode) or node.function not in ("mul", "div"):
@@ -142,7 +142,7 @@ def multiplied_behind(trace: Trace, product: Node, factors: Factors) -> Node:
 def _through_view(
     trace: Trace, node: ViewNode, summed: frozenset[int]
 ) -> tuple[Node, tuple[Factor, ...]]:
-    """The same of axes in another order, and new ones."""
+    """Those of a view, of axes in another order or new ones."""
     if not _permutes(node):
         return node, ()
     inside = frozenset(at for at, reach in enumerate(node.reaches) if reach.axis in summed)

@@ -247,8 +247,9 @@ class Trace:
         *,
         whole: bool = True,
     ) -> Node:
-        """Records a product of two operands along axes that are known; not `whole`: a term of one,
-        whose operands keep all of their factors.
+        """Records a product of two operands along axes that are known.
+
+        Where it is a term of a sum, and not the `whole` of it, operands keep all of their factors.
         """
         joined = first_join((left, right))
         if joined is not None:
@@ -264,7 +265,7 @@ class Trace:
         names = describe(left), describe(right)
         where = describe_product(text, left, right)
         left, right, kinds, behind = rounded(
-            self, left, right, axes, where, in_groups=ends is not None, whole=whole
+            self, left, right, axes, where, in_groups=ends is not None, whole=whole and ends is None
         )
         check_matmul_dtypes((names[0], kinds[0]), (names[1], kinds[1]))
         fields = (axes.lhs, axes.rhs, axes.dims, axes.summed, kinds[0], text, F32, ends)

@@ -253,7 +253,7 @@ def product(x, w):
 
 
 def normed(x, m, s, w):
-    return ((x - m) * s + 1.0) @ w
+    return ((x - m) * s) @ w
 
 
 def halves(x, w):
@@ -277,7 +277,7 @@ def scaled_wholly(x, s, w, t):
     return (x * pg.repeat(s, 128, axis=0)) @ (w * pg.repeat(t, 128, axis=1)).T
 
 
-def gated_columns(x, g, w):
+def shifted_columns(x, g, w):
     return (x + g).T @ w
 
 
@@ -390,7 +390,7 @@ KERNELS = {
     ),
     "f32 in parts": (across, ("f32[M,K]", "f32[K,N]"), "sm_90a"),
     "filled": (normed, ("bf16[M,K]", "f32[K]", "f32[M,1]", "bf16[K,N]"), "sm_90a"),
-    "filled across": (gated_columns, ("f16[K,M]", "f32[M]", "f16[K,N]"), "sm_90a"),
+    "filled across": (shifted_columns, ("f16[K,M]", "f32[M]", "f16[K,N]"), "sm_90a"),
     "filled of both": (of_both, ("f16[M,K]", "f16[K,N]", "f32[M]"), "sm_90a"),
     "filled in part": (weights, PAIR, "sm_90a"),
     "filled of halves": (groups_of_halves, ("bf16[M,4096]", "u8[N,2048]", "bf16[N,32]"), "sm_90a"),

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import polygen as pg
+from polygen.frontend.dtypes import F32
 from polygen.frontend.evaluate import evaluate
+from polygen.frontend.outer_factors import HOLDS
 
 X, W, Q = "bf16[M,8]", "bf16[N,8]", "s8[N,8]"
 ROW, COLUMN, ALONG = "f32[M]", "f32[N]", "f32[8]"
@@ -72,6 +74,18 @@ def test_whole_numbers_are_multiplied_as_they_are(kind):
     assert made(lambda x, q, s: x @ (q * s[:, None]).T, X, Q, COLUMN).statements[0].dtype.name == (
         "bf16"
     )
+
+
+@pytest.mark.parametrize("kind", HOLDS)
+def test_a_type_has_every_number_of_those_that_it_is_said_to_hold(kind):
+    for one in HOLDS[kind]:
+        if one.bits > 16:  # of two that are as wide, and of f32 in f64
+            assert one.bits <= kind.bits and one.mantissa <= max(kind.mantissa, F32.mantissa)
+            continue
+        every = np.arange(1 << one.bits).astype(f"u{one.bytes}").view(one.numpy)
+        with np.errstate(invalid="ignore"):
+            there = every.astype(kind.numpy).astype(np.float64)
+            np.testing.assert_array_equal(there, every.astype(np.float64))
 
 
 @pytest.mark.parametrize(
@@ -169,3 +183,11 @@ def test_nothing_is_rounded_that_is_whole():
     program = made(lambda x, q, s: (x @ (q * s[:, None]).T).astype("f32"), X, Q, COLUMN)
     (found,) = evaluate(program, {"x": x, "q": q, "s": s}, round_outputs=False)
     np.testing.assert_allclose(found, (q * s[:, None]).T, rtol=1e-12)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_kernels_multiply_the_sums(arch):
+    """On the PTX machine, of whole numbers."""
+    function = pg.fuse(lambda x, q, s, a: (x * a) @ (q * s[:, None]).T, name="sample")
+    kernel = function.compile("bf16[M,64]", "s8[N,64]", "f32[N]", "f32", arch=arch)
+    assert kernel.check(sizes={"M": 20, "N": 24}).ok
