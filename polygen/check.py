@@ -26,7 +26,14 @@ from polygen.machine import AccessProfile, Finding
 from polygen.pipeline import Passes, check_sizes
 from polygen.poly.legality import Proof
 from polygen.poly.prologue import multiplied, prologues
-from polygen.small_problem import few_blocks, runnable_sizes, trial_operands, trial_sizes
+from polygen.sampled import sample
+from polygen.small_problem import (
+    TAKES_A_WHILE,
+    few_blocks,
+    runnable_sizes,
+    trial_operands,
+    trial_sizes,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -276,7 +283,13 @@ def check(
     operands = trial_operands(program, chosen, seed, plan)
     arrays = {t.name: value for t, value in zip(program.operands, operands, strict=True)}
     wanted, *others = meanings(program, arrays, chosen)
-    done = emulate(program, few_blocks(source), ptx, operands, profile=True, workers=workers)
+    some = sample(plan, source, chosen)
+    few, clusters = (some.source, some.clusters) if some else (few_blocks(source), ())
+    done = emulate(
+        program, few, ptx, operands, clusters=clusters, profile=True, workers=workers
+    )  # fmt: skip
+    if some is not None:
+        notes = (*(note for note in notes if note != TAKES_A_WHILE), str(some))
     results = done.results if isinstance(done.results, tuple) else (done.results,)
     findings = list(done.report.findings)
     if asked is not None and asked != program:
@@ -284,6 +297,11 @@ def check(
     exact = is_exact(program)
     worst = 0.0
     for tensor, found, *expected in zip(program.outputs, results, wanted, *others, strict=True):
+        if some is not None:
+            found, finding = some.judged(tensor.name, found, expected[0])
+            if finding is not None:
+                findings.append(finding)
+                continue
         finding, error = compare(tensor, found, expected[0], exact, *expected[1:])
         worst = max(worst, error)
         if finding is not None:

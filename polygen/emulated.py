@@ -239,6 +239,7 @@ def emulate(
     ptx: str,
     operands: tuple[Any, ...],
     out: tuple[Array, ...] = (),
+    clusters: tuple[int, ...] = (),
     **options: Any,
 ) -> Emulation:
     """Run compiled PTX on NumPy arrays.
@@ -249,6 +250,7 @@ def emulate(
         ptx: what to run.
         operands: arrays and numbers in call order; any strides a kernel takes.
         out: as for `launches_of`.
+        clusters: of the kernel's own launch, that run; (): all.
         options: for `polygen.machine.run`.
 
     Raises:
@@ -256,6 +258,7 @@ def emulate(
     """
     launches, dependent = launches_of(program, source, operands, out), source.launch.dependent
     own = next(at for at, one in enumerate(launches) if one.entry == source.entry)
+    launches = (*launches[:own], replace(launches[own], runs=clusters), *launches[own + 1 :])
     known = arrays_of(launches[own])
     passed = [argument for argument in source.arguments if argument.kind in _ARRAYS]
     results = {tensor.name for tensor in program.outputs}

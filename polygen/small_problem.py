@@ -24,11 +24,13 @@ from polygen.runtime.arrays import in_order
 Array = np.ndarray[Any, Any]
 
 # Multiply-adds (whole tiles) that the machine runs in some seconds: 1024 x 1024 x 1024.
-_REASONABLE = 1 << 30
+REASONABLE = 1 << 30
+TAKES_A_WHILE = "the sizes are fixed in the kernel and large: this takes a while"
 _TRIAL_MATRICES = 2  # along each batch dim
 _TRIAL_STEP = 16  # bytes past the last whole tile, so that rows stay aligned
 _TRIAL_GROUPS = 5  # of rows
 _TRIAL_CLUSTERS = 2  # of persistent blocks in a trial
+_TRIAL_IMAGES = 2  # indices of m that count as a tile's, where others count its rows, too
 
 
 def trial_sizes(plan: KernelPlan) -> dict[str, int]:
@@ -41,7 +43,7 @@ def trial_sizes(plan: KernelPlan) -> dict[str, int]:
         rows = max(rows, cluster.k)
     step = max(8, _TRIAL_STEP // min(t.dtype.bytes for t in plan.program.inputs))
     wanted = {
-        "m": rows * box.along_m(plan.tiles.cta[0]) + (1 if box else step),
+        "m": rows * _images(plan) + (1 if box else step),
         "n": columns * plan.tiles.cta[1] + step,
         "k": plan.tiles.cta[2] * (plan.schedule.pipeline.stages + 1) + step,
     }
@@ -68,16 +70,30 @@ def trial_sizes(plan: KernelPlan) -> dict[str, int]:
     return sizes
 
 
+def _images(plan: KernelPlan) -> int:
+    """The indices of m that make a tile of a trial; of boxes few, as others cross them, too."""
+    box = plan.match.box
+    return min(box.along_m(plan.tiles.cta[0]), _TRIAL_IMAGES) if box else plan.tiles.cta[0]
+
+
 def _batches(plan: KernelPlan) -> list[Dim]:
     """The extents of batch dims, of all sections."""
     return [extent for one in plan.launch.sections for extent in one.batches]
 
 
-def _work(plan: KernelPlan, chosen: dict[str, int], tiles: dict[str, int]) -> int:
-    """Multiply-adds of whole tiles, of a kernel or of one section."""
+def work_of(plan: KernelPlan, sizes: dict[str, int]) -> int:
+    """Multiply-adds of whole tiles."""
+    return sum(_work(of, sizes, plan) for of in plan.each)
+
+
+def _work(plan: KernelPlan, chosen: dict[str, int], whole: KernelPlan) -> int:
+    """Multiply-adds of whole tiles of a kernel or of one section, with the tiles of the whole."""
+    tiles = dict(zip("mnk", whole.tiles.cta, strict=True))
+    tiles["m"] = whole.match.box.along_m(tiles["m"])
     extents = ((role, _extent(plan.match.extent(role), chosen)) for role in "mnk")
     one = math.prod(-(-extent // tiles[role]) * tiles[role] for role, extent in extents)
     others = plan.match.box.rows // plan.match.box.along_m(1)  # pixels of one index of m
+    others *= math.prod(_extent(extent, chosen) for _, extent in plan.match.sums)
     return one * others * plan.launch.matrices(chosen)
 
 
@@ -117,13 +133,10 @@ def runnable_sizes(plan: KernelPlan, sizes: dict[str, int]) -> tuple[dict[str, i
         The sizes to run, and a sentence that says why they are others; "" when they are not.
     """
     tiles = dict(zip("mnk", plan.tiles.cta, strict=True))
-    tiles["m"] = plan.match.box.along_m(tiles["m"])
+    tiles["m"] = _images(plan)
     whole = {"m": 2 * plan.schedule.cluster.m, "n": 2, "k": plan.schedule.pipeline.stages + 1}
 
-    def work(chosen: dict[str, int]) -> int:
-        return sum(_work(of, chosen, tiles) for of in plan.each)
-
-    if work(sizes) <= _REASONABLE:
+    if work_of(plan, sizes) <= REASONABLE:
         return sizes, ""
     smaller = dict(sizes)
     for extent in {dim for _, dim in plan.extents if isinstance(dim, str)}:
@@ -137,7 +150,7 @@ def runnable_sizes(plan: KernelPlan, sizes: dict[str, int]) -> tuple[dict[str, i
         smaller[name] = min(sizes[name], _TRIAL_MATRICES)
     asked = ", ".join(f"{name} = {value}" for name, value in sizes.items())
     if smaller == sizes:
-        return sizes, "the sizes are fixed in the kernel and large: this takes a while"
+        return sizes, TAKES_A_WHILE
     return smaller, (
         f"{asked} is too large to run on NumPy in reasonable time; "
         "ran a smaller problem with the same remainders after whole tiles"

@@ -63,6 +63,7 @@ class Launch:
         entry: kernel name; None when the PTX has one kernel.
         cluster: CTAs of a cluster along x, y, z, as a launch attribute says; None: as the kernel
             was compiled (``.reqnctapercluster``), else clusters of one.
+        runs: the clusters that run, as the launch numbers them; (): all.
     """
 
     grid: tuple[int, int, int]
@@ -71,6 +72,7 @@ class Launch:
     arguments: tuple[Any, ...] = ()
     entry: str | None = None
     cluster: tuple[int, int, int] | None = None
+    runs: tuple[int, ...] = ()
 
 
 def arrays_of(launch: Launch) -> list[np.ndarray[Any, Any]]:
@@ -278,7 +280,7 @@ def run(
         _TRANSLATIONS[key],
         launch.grid,
         launch.block,
-        cut(launch.grid, launch.block, kernel.cluster, shadow, together),
+        cut(launch.grid, launch.block, kernel.cluster, shadow, together, launch.runs),
         (first, end, launch.shared_bytes),
         Options(completion, seed, checks, Profiler() if profile else None),
         max_steps,

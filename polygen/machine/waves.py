@@ -105,6 +105,7 @@ def cut(
     cluster: tuple[int, int, int],
     shadow_bytes: int,
     together: bool,
+    runs: tuple[int, ...] = (),
 ) -> tuple[Vector, ...]:
     """CTA numbers in launch order, cut into waves; CTAs of a cluster are neighbours.
 
@@ -114,6 +115,7 @@ def cut(
         cluster: of the kernel.
         shadow_bytes: of race detection, per CTA.
         together: all are in one, as those of a cooperative launch.
+        runs: the clusters that run, by number; (): all.
     """
     gx, gy, gz = grid
     threads = int(np.prod(block))
@@ -122,6 +124,8 @@ def cut(
     rank = x % cx + cx * (y % cy + cy * (z % cz))
     group = x // cx + gx // cx * (y // cy + gy // cy * (z // cz))
     order = np.lexsort((rank.ravel(), group.ravel()))
+    if runs:
+        order = order.reshape(-1, cx * cy * cz)[list(runs)].ravel()
     if together:
         return (order,)
     size = cx * cy * cz

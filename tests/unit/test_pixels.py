@@ -109,18 +109,21 @@ def test_pixels_are_proved_to_be_rows(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("rows", "m", "batches", "cta", "wanted"),
+    ("rows", "m", "batches", "cta", "wanted", "of_windows"),
     [
-        ((64, 56, 56), 56, 64 * 56, 128, (2, 8, 8)),
-        ((64, 14, 14), 14, 64 * 14, 128, (32, 2, 2)),
-        ((64, 7, 7), 7, 64 * 7, 128, (16, 1, 8)),
-        ((1, 7, 7), 7, 7, 64, (1, 8, 8)),
-        ((2, 64, 128), 128, 128, 128, ()),  # a line is a tile
-        ((), 14, 64, 128, ()),
+        ((64, 56, 56), 56, 64 * 56, 128, (2, 8, 8), (64, 2, 1)),
+        ((64, 14, 14), 14, 64 * 14, 128, (32, 2, 2), (64, 2, 1)),
+        ((64, 7, 7), 7, 64 * 7, 128, (16, 1, 8), (64, 2, 1)),
+        ((1, 7, 7), 7, 7, 64, (1, 8, 8), (1, 8, 8)),
+        ((2, 64, 128), 128, 128, 128, (), (2, 64, 1)),  # a line is a tile
+        ((2, 63, 128), 128, 126, 128, (), (2, 1, 64)),
+        ((), 14, 64, 128, (), ()),
     ],
 )
-def test_boxes_waste_least(rows, m, batches, cta, wanted):
-    problem = Problem(m, 256, 2304, batches=batches, pixels=rows)
+@pytest.mark.parametrize("windows", [False, True])
+def test_boxes_waste_least(rows, m, batches, cta, wanted, of_windows, windows):
+    problem = Problem(m, 256, 2304, batches=batches, pixels=rows, stored=(m * 256 * windows, 0))
+    wanted = of_windows if windows else wanted
     chosen = with_pixels(schedule((cta,)), problem)
     assert chosen.tile.pixels == (cta,)  # what is asked for stays
     asked = replace(chosen, tile=replace(chosen.tile, pixels=()))
@@ -236,8 +239,8 @@ def fitted(signature, sizes, name="cooperative_128x64x64", **fields):
 
 def test_pixels_are_chosen_where_they_fit():
     shape = ("bf16[N,7,7,64]", "bf16[64,3,3,64]")
-    assert fitted(shape, {"N": 64})[1].schedule.tile.pixels == (16, 1, 8)
-    assert fitted(shape, {"N": 1})[1].schedule.tile.pixels == (1, 8, 16)
+    assert fitted(shape, {"N": 64})[1].schedule.tile.pixels == (64, 2, 1)
+    assert fitted(shape, {"N": 1})[1].schedule.tile.pixels == (2, 8, 8)
     lines = replace(Schedule().epilogue, through="registers")
     assert fitted(shape, {"N": 64}, epilogue=lines)[1].schedule.tile.pixels == ()
     narrow = ("bf16[N,7,7,64]", "bf16[60,3,3,64]")  # rows of results that no map has
