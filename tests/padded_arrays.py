@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from polygen.check import compare, is_exact
+from polygen.comparison import compare, is_exact
 from polygen.frontend.dtypes import F64
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Program, Tensor

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from polygen import knobs
-from polygen.check import compare, is_exact, meanings
+from polygen.comparison import compare, is_exact, meanings
 from polygen.emit.source import KernelSource
 from polygen.errors import PolygenError
 from polygen.frontend.program import Program, Tensor

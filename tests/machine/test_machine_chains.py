@@ -13,7 +13,7 @@ from chain_samples import bf16, few_rows
 from chain_samples import run as _run
 
 import polygen as pg
-from polygen.check import operands_off
+from polygen.comparison import operands_off
 
 
 def softmax(q, k, v):

@@ -13,7 +13,8 @@ import pytest
 from machine.conftest import ptx_of
 
 import polygen as pg
-from polygen.check import check, operands_off
+from polygen.check import check
+from polygen.comparison import operands_off
 from polygen.frontend.dtypes import F32, TF32
 from polygen.frontend.evaluate import evaluate
 from polygen.rewrite.tf32_parts import in_parts

@@ -17,7 +17,7 @@ from generated import edited
 from machine.conftest import ptx_of
 
 import polygen as pg
-from polygen.check import is_exact, operands_off
+from polygen.comparison import is_exact, operands_off
 from polygen.emulated import emulate
 from polygen.frontend.evaluate import evaluate, reference
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import polygen as pg
-from polygen.check import compare
 from polygen.cli.accuracy import expected
+from polygen.comparison import compare
 from polygen.emit.fold_terms import function
 from polygen.errors import VerifyError
 from polygen.frontend.dtypes import F32, F64

@@ -6,8 +6,8 @@ import numpy as np
 from matrix import roles, small
 
 import polygen as pg
-from polygen.check import folds_off
 from polygen.cli.accuracy import expected
+from polygen.comparison import folds_off
 from polygen.schedule.model import Epilogue
 
 

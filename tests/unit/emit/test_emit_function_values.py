@@ -28,7 +28,7 @@ from pointwise_kernels import (
 )
 
 import polygen as pg
-from polygen.check import compare
+from polygen.comparison import compare
 from polygen.emit.function_errors import recorded_error
 from polygen.emit.primitives import COMPOSITES, PRIMITIVES
 from polygen.frontend.dtypes import F32
