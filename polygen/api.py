@@ -129,8 +129,11 @@ class Fused(ArrayCode):
             return make(program, known)
 
         if schedule != "auto" or single or promised:
-            return whole()
-        return in_order(built, given.sizes_of(sizes), target(arch), make, whole)
+            made: AnyKernel = whole()
+        else:
+            made = in_order(built, given.sizes_of(sizes), target(arch), make, whole)
+        made.numbers = self.numbers_of(made.program, signature, sizes)
+        return made
 
     def __call__(self, *operands: Any, out: Any = None, stream: Any = None) -> Any:
         """Launch on CUDA arrays, compiling on first use.

@@ -130,9 +130,16 @@ class ArrayCode:
             signature: one description per parameter.
             sizes: as given.
         """
+        constants = self.numbers_of(program, signature, sizes)
+        return {n: size for n, size in given.sizes_of(sizes).items() if n not in constants}
+
+    def numbers_of(
+        self, program: Program, signature: Sequence[str | Tensor], sizes: dict[str, int] | None
+    ) -> dict[str, int]:
+        """The others of them, which are constants; as for `sizes_left`."""
         named = {dim for tensor in self._tensors(signature) for dim in tensor.dims}
         constants = named.difference(program.sizes)
-        return {n: size for n, size in given.sizes_of(sizes).items() if n not in constants}
+        return {n: size for n, size in given.sizes_of(sizes).items() if n in constants}
 
     def _declared(self, program: Program) -> tuple[str, ...]:
         """The dims at the places that `fuse` was told are invariant."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from polygen.described import Described, generated_by, needs_isl
 from polygen.errors import AlignmentMismatch, ToolchainMissing
 from polygen.frontend.alignment import realigned
-from polygen.frontend.given import sizes_of
+from polygen.frontend.given import outputs_of, sizes_of, without_numbers
 from polygen.frontend.program import Program
 from polygen.generated import Generated, kept
 from polygen.hardware.device import Device, device
@@ -63,6 +63,7 @@ class Kernel(Described):
         self._generated, self._sizes, self._asked = generated, sizes, asked
         self._siblings: Recent[Any, Kernel] = Recent(_MOST_SIBLINGS)
         self._kept_under, self._variant = (), False
+        self.numbers: dict[str, int] = {}  # sizes that became constants, as far as it is known
 
     @classmethod
     def decided(
@@ -342,15 +343,16 @@ class Kernel(Described):
         """
         return self.emulation(*operands).results
 
-    def emulation(self, *operands: Any, out: Any = (), **options: Any) -> Emulation:
+    def emulation(self, *operands: Any, out: Any = None, **options: Any) -> Emulation:
         """As `emulate`, with the machine's report.
 
         Args:
             operands: as for `emulate`.
-            out: arrays, one per output, that lie as the outputs of a call do: views of larger ones,
-                say. They stay as they are.
+            out: arrays, one per output, that lie as the outputs of a call do: views of larger
+                ones, say. They stay as they are.
             options: for `polygen.machine.run`: completion, seed, profile.
         """
+        out = outputs_of(out)
         fitting = self.fitting(*operands, out=out)
         ptx = fitting.ptx  # first: it may replace the passes
         with needs_isl():
@@ -389,7 +391,7 @@ class Kernel(Described):
         """
         with needs_isl():
             from polygen.check import check_kernel  # noqa: PLC0415
-        return check_kernel(self, sizes_of(sizes), workers)
+        return check_kernel(self, without_numbers(sizes_of(sizes), self.numbers), workers)
 
 
 def _unpickled(data: bytes) -> Kernel:

@@ -16,7 +16,7 @@ from polygen.brief import table
 from polygen.described import needs_isl
 from polygen.emit.several import several_headers, several_texts
 from polygen.errors import AlignmentMismatch, ArgumentError, VerifyError
-from polygen.frontend.given import sizes_of
+from polygen.frontend.given import outputs_of, sizes_of, without_numbers
 from polygen.frontend.program import Program, Tensor
 from polygen.hardware.device import Device
 from polygen.kernel import Kernel
@@ -45,6 +45,7 @@ class KernelSequence:
 
     def __init__(self, program: Program, kernels: Sequence[Kernel]) -> None:
         self.program, self.kernels = program, tuple(kernels)
+        self.numbers: dict[str, int] = {}  # sizes that became constants, as far as it is known
         self._check_order()
         steps = [Step(one.program, one.into, one.resumed, one.workspace) for one in self.kernels]
         self._launcher = SequenceLauncher(program, steps, self.between)
@@ -279,11 +280,11 @@ class KernelSequence:
         """Run the compiled PTX of all kernels on NumPy arrays, as `Kernel.emulate`."""
         return self.emulation(*operands).results
 
-    def emulation(self, *operands: Any, out: Any = (), **options: Any) -> Emulation:
+    def emulation(self, *operands: Any, out: Any = None, **options: Any) -> Emulation:
         """As `emulate`, with the machine's report of all runs; arguments as for `Kernel`."""
         with needs_isl():
             from polygen.check_sequence import emulate_sequence  # noqa: PLC0415
-        return emulate_sequence(self, operands, out, options)
+        return emulate_sequence(self, operands, outputs_of(out), options)
 
     def check(self, sizes: dict[str, int] | None = None, *, workers: int = 1) -> CheckReport:
         """Every kernel's proofs, and a run of each on integer data compared with NumPy.
@@ -297,7 +298,7 @@ class KernelSequence:
         """
         with needs_isl():
             from polygen.check_sequence import check_sequence  # noqa: PLC0415
-        return check_sequence(self, sizes_of(sizes), workers)
+        return check_sequence(self, without_numbers(sizes_of(sizes), self.numbers), workers)
 
 
 AnyKernel = Kernel | KernelSequence

@@ -87,6 +87,34 @@ def sizes_of(sizes: object) -> dict[str, Any]:
     return {name: _whole(value) for name, value in sizes.items()}
 
 
+def without_numbers(sizes: Mapping[str, Any], numbers: Mapping[str, int]) -> dict[str, Any]:
+    """Sizes but for those that a kernel has as numbers.
+
+    Args:
+        sizes: by name.
+        numbers: sizes that became constants when it was compiled.
+
+    Raises:
+        PolygenError: one is another number.
+    """
+    for name, value in sizes.items():
+        if numbers.get(name, value) != value:
+            raise PolygenError(
+                f"{name} is {numbers[name]} in this kernel, not {value}",
+                where="sizes",
+                why="it became a constant when the kernel was compiled",
+                nearest=f"Compile one for {name} = {value}",
+            )
+    return {name: value for name, value in sizes.items() if name not in numbers}
+
+
+def outputs_of(out: Any) -> tuple[Any, ...]:
+    """Arrays for outputs, of which one may be given as it is; none for None."""
+    if out is None:
+        return ()
+    return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+
+
 def _whole(size: Any) -> Any:
     try:
         return size if isinstance(size, bool) else index(size)

@@ -79,6 +79,7 @@ class ProductNode:
     notation: str  # "@", or the subscripts of an einsum that means it; follows from the labels
     dtype: DType = F32
     ends: InputNode | None = None  # of groups of rows: the label behind `summed` counts groups
+    wide: bool = False  # operands are said to be f32, and have no more digits than `operand`
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from polygen.errors import DTypeError
 from polygen.frontend.describing import describe
-from polygen.frontend.dtypes import BF16, BOOL, F16, F32, TF32, U8, DType
+from polygen.frontend.dtypes import BF16, BOOL, F16, F32, TF32, DType
+from polygen.frontend.multiplied import multiplied_in, said_f32
 from polygen.frontend.nodes import (
+    ApplyNode,
     GroupNode,
     InputNode,
     Node,
@@ -18,13 +21,30 @@ from polygen.frontend.nodes import (
 )
 from polygen.frontend.outer_factors import Factors, without_factors
 from polygen.frontend.scaled import scaled_types
-from polygen.frontend.shapes import MATMUL_DTYPES, ProductAxes, default_output
+from polygen.frontend.shapes import MATMUL_DTYPES, ProductAxes
 
 if TYPE_CHECKING:
     from polygen.frontend.trace import Trace
 
-# Arguments whose type computed operands take that meet no argument.
-_IMPLYING = tuple(one for one in MATMUL_DTYPES if one not in (F32, U8))
+
+@dataclass(frozen=True, slots=True)
+class Rounded:
+    """How a product multiplies its operands.
+
+    Attributes:
+        left: operand.
+        right: operand.
+        kinds: the types in which they are multiplied.
+        factors: what multiplies their sums.
+        wide: whether they are said to be f32, and multiplied in a type of fewer bits that has all
+            their numbers.
+    """
+
+    left: Node
+    right: Node
+    kinds: tuple[DType, DType]
+    factors: Factors = ()
+    wide: bool = False
 
 
 def rounded(
@@ -36,26 +56,27 @@ def rounded(
     *,
     in_groups: bool = False,
     whole: bool = True,
-) -> tuple[Node, Node, tuple[DType, DType], Factors]:
-    """Both operands, the types in which they are multiplied, and what multiplies their sums.
+) -> Rounded:
+    """Both operands as they are multiplied.
 
-    A computed operand takes the type of the other, or what its own products would store; 8-bit
-    types are never implied, since what they lose is the caller's to choose. f16 meets bf16 in
-    tf32, which keeps both as they are; not in groups of rows, all of which an operand that is
-    computed would have to be. Of a `whole` sum, factors of computed operands that it does not index
-    are no part of them (`polygen.frontend.outer_factors`).
+    In which type computed ones are, `polygen.frontend.multiplied` says; 8-bit types are never
+    implied, since what they lose is the caller's to choose. f16 meets bf16 in tf32, which keeps
+    both as they are; not in groups of rows, all of which an operand that is computed would have to
+    be. Of a `whole` sum, factors of computed operands that it does not index are no part of them
+    (`polygen.frontend.outer_factors`).
     """
     computed = [node for node in (left, right) if _is_computed(node)]
     given = [node.dtype for node in (left, right) if node not in computed]
     if not computed and not in_groups and {left.dtype, right.dtype} == {F16, BF16}:
         # No instruction takes both. A tf32 holds all numbers of either, as f32 does.
-        return _operand(trace, left, F32), _operand(trace, right, F32), (TF32, TF32), ()
+        sides = [_operand(trace, node, F32) for node in (left, right)]
+        return Rounded(sides[0], sides[1], (TF32, TF32))
     if not computed:
-        return left, right, (left.dtype, right.dtype), ()
+        return Rounded(left, right, (left.dtype, right.dtype))
     scaled = scaled_types(left, right)
     if scaled is not None:
-        return left, right, scaled, ()
-    kind = given[0] if given else _multiplied_again(left)
+        return Rounded(left, right, scaled)
+    kind, wide = multiplied_in(left, right, computed, in_groups=in_groups)
     if kind not in MATMUL_DTYPES or kind.bits < 16:
         operand = describe(computed[0])
         reason = f"the other operand is {kind}" if given else f"it comes from {kind}"
@@ -65,18 +86,19 @@ def rounded(
             why=f"{reason}; {implied}",
             nearest=_nearest(operand, computed[0], kind, bool(given)),
         )
-    sides: list[Node] = []
+    sides = []
     factors: Factors = ()
     for node, labels in ((left, axes.lhs), (right, axes.rhs)):
+        other = node in computed or node.dtype != kind
         if node in computed:
             summed = frozenset(at for at, label in enumerate(labels) if label >= len(axes.dims))
             node, own = without_factors(trace, node, summed, kind) if whole else (node, ())
             factors += tuple((one, labels) for one in own)
-            if kind != TF32 or node.dtype not in (F32, TF32):  # f32 is how tf32 is stored
-                node = _operand(trace, node, F32 if kind == TF32 else kind)
+        # f32 is how tf32 is stored
+        if other and (kind != TF32 or node.dtype not in (F32, TF32)):
+            node = _operand(trace, node, F32 if kind == TF32 else kind)
         sides.append(node)
-    left, right = sides
-    return left, right, (kind, kind), factors
+    return Rounded(sides[0], sides[1], (kind, kind), factors, wide)
 
 
 def _nearest(operand: str, node: Node, kind: DType, given: bool) -> str:
@@ -99,7 +121,8 @@ def _operand(trace: Trace, node: Node, kind: DType) -> Node:
     """A computed operand rounded; views stay outermost, so that one value serves them all."""
     if isinstance(node, ViewNode):
         return trace.reach(_operand(trace, node.source, kind), node.reaches, node.dims)
-    return trace.cast(node, kind)
+    inner = node.args[0] if isinstance(node, ApplyNode) and said_f32(node) else node
+    return trace.cast(inner if inner.dtype == kind else node, kind)
 
 
 def _is_computed(node: Node) -> bool:
@@ -107,15 +130,3 @@ def _is_computed(node: Node) -> bool:
     source = node.source if isinstance(node, ViewNode) else node
     given = isinstance(source, (InputNode, ScalarNode, GroupNode))
     return not given and node.dtype in (F32, BOOL)
-
-
-def _multiplied_again(node: Node) -> DType:
-    """The type in which a computed value is multiplied when nothing else says: what its first
-    product would store, or its first operand's; f32 if neither multiplies.
-    """
-    for found in walk(node, products=False):
-        if isinstance(found, ProductNode):
-            return TF32 if found.operand == TF32 else default_output(found.operand, bare=False)
-        if isinstance(found, InputNode) and found.dtype in _IMPLYING:
-            return found.dtype
-    return F32

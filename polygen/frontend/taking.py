@@ -221,8 +221,9 @@ def _product(trace: Trace, node: ProductNode, whole: tuple[Taken, ...], dims: Di
     axes = ProductAxes(labels[0], labels[1], dims, node.summed)
     text = node.notation if len(numbers) == first[-1] else notation(axes)
     return trace.make(
-        ProductNode, *sides, *labels, dims, node.summed, node.operand, text, node.dtype, node.ends
-    )
+        ProductNode, *sides, *labels, dims, node.summed, node.operand, text, node.dtype, node.ends,
+        node.wide,
+    )  # fmt: skip
 
 
 def _coordinate(trace: Trace, node: CoordinateNode, whole: tuple[Taken, ...], dims: Dims) -> Node:

@@ -264,12 +264,14 @@ class Trace:
             return by_digits(self, left, right, axes, radices, whole=whole)
         names = describe(left), describe(right)
         where = describe_product(text, left, right)
-        left, right, kinds, behind = rounded(
+        made = rounded(
             self, left, right, axes, where, in_groups=ends is not None, whole=whole and ends is None
         )
-        check_matmul_dtypes((names[0], kinds[0]), (names[1], kinds[1]))
-        fields = (axes.lhs, axes.rhs, axes.dims, axes.summed, kinds[0], text, F32, ends)
-        return multiplied_behind(self, self._intern(ProductNode, left, right, *fields), behind)
+        kind, other = made.kinds
+        check_matmul_dtypes((names[0], kind), (names[1], other))
+        fields = (axes.lhs, axes.rhs, axes.dims, axes.summed, kind, text, F32, ends, made.wide)
+        product = self._intern(ProductNode, made.left, made.right, *fields)
+        return multiplied_behind(self, product, made.factors)
 
     def view(self, node: Node, axes: Sequence[int | None]) -> Node:
         """Records other axes over the same elements: per axis the node's, or None for a new one."""

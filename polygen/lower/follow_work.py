@@ -86,6 +86,7 @@ class Settle:
         known: values of levels before.
         lasting: values that later statements of the block read, each with whether it is a truth.
         outputs: arrays whose element is known then.
+        extents: of the results, along whose axes arguments are read.
     """
 
     folds: tuple[Held, ...]
@@ -93,6 +94,14 @@ class Settle:
     known: tuple[str, ...]
     lasting: tuple[tuple[str, bool], ...]
     outputs: tuple[str, ...]
+    extents: tuple[Dim, ...] = ()
+
+    @property
+    def reads(self) -> tuple[tuple[Pointwise, Access], ...]:
+        """What its statements read of arguments."""
+        made = {*self.known, *(one.value for one in self.folds)}
+        made |= {one.write.name for one in self.statements}
+        return tuple((s, a) for s in self.statements for a in s.reads if a.name not in made)
 
 
 @dataclass(frozen=True, slots=True)

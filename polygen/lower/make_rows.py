@@ -44,7 +44,7 @@ def row_leaves(made: MadeRows, program: Program, warps: int, words: int) -> RowL
         after=made.after,
         outputs=(),
         extents=tuple(made.rows.axes[at] for at in made.rows.own),
-        scalars=scalars(program),
+        given=scalars(program),
         shared=True,
         wide=width(made, program),
         hold=held_row(made, program, warps, words),

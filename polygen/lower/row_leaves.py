@@ -48,7 +48,7 @@ class RowLeaves:
         after: what is computed of results alone, in order.
         outputs: results that are stored.
         extents: of the results.
-        scalars: numbers that a call is given.
+        given: arguments that are read.
         shared: whether the lanes of a warp share a result; else each has its own.
         wide: elements of a row that a lane has beside each other.
         hold: what lanes hold of the row; None: nothing.
@@ -60,7 +60,7 @@ class RowLeaves:
     after: tuple[Pointwise, ...]
     outputs: tuple[str, ...]
     extents: tuple[Dim, ...]
-    scalars: Collection[str]
+    given: Collection[str]
     shared: bool
     wide: int = 1
     hold: HoldRow | None = None
@@ -130,7 +130,7 @@ class RowLeaves:
         self, folds: tuple[Held, ...], known: tuple[str, ...], left: tuple[Pointwise, ...]
     ) -> tuple[Settle, tuple[Pointwise, ...]]:
         """What can be computed when a level is there, and which statements then are left."""
-        there = {*known, *self.scalars, *(held.value for held in folds)}
+        there = {*known, *self.given, *(held.value for held in folds)}
         run: list[Pointwise] = []
         waiting: list[Pointwise] = []
         for one in left:
@@ -146,4 +146,5 @@ class RowLeaves:
         late = self.rows.statements if self.rows else ()
         later = {access.name for s in (*waiting, *late) for access in s.reads}
         lasting = tuple((name, truth) for name, truth in values if name in later)
-        return Settle(folds, tuple(run), known, lasting, outputs), tuple(waiting)
+        settle = Settle(folds, tuple(run), known, lasting, outputs, self.extents)
+        return settle, tuple(waiting)

@@ -35,7 +35,7 @@ from polygen.lower.scan_work import PartStore, Scan
 from polygen.lower.sync_work import Grids
 from polygen.lower.tally import Leave
 from polygen.lower.verify_blocks import check_block
-from polygen.poly.folds import scalars
+from polygen.poly.folds import given
 from polygen.poly.follow_keys import keys_program
 from polygen.poly.follow_map import WHERE
 from polygen.poly.follow_program import (
@@ -160,7 +160,9 @@ class _Group:
             left.discard(f"finish_{level}")
             if not isinstance(settle, Settle) or (settle.folds, settle.known) != (folds, known):
                 raise self.refuse(f"finish_{level} is of other folds than {folds}")
-            there = {*known, *scalars(self.plan.program), *(one.value for one in folds)}
+            if settle.extents != self.group.extents:
+                raise self.refuse(f"finish_{level} is of results over {settle.extents}")
+            there = {*known, *given(self.plan.program), *(one.value for one in folds)}
             for one in settle.statements:
                 if not {access.name for access in one.reads} <= there:
                     raise self.refuse(f"{one.name} reads what is not there yet")

@@ -177,7 +177,8 @@ def match_chain(chain: Chain, *, behind: bool = False) -> ChainMatch:
         UnsupportedProgram: rows or matrices of the one are not those of the other.
     """
     scores_fusion, scores = _matched(chain.scores)
-    split = split_results(chain.values)
+    arrays = {one.name: one.name for one in chain.values.inputs if one.dims}
+    split = split_results(chain.values, of_tiles=arrays)  # parts of keys are merged without them
     if not behind and _covered(split):
         with contextlib.suppress(UnsupportedProgram):  # then the launch that follows has them
             split = in_passes(chain.values, split)

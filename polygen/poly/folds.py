@@ -12,9 +12,10 @@
    made, and written once, to a place of its own.
 3. Folds of what operands hold are made beside the products (`polygen.poly.operand_folds`).
 4. What reads a fold's result runs in the launch that follows, when every part is there: pointwise
-   work over the result's own axes, and whole rows of elements that use results of their own row,
-   with the folds of these (`polygen.poly.whole_rows`). For those the kernel keeps what they read of
-   its values. Anything else is refused, with the dependence.
+   work over the result's own axes, with what arguments have at its place, and whole rows of
+   elements that use results of their own row, with the folds of these (`polygen.poly.whole_rows`).
+   For those the kernel keeps what they read of its values. Anything else is refused, with the
+   dependence.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from types import MappingProxyType
 
 from polygen.errors import InvarianceError, UnsupportedProgram
 from polygen.frontend.monoids import MONOIDS
@@ -104,23 +106,31 @@ def split_folds(program: Program) -> Split:
     _require_invariant(program)
     program = without_first(rewritten(program))
     program, operands = beside_products(program)
-    return replace(split_results(program), operands=operands)
+    of_tiles = {one.tensor.name: one.value for one in operands.results}
+    return replace(split_results(program, of_tiles), operands=operands)
 
 
-def split_results(program: Program) -> Split:
+def split_results(program: Program, of_tiles: Mapping[str, str] = MappingProxyType({})) -> Split:
     """The same, of a program that is rewritten and folds nothing but results of products.
+
+    Args:
+        program: any.
+        of_tiles: its inputs that the launch that follows does not read, as results of folds that
+            tiles have of their operands -> what the program calls them.
 
     Raises:
         UnsupportedProgram: a result of a fold is used where it is not known yet.
     """
-    return _Splitting(program).split() if program.folds else Split(program, (), (), ())
+    if not program.folds:
+        return Split(program, (), (), ())
+    return _Splitting(program, of_tiles).split()
 
 
 class _Splitting:
     """One walk over the statements, each of which is the kernel's, a result's or late."""
 
-    def __init__(self, program: Program) -> None:
-        self.program, self.places = program, Places(program)
+    def __init__(self, program: Program, of_tiles: Mapping[str, str]) -> None:
+        self.program, self.places, self.of_tiles = program, Places(program), of_tiles
         self.along: dict[str, dict[str, int] | None] = {}
         self.results: dict[str, _Result] = {}
         self.late: dict[str, _Result] = {}  # values of elements, with a result that they need
@@ -197,13 +207,42 @@ class _Splitting:
         if isinstance(statement, Pointwise) and not any(name in self.late for name in read):
             alone = all(name in self.results for name in values)
             if not whole or (alone and own in [self.results[name].extents for name in read]):
-                _require_own_axes(program, statement, first.fold, self.results)
+                self._require_own_axes(statement, first.fold)
                 self.after.append(statement)
                 self._add_result(statement, first.fold)
                 return
         if not whole:
             raise _refusal(program, statement, first.fold, "a fold of what is folded")
         self._add_late(statement, [self.late.get(name) or self.results[name] for name in read])
+
+    def _require_own_axes(self, statement: Statement, fold: Fold) -> None:
+        """Refuse what the launch that follows does not do: all but work over results' own axes."""
+        program, results = self.program, self.results
+        assert isinstance(statement, Pointwise)
+        axes = [(iterator, extent) for iterator, extent in statement.domain if extent != 1]
+        own = [iterator for iterator, _ in axes]
+        for access in (one for one in statement.reads if one.name in results):
+            found = results[access.name]
+            if found.extents != tuple(extent for _, extent in axes):
+                raise _refusal(program, statement, found.fold, _used(statement, found.fold))
+            if [at for at in access.index if isinstance(at, str) and at in own] != own:
+                what = "a result with its axes in another order"
+                raise _refusal(program, statement, found.fold, what)
+        if any(not isinstance(a, (Access, Constant, Extent)) for a in statement.args):
+            raise _refusal(program, statement, fold, "coordinates beside a result of a fold")
+        there = {*results, *given(program)} - {*self.of_tiles}
+        for access in statement.reads:
+            if access.name not in there or not all(
+                isinstance(at, str | int) for at in access.index
+            ):
+                read = replace(access, name=self.of_tiles.get(access.name, access.name))
+                raise UnsupportedProgram(
+                    f"{statement.name} reads {read} beside the result {fold.write} of a fold",
+                    where=f"{program.name}, {statement.name}: {statement}",
+                    why="what follows a fold reads results of folds, numbers, and elements of "
+                    "arguments along its own axes",
+                    nearest=f"Return {fold.write.name} and combine it outside",
+                )
 
     def _add_result(self, statement: Pointwise | Fold, fold: Fold) -> None:
         sizes = dict(statement.domain)
@@ -313,32 +352,10 @@ def _require_invariant(program: Program) -> None:
             )
 
 
-def _require_own_axes(
-    program: Program, statement: Statement, fold: Fold, results: Mapping[str, _Result]
-) -> None:
-    """Refuse what the launch that follows does not do: all but work over the results' own axes."""
-    if isinstance(statement, Contraction):
-        raise _refusal(program, statement, fold, "a product of what is folded")
-    assert isinstance(statement, Pointwise)
-    axes = [(iterator, extent) for iterator, extent in statement.domain if extent != 1]
-    own = [iterator for iterator, _ in axes]
-    for access in (one for one in statement.reads if one.name in results):
-        found = results[access.name]
-        if found.extents != tuple(extent for _, extent in axes):
-            raise _refusal(program, statement, found.fold, _used(statement, found.fold))
-        if [at for at in access.index if isinstance(at, str) and at in own] != own:
-            what = "a result with its axes in another order"
-            raise _refusal(program, statement, found.fold, what)
-    if any(not isinstance(a, (Access, Constant, Extent)) for a in statement.args):
-        raise _refusal(program, statement, fold, "coordinates beside a result of a fold")
-    for access in statement.reads:
-        if access.name not in results and access.name not in scalars(program):
-            raise UnsupportedProgram(
-                f"{statement.name} reads {access} beside the result {fold.write} of a fold",
-                where=f"{program.name}, {statement.name}: {statement}",
-                why="what follows a fold reads results of folds, scalars and numbers alone",
-                nearest=f"Return {fold.write.name} and combine it outside",
-            )
+def given(program: Program) -> frozenset[str]:
+    """The arguments that are read as they are given: those that the program does not store into."""
+    stored = {name for name, _ in program.in_place}
+    return frozenset(one.name for one in program.inputs if one.name not in stored)
 
 
 def scalars(program: Program) -> frozenset[str]:

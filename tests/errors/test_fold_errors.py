@@ -20,7 +20,7 @@ from polygen.errors import (
     UnsupportedProgram,
 )
 from polygen.frontend.build import build_program
-from polygen.frontend.dtypes import BF16
+from polygen.frontend.dtypes import BF16, S32
 from polygen.frontend.program import Tensor
 from polygen.hardware.device import device
 from polygen.poly.folds import split_folds
@@ -230,10 +230,18 @@ def test_calls_with_longer_rows_than_tiles():
 
 
 def test_arrays_beside_results():
-    b = Tensor("b", BF16, ("M",))
-    with pytest.raises(UnsupportedProgram, match=r"reads b\[i\] beside the result v1") as error:
-        split_folds(program(lambda x, w, b: np.sum(x @ w.T, axis=1) + b, b))
-    assert "Return v1 and combine it outside" in str(error.value)
+    b, rows = Tensor("b", BF16, ("M",)), Tensor("rows", S32, ("M",))
+    behind = split_folds(program(lambda x, w, b: np.sum(x @ w.T, axis=1) + b, b)).after
+    assert [access.name for one in behind for access in one.reads] == ["v1", "b", "v2"]
+    for function, more, read in (
+        (lambda x, w, b, r: np.sum(x @ w.T, axis=1) + b[r], (b, rows), r"b\[rows\[i\]\]"),
+        (lambda x, w: np.sum(x @ w.T, axis=1) + (x * x).sum(1), (), r"v3\[i\]"),
+        (lambda x, w: np.sum(x @ w.T) + (x * x).sum(), (), "v3"),
+    ):
+        with pytest.raises(UnsupportedProgram, match=f"reads {read} beside the result v") as error:
+            split_folds(program(function, *more))
+        assert "elements of arguments along its own axes" in str(error.value)
+        assert "Return v1 and combine it outside" in str(error.value)
 
 
 def test_scalars_beside_results_are_numbers():

@@ -19,7 +19,8 @@ from polygen.emit.leaves import coordinate, element_of, if_stored, position, rea
 from polygen.emit.names import c_name
 from polygen.frontend.closure import made_of
 from polygen.frontend.dtypes import S32
-from polygen.frontend.program import Pointwise, Tensor
+from polygen.frontend.program import Access, Pointwise, Tensor
+from polygen.lower.follow_work import Settle, Walk
 from polygen.lower.make_rows import read_by
 from polygen.lower.plan import KernelPlan, Leaf, MakePlan, MakeRowsPlan
 from polygen.lower.result_work import Epilogue, FoldPart, Read, Write
@@ -52,10 +53,21 @@ def types(plan: KernelPlan, more: Sequence[Read | Write | Element] = ()) -> dict
     named = (read_by(one.made, plan.program) for one in rows)
     reads = [plan.program.tensors[access.name] for each in named for access in each]
     tensors += [*(tensor for tensor in reads if tensor.dims), *(one.tensor for one in rows)]
+    tensors += [plan.program.tensors[a.name] for a in _read_behind(plan)]
     casts += [s.dtype for s in before if s.function == "cast"]
     outputs = [tensor.dtype for tensor in plan.program.outputs]
     given = (t.dtype for t in tensors)
     return type_records(given, (*casts, *outputs), plan.device, real_of(plan))
+
+
+def _read_behind(plan: KernelPlan) -> list[Access]:
+    """What the launch that follows reads of arrays that the program has."""
+    works = [leaf.work for group in plan.groups for leaf in group.leaves]
+    found = [access for one in works if isinstance(one, Settle) for _, access in one.reads]
+    statements = [s for one in works if isinstance(one, Walk) for s in one.rows.statements]
+    found += [access for one in statements for access in one.reads]
+    tensors = plan.program.tensors
+    return [access for access in found if access.name in tensors and tensors[access.name].dims]
 
 
 # --- the fused statements ------------------------------------------------------------------------

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from polygen.emit.ctext import PointwiseWriter, definition
+from polygen.emit.element_types import name_of
 from polygen.emit.folds import extent_text, result_address, stored
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import real_of, size_name
 from polygen.emit.names import c_name
-from polygen.emit.row_places import place_text
+from polygen.emit.row_places import address, place_text
 from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import (
     Access,
@@ -33,7 +34,7 @@ def finish_lines(plan: KernelPlan, work: Settle) -> tuple[list[str], list[str]]:
     names |= {value: known(value) for value in work.known}
     real = real_of(plan)
     writer = PointwiseWriter(names, written, fast=False, real=real)
-    lines: list[str] = []
+    lines, reads = _reads(plan, work)
     helpers: list[str] = []
     for fold in work.folds:
         finish = MONOIDS[fold.monoid].finish
@@ -44,10 +45,38 @@ def finish_lines(plan: KernelPlan, work: Settle) -> tuple[list[str], list[str]]:
         helpers += needs
         writer.names[fold.value] = value
     for one in work.statements:
-        writer.statement(computed(one, writer, {}))
+        own = {a: reads[s, a] for s, a in work.reads if s == one and (s, a) in reads}
+        writer.statement(computed(one, writer, own))
     lines += writer.lines
     lines += [f"{known(name)} = {writer.names[name]};" for name, _ in work.lasting]
     return lines, [*helpers, *writer.helpers]
+
+
+def _reads(plan: KernelPlan, work: Settle) -> tuple[list[str], dict[tuple[Pointwise, Access], str]]:
+    """Elements of arguments at the result's place, as lines of C, and their names.
+
+    Threads without a result of their own, behind the last, read what the last one has.
+    """
+    tensors, real = plan.program.tensors, real_of(plan)
+    read = [(s, a) for s, a in work.reads if tensors[a.name].dims]
+    if not read:
+        return [], {}
+    sizes = [size_name(extent) for extent in work.extents]
+    own = [f"fold_own{at}" for at in range(len(sizes))]
+    found = peeled("fold_there", sizes)
+    lines = [f"const long long {name} = {text};" for name, text in zip(own, found, strict=True)]
+    if sizes:
+        lines.append("const long long fold_there = min(fold_result, fold_results - 1);")
+    lines, names = lines[::-1], dict[tuple[Pointwise, Access], str]()
+    for statement, access in read:
+        axes = [iterator for iterator, extent in statement.domain if extent != 1]
+        places = dict(zip(axes, own, strict=True))
+        index = tuple(places.get(at, 0) if isinstance(at, str) else at for at in access.index)
+        tensor, name = tensors[access.name], f"given_{len(names)}"
+        names[statement, access] = name
+        value = f"from_{name_of(tensor.dtype)}(*({address(tensor, index)}))"
+        lines.append(f"const {real} {name} = {value};")
+    return lines, names
 
 
 @leaf("finish_folds", "threads", Settle)
