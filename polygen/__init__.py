@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     from polygen.frontend.random import dropout
     from polygen.frontend.selecting import diagonal, nan_to_num, take_along_axis, trace
     from polygen.frontend.statistics import average, count_nonzero, log_softmax, ptp, std, var
+    from polygen.frontend.user_monoids import fold, monoid
     from polygen.kernel import Kernel
     from polygen.kernel_sequence import KernelSequence
     from polygen.machine import Launch, TensorMap
@@ -145,6 +146,7 @@ __all__ = [
     "exp2",
     "expm1",
     "floor",
+    "fold",
     "fuse",
     "gelu",
     "gelu_tanh",
@@ -180,6 +182,7 @@ __all__ = [
     "min",
     "minimum",
     "mish",
+    "monoid",
     "nan",
     "nan_to_num",
     "norm",
@@ -264,6 +267,7 @@ _WORDS = {
     "polygen.frontend.products": "inner matvec outer vdot vecdot vecmat",
     "polygen.frontend.selecting": "diagonal nan_to_num take_along_axis trace",
     "polygen.frontend.statistics": "average count_nonzero log_softmax ptp std var",
+    "polygen.frontend.user_monoids": "fold monoid",
 }
 _HOMES |= {name: home for home, names in _WORDS.items() for name in names.split()}
 # Reductions, under names that are not Python's.

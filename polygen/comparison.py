@@ -17,6 +17,7 @@ from polygen.chained import is_chain
 from polygen.frontend.closure import needed
 from polygen.frontend.dtypes import BF16, F16, F32, F64, S32, TF32, DType
 from polygen.frontend.evaluate import evaluate
+from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import Access, Contraction, Pointwise, Program, Statement, Tensor
 from polygen.machine import Finding
 from polygen.poly.prologue import multiplied, prologues
@@ -40,6 +41,7 @@ _EXACT_FOLDS = ("sum", "max", "min", "argmax", "argmin")
 # Of computed operands, in shares of themselves: f32 functions, and how tf32 rounds.
 _F64_OFF, _F32_OFF, _TF32_OFF = 2.0**-48, 2.0**-18, 2.0**-10
 _TERM_OFF = 2.0**-21  # of f32: two units in the last place, and what adding them up loses
+_ORDERS = 4  # times what f32 is off in one order, in another
 _CHANGED, _LEAST = 1 / 8, 1e-3  # of a rewritten program: more than rounding elsewhere is
 _PRODUCTS = 2  # of a chain without layers and gates
 
@@ -175,7 +177,21 @@ def meanings(
     found = [evaluate(program, arrays, sizes), evaluate(program, arrays, sizes, single=True)]
     for moved in _moved(operands_off(program) | folds_off(program)):
         found.append(evaluate(program, arrays, sizes, moved=moved))
+    if any(MONOIDS[fold.function].typed for fold in program.folds):
+        found += zip(*map(_rounded_elsewhere, *found[:2]), strict=True)
     return found
+
+
+def _rounded_elsewhere(wanted: Array, single: Array) -> tuple[Array, Array]:
+    """Below and above a result: what may come of another order of a fold that rounds.
+
+    So much, of the size of each element, as fewer digits change where they change most.
+    """
+    w, s = wanted.astype(np.float64), single.astype(np.float64)
+    size = np.maximum(np.abs(w), 1.0)
+    numbers = np.isfinite(w) & np.isfinite(s)
+    off = _ORDERS * float((np.abs(s - w)[numbers] / size[numbers]).max(initial=0.0)) * size
+    return w - off, w + off
 
 
 def compare(

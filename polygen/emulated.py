@@ -313,6 +313,10 @@ def joined(reports: tuple[Report, ...]) -> Report:
 
 def _typed(tensor: Tensor, array: Array) -> Array:
     wanted = tensor.dtype.numpy
+    if array.dtype.kind == "O":
+        raise ArgumentError(
+            f"{tensor.name} is no array of numbers", nearest=f"Pass a NumPy array of {tensor.dtype}"
+        )
     if array.dtype != wanted:
         raise ArgumentError(
             f"{tensor.name} holds {array.dtype}, the kernel takes {tensor.dtype}",

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from polygen.errors import TraceError, echo
+from polygen.frontend.symbolic import Size
 from polygen.frontend.traced import Traced
 
 
@@ -50,6 +52,12 @@ def indices(value: Any) -> tuple[Any, ...]:
     """
     if isinstance(value, Traced):
         return value.indices()
+    if isinstance(value, tuple | list) and all(isinstance(one, int | str | Size) for one in value):
+        raise TraceError(
+            f"coordinates of {echo(value)}",
+            why="they are those of a value, of whatever shape that has",
+            nearest="Pass the value, as in pg.indices(x @ w), or np.zeros of that shape",
+        )
     array = np.asarray(value)
     kind = type(value) if isinstance(value, np.ndarray) else np.ndarray
     return tuple(one.view(kind) for one in np.indices(array.shape, dtype=np.float64))

@@ -60,6 +60,10 @@ def describe(node: Node, depth: int = 3) -> str:
         left = _operand(node.args[0], depth, binding)
         right = _operand(node.args[1], depth, binding + 1)
         return f"{left} {_INFIX[node.function]} {right}"
+    if node.function.startswith("nibble_"):  # of bytes that are repeated
+        (packed, _), kind = node.args, node.function.removeprefix("nibble_")
+        source = packed.source if isinstance(packed, ViewNode) else packed
+        return f'unpack({describe(source, depth - 1)}, "{kind}")'
     return f"{node.function}({', '.join(describe(arg, depth - 1) for arg in node.args)})"
 
 

@@ -12,8 +12,8 @@ from polygen.frontend.closure import needed
 from polygen.frontend.dtypes import BOOL, F32, F64, S32
 from polygen.frontend.program import Contraction, Program
 
-_READ = (F64, F32)  # what a double is read from
-_STORED = (*_READ, S32, BOOL)  # and stored as: indices and truth values as well
+_READ = (F64, F32, S32)  # what a double is read from
+_STORED = (*_READ, BOOL)  # and stored as: indices and truth values as well
 
 
 def check_doubles(program: Program) -> None:

@@ -133,7 +133,7 @@ def _run(
                     more = _run(program.rest.last, {**values, **made}, extents, False, single)
                     values[name] = values[name] + more[program.rest.last.outputs[0].name]
             elif isinstance(statement, Fold):
-                value = _fold(statement, values, extents)
+                value = _fold(statement, values, extents, real)
                 if name in moved:
                     off = _fold(statement, _magnitudes(statement, values), extents)
                     value = value + moved[name] * off
@@ -329,13 +329,21 @@ def _by_digits(access: Access, values: Mapping[str, Array], ranges: Mapping[str,
     return np.where(inside, array[tuple(at)], 0.0)
 
 
-def _fold(statement: Fold, values: Mapping[str, Array], extents: Mapping[str, int]) -> Array:
-    """Reduces the value as NumPy does."""
+def _fold(
+    statement: Fold,
+    values: Mapping[str, Array],
+    extents: Mapping[str, int],
+    real: DType | None = None,
+) -> Array:
+    """Reduces the value as NumPy does; as users say in `real`, if that is given."""
     ranges = _extents(statement, extents)
     term = _operand(statement.args[0], values, ranges, extents)
     whole = np.broadcast_to(term, tuple(ranges.values()))
     axes = tuple(axis for axis, it in enumerate(ranges) if it in statement.folded)
-    return np.asarray(MONOIDS[statement.function].reference(whole, axes), dtype=np.float64)
+    monoid = MONOIDS[statement.function]
+    if real is not None and monoid.typed:
+        whole = whole.astype(real.numpy)
+    return np.asarray(monoid.reference(whole, axes), dtype=np.float64)
 
 
 def _operand(

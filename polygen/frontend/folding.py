@@ -116,6 +116,12 @@ def refuse_keywords(name: str, keywords: dict[str, Any]) -> None:
         TraceError: a keyword other than NumPy's default.
     """
     given = [word for word, value in keywords.items() if value is not None]
+    if "where" in given:
+        raise TraceError(
+            f"np.{name} with where=",
+            why="all elements along the axes are folded",
+            nearest=f"Write np.{name}(np.where(…, v, x)), where x is a number that changes nothing",
+        )
     if given:
         raise TraceError(f"np.{name} with {', '.join(given)}=", nearest="Leave it out")
 

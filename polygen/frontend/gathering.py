@@ -159,7 +159,10 @@ def require_source(node: Node, rows: InputNode) -> None:
             why="rows by index are those of an array's own axis",
             nearest="Pass an array with an axis of rows, such as w[V,K]",
         )
+    others = coordinates_of_others(node)
     for found in behind(node):
+        if found in others:
+            continue
         if not isinstance(found, (ViewNode, ApplyNode, InputNode, ScalarNode)):
             raise _computed(text, found)
     if isinstance(node, ViewNode):
@@ -170,6 +173,16 @@ def require_source(node: Node, rows: InputNode) -> None:
                 why="an index counts rows of an array, all of them",
                 nearest="Add to the numbers what the part leaves out, and index the array",
             )
+
+
+def coordinates_of_others(node: Node) -> set[Node]:
+    """The coordinates behind a value that are not along its first axis: of the half of a byte."""
+    while isinstance(node, ApplyNode) and node.function == "cast":
+        (node,) = node.args
+    if not isinstance(node, ApplyNode) or not node.function.startswith("nibble_"):
+        return set()
+    own = (one for one in node.args if isinstance(one, CoordinateNode))
+    return {one for one in own if one.dims == node.dims and one.axis > 0}
 
 
 def _computed(text: str, found: Node) -> UnsupportedProgram:
@@ -253,7 +266,7 @@ def check_rows(rows: Any, count: int, *, unique: bool = False) -> None:
             f"{count}",
             where="rows",
             why="rows are counted from 0, and none from the end",
-            nearest=f"Legal there: 0 to {count - 1}",
+            nearest=f"Legal there: 0 to {count - 1}" if count else "No row is legal there",
         )
     again = np.setdiff1d(np.arange(values.size), np.unique(values, return_index=True)[1])
     if unique and len(again):

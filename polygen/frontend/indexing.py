@@ -28,6 +28,12 @@ def affine(index: Index, scale: int, offset: int, per: int = 1) -> Index:
             nearest="Take x[rows] of the whole array first, and the part of the other axis of that",
         )
     if isinstance(index, Affine):
+        if per > 1 and index.scale % per == 0:  # whole steps of it, from any place on
+            step, first = index.scale // per, index.offset // per
+            return affine_of(index.iterator, scale * step, scale * first + offset, index.per)
+        if per > 1 and index.scale == 1 and index.offset % per == 0:
+            first = index.offset // per
+            return affine_of(index.iterator, scale, scale * first + offset, index.per * per)
         if per > 1 and (index.scale, index.offset) != (1, 0):
             raise UnsupportedProgram(
                 f"elements of a slice, {index}, are repeated {per} times",

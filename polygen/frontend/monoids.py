@@ -18,10 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
+from polygen.errors import TraceError
 from polygen.frontend.dtypes import F32, S32, DType
 from polygen.frontend.functions import PUBLIC
 
@@ -54,6 +55,7 @@ class Monoid:
             than to combine one after the other.
         short: whether `combine` calls functions in their short forms: an exponential of what is not
             positive loses no more than some units of 1 in it, however large the argument.
+        typed: whether `reference` computes in the type of its array, by `combine` itself.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Monoid:
     result: DType = F32
     selects: bool = False
     short: bool = False
+    typed: bool = False
     later: Callable[..., tuple[Any, ...]] | None = None
     extreme: str = ""
     relative: Callable[[Any, Any], Any] | None = None
@@ -224,9 +227,20 @@ def _apply(name: str, a: Any, b: Any) -> Any:
     return a * b if name == "mul" else PUBLIC[name](a, b)
 
 
+class _Table(dict[str, Monoid]):
+    """By name: those below, and those that users define (`polygen.frontend.user_monoids`)."""
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise TraceError(
+            f"no monoid is called {name}",
+            why="those of users are known in processes that define them",
+            nearest="Define it by pg.monoid(…), as where the kernel was made",
+        )
+
+
 # -0.0 + v is v, bit for bit, which 0.0 + v is not where v is -0.0.
-MONOIDS: dict[str, Monoid] = {
-    one.name: one
+MONOIDS: dict[str, Monoid] = _Table(
+    (one.name, one)
     for one in (
         Monoid("sum", (VALUE,), (-0.0,), _of("add"), _first, _along(np.sum)),
         Monoid("prod", (VALUE,), (1.0,), _of("mul"), _first, _along(np.prod)),
@@ -258,4 +272,4 @@ MONOIDS: dict[str, Monoid] = {
             _squares_about_mean, of_many=_mean_of,
         ),
     )
-}  # fmt: skip
+)  # fmt: skip

@@ -25,9 +25,13 @@ from polygen.frontend.exact import Exact
 from polygen.frontend.folding import refuse_keywords
 from polygen.frontend.folds import summed
 from polygen.frontend.functions import PUBLIC as POINTWISE
+from polygen.frontend.nodes import ApplyNode, InputNode, Node, ScalarNode, ViewNode
 from polygen.frontend.shapes import dim_hint, shape_text
 from polygen.frontend.symbolic import first_symbolic
 from polygen.frontend.traced import Traced
+
+# Functions that make whole numbers of whole numbers.
+_WHOLE = ("add", "sub", "mul", "neg", "abs", "minimum", "maximum", "where", "clip", "relu", "cast")
 
 
 def trace(
@@ -187,11 +191,14 @@ def take_along_axis(arr: Any, indices: Any, axis: Any = -1) -> Any:
 def _require_indices(text: str, value: Traced, named: Traced, place: int) -> None:
     dims, own = value.node.dims, named.node.dims
     by = f"{text} by {describe(named.node)} {shape_text(own)}"
-    if named.dtype.kind != "int":
+    if not _is_whole(named.node):
+        source = named.node.source if isinstance(named.node, ViewNode) else named.node
         raise DTypeError(
             f"{by}, which is {named.dtype}",
             why="indices are whole numbers",
-            nearest="Say s32 for them in the signature, and pass int32",
+            nearest="Say s32 for them in the signature, and pass int32"
+            if isinstance(source, InputNode)
+            else f'Write ({describe(source)}).astype("s32")',
         )
     if len(own) != len(dims):
         new = ", ".join("None" if at == place else ":" for at in range(len(dims)))
@@ -209,6 +216,18 @@ def _require_indices(text: str, value: Traced, named: Traced, place: int) -> Non
     for at, (extent, other) in enumerate(zip(dims, own, strict=True)):
         if at != place and other not in (1, extent):
             raise ShapeError.between(extent, other, by, nearest=dim_hint(extent, other))
+
+
+def _is_whole(node: Node) -> bool:
+    """Whether a value is a whole number by what it is computed of: s32 and other numbers."""
+    if isinstance(node, ViewNode):
+        return _is_whole(node.source)
+    if isinstance(node, ScalarNode):
+        return float(node.value).is_integer()
+    if isinstance(node, ApplyNode) and node.dtype == F32:
+        args = node.args[1:] if node.function == "where" else node.args
+        return node.function in _WHOLE and all(map(_is_whole, args))
+    return node.dtype.kind == "int"
 
 
 def _whole(indices: Any) -> Any:
@@ -243,6 +262,34 @@ def _largest(kind: DType) -> float:
     """The largest number of a type."""
     largest: float = float(ml_dtypes.finfo(kind.numpy).max)  # type: ignore[no-untyped-call]
     return largest
+
+
+def picked(v: Any, key: Any) -> Any:
+    """One element of each row, as NumPy's ``v[np.arange(M), t]``; None: the subscript is another.
+
+    Args:
+        v: a traced value.
+        key: a subscript.
+
+    Raises:
+        UnsupportedProgram: an array of numbers beside one of indices that does not name all rows in
+            their order.
+    """
+    if not isinstance(key, tuple) or not any(isinstance(one, np.ndarray) for one in key):
+        return None
+    if not any(isinstance(one, Traced) for one in key):
+        return None
+    rows, columns = key if len(key) == 2 else (None, None)
+    dims = v.node.dims
+    if isinstance(rows, np.ndarray) and isinstance(columns, Traced) and len(dims) == 2:
+        every = (len(rows),) == dims[:1] and np.array_equal(rows, np.arange(len(rows)))
+        if every and columns.ndim == 1:
+            return take_along_axis(v, columns[:, None], axis=1)[:, 0]
+    raise UnsupportedProgram(
+        f"{describe(v.node)} {shape_text(dims)} by arrays of numbers and of indices",
+        why="elements are chosen one of each row, in the order of rows",
+        nearest="Write np.take_along_axis(v, t[:, None], axis=1)[:, 0]",
+    )
 
 
 PUBLIC: dict[str, Callable[..., Any]] = {

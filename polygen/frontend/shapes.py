@@ -242,7 +242,9 @@ def check_matmul_dtypes(lhs: tuple[str, DType], rhs: tuple[str, DType]) -> None:
             raise DTypeError(
                 f"{text}: {operand} is f32, the other operand {other}",
                 why="f32 is multiplied by f32 alone, in parts of tf32",
-                nearest="Say f32[...] of both; or tf32[...], whose arrays stay float32",
+                nearest=f'Write {operand}.astype("f64")'
+                if other == F64
+                else "Say f32[...] of both; or tf32[...], whose arrays stay float32",
             )
         if dtype in (U8, S32, BOOL):
             raise DTypeError(

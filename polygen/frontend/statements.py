@@ -299,8 +299,7 @@ class Builder:
             wide = F64 if double else F32
             dtype = S32 if node.dtype == S32 else wide
         if dtype is None:
-            first = self.first[root]
-            bare = isinstance(node, ProductNode)
+            first, bare = self.first[root], isinstance(node, ProductNode)
             dtype = F32 if first.wide else default_output(first.operand, bare=bare)
         if dtype not in STORED:
             raise DTypeError(f"an output cannot be {dtype}", where=name, nearest=f"Use {F32}")

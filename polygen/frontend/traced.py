@@ -176,6 +176,9 @@ class Traced(Symbolic):
         return self.apply("where", inside, self, 0.0)
 
     def __getitem__(self, key: Any) -> Traced:
+        found = self.picked(key)
+        if found is not None:
+            return self._of(found.node)
         indices = index_array(key, describe(self.node), self.node.dims)
         if indices is not None:
             return self._of(self.trace.gather(self.node, self._plain(indices)))
@@ -190,7 +193,7 @@ class Traced(Symbolic):
 
     sum, prod, max, min, mean, all, any, argmax, argmin = map(reduction, METHODS)
     var, std = (made_of_traced("statistics", name) for name in ("var", "std"))
-    diagonal = made_of_traced("selecting", "diagonal")
+    diagonal, picked = (made_of_traced("selecting", name) for name in ("diagonal", "picked"))
 
     # --- matmul, logic on bool
     def __matmul__(self, other: Any) -> Traced:

@@ -161,7 +161,14 @@ def repetition(repeats: Any, axis: Any, dims: Dims) -> tuple[int, int]:
     """
     try:
         count, place = index(repeats), index(axis)
-        fits = not isinstance(repeats, bool) and count >= 1 and -len(dims) <= place < len(dims)
+        fits = not isinstance(repeats, bool) and count >= 1
+        if fits and not -len(dims) <= place < len(dims):
+            raise ShapeError(
+                f"repeat of {shape_text(dims)} by {count} along axis {place}",
+                nearest=f"Axes are {-len(dims)} to {len(dims) - 1}, as in pg.repeat(s, 128, axis=1)"
+                if dims
+                else "It has no axes",
+            )
     except TypeError:
         fits = False
     if not fits:

@@ -19,6 +19,8 @@ from polygen.poly.elements import Along, Compute, Element
 from polygen.poly.fills import chunk_words
 from polygen.poly.operand import Operand
 
+_MOVED_BITS = 16  # elements of more are rounded where they are copied, or of two words
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:
@@ -98,6 +100,21 @@ class Computed:
     def result(self) -> str:
         """The value that is stored."""
         return self.statements[-1].result
+
+    @property
+    def moved(self) -> Fetch | None:
+        """What its elements are as they are: bytes of an argument, in words; None: computed."""
+        (one, *more), (fetch, *others) = self.statements, self.fetches or (None,)
+        if (
+            fetch is None
+            or more
+            or others
+            or one.function != "cast"
+            or self.dtype.bits > _MOVED_BITS
+        ):
+            return None
+        lies = fetch.kind in ("run", "spaced") and fetch.per == (1, 1)
+        return fetch if lies and fetch.tensor.dtype == self.dtype else None
 
     @property
     def elements(self) -> int:

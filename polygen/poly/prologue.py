@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.closure import needed
-from polygen.frontend.dtypes import BF16, F16, F32, F64, TF32, DType
+from polygen.frontend.dtypes import BF16, E4M3, E5M2, F16, F32, F64, S8, TF32, U8, DType
 from polygen.frontend.program import (
     Access,
     Constant,
@@ -43,6 +43,7 @@ from polygen.poly.elements import Along, Compute, Element, composed
 
 Prologues = Mapping[str, tuple[Pointwise, ...]]
 COMPUTED_TYPES = (BF16, F16, TF32, F32, F64)  # in which a computed operand is multiplied
+_MOVED_TYPES = (E4M3, E5M2, S8, U8)  # and one that is elements of an argument as they are
 _ROUNDED = (BF16, F16, F32, F64)  # that casts between its statements round to
 
 
@@ -117,10 +118,13 @@ def prologues(program: Program) -> dict[str, tuple[Pointwise, ...]]:
             found[access.name] = own
             if access.name in turned:  # of any type: its elements are those of an array
                 continue
-            _require_type(program, access.name, multiplied(program, own[-1]))
+            kind = multiplied(program, own[-1])
+            if kind not in _MOVED_TYPES or not _is_moved(program, own):
+                _require_type(program, access.name, kind)
             for statement in own:
                 _require_own_point(program, statement, writers)
-                _require_rounding(program, statement)
+                if kind not in _MOVED_TYPES:
+                    _require_rounding(program, statement)
     return found
 
 
@@ -168,6 +172,14 @@ def _require_rounding(program: Program, statement: Pointwise) -> None:
             why=f"an operand's statements round to {named}",
             nearest=f'Write .astype("{BF16}"), or pass what is rounded as an argument',
         )
+
+
+def _is_moved(program: Program, own: tuple[Pointwise, ...]) -> bool:
+    """Whether a value's elements are those of an argument of its type, as they are."""
+    (one, *more), (read, *_) = own, own[0].args
+    if more or one.function != "cast" or not isinstance(read, Access):
+        return False
+    return read.name in program.tensors and program.tensors[read.name].dtype == one.dtype
 
 
 def _require_type(program: Program, value: str, dtype: DType) -> None:

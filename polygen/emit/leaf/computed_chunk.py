@@ -211,8 +211,17 @@ def makes(
         rounded: whether tf32 is rounded here.
         write: the function that writes it.
     """
-    text, _ = lines(of, words)
-    size, pack = of.dtype.bytes, packing(of, rounded=rounded)
+    size = of.dtype.bytes
+    end = f"{write}({to}, w, min(max({left}, 0), {of.elements}) * {size});"
+    if of.moved is not None:
+        word = f"({words})[{plus('i', of.moved.first)}]"
+        return [
+            "unsigned w[4];",
+            "#pragma unroll",
+            f"for (int i = 0; i < 4; ++i) w[i] = {word};",
+            end,
+        ]
+    (text, _), pack = lines(of, words), packing(of, rounded=rounded)
     real = real_type(of.dtype)
     elements = [f"const {real} {f.name} = {_element(f, words)};" for f in of.fetches]
     places = [
@@ -228,7 +237,7 @@ def makes(
         "unsigned w[4];",
         "#pragma unroll",
         f"for (int i = 0; i < 4; ++i) {pack}",
-        f"{write}({to}, w, min(max({left}, 0), {of.elements}) * {size});",
+        end,
     ]
 
 

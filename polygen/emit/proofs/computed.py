@@ -93,6 +93,12 @@ def words_of_chunks(
     column = (first + np.arange(count)[:, None]).ravel()
     own = {dim: np.tile(one, count) for dim, one in at.items()}
     where = own | {of.dims[1]: np.minimum(column, length - 1)}
+    if of.moved is not None:
+        (source,) = reads
+        there = np.where(_there(of.moved, column, length), 1, 0).astype(bool)
+        stored = arrays.stored(address(names, source.tensor, source.index, where))
+        found = np.where(there, stored, 0).reshape(count, threads)
+        return [np.asarray(one) for one in words_of(list(found), of.dtype.bytes)]
     values = {one.name: one.name for one in reads} | {name: name for name, _ in of.coordinates}
     kinds = {one.name: stored_type(one.tensor) for one in reads}
     halves, known = {}, dict[str, Any]({"e": 0, "half": column % 2})

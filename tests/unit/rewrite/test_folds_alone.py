@@ -163,7 +163,11 @@ def test_several_that_others_are_behind():
         (lambda x, w, t: np.max(x @ w, 1) + t[::2], "f32[60]", False),
         (lambda x, w, t: np.max(x @ w, 1) + (x * x).sum(1) * t, "f32[M]", False),
         (lambda x, w, t: (x @ w).sum() + (w * w).sum() - t[3], "f32[16]", False),
-        (lambda x, w, t: pg.logsumexp(x @ w, axis=1).mean() + (x @ w).std() - t[0], "f32[1]", False),
+        (
+            lambda x, w, t: pg.logsumexp(x @ w, axis=1).mean() + (x @ w).std() - t[0],
+            "f32[1]",
+            False,
+        ),
         (lambda x, w, t: (t - 0.1 * x.sum(0), (x @ w).astype("f32")), "f32[24]", False),
     ],
 )
