@@ -105,7 +105,8 @@ REFUSED = {
         ("reads x[r[i],j]: rows by index in a chain, or behind", "Pass x with its rows"),
     ),
     "rows of 8-bit elements that are computed": (
-        lambda x, r, w: pg.relu(x[r]).astype("e4m3") @ w.T, ("e4m3[S,K]", R, "e4m3[N,K]"), UnsupportedProgram,
+        lambda x, r, w: pg.relu(x[r]).astype("e4m3") @ w.T,
+        ("e4m3[S,K]", R, "e4m3[N,K]"), UnsupportedProgram,
         ("is computed and rounded to e4m3", 'Write .astype("bf16")'),
     ),
     "both axes of an operand": (
