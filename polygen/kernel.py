@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -180,8 +181,9 @@ class Kernel(Described):
         Raises:
             ArgumentError: the size of a dim is not known.
         """
-        known = {**self._sizes, **(sizes or {})}
-        return bytes_beside(self._generated.source, self.program, known)
+        with suppress(ToolchainMissing):
+            self.compiled()  # a choice that spills is replaced, and another has other parts
+        return bytes_beside(self._generated.source, self.program, self._sizes | (sizes or {}))
 
     def __call__(
         self, *operands: Any, out: Any = None, stream: Any = None, workspace: Any = None
@@ -348,8 +350,7 @@ class Kernel(Described):
 
         Args:
             operands: as for `emulate`.
-            out: arrays, one per output, that lie as the outputs of a call do: views of larger
-                ones, say. They stay as they are.
+            out: arrays that lie as outputs of a call do, views of larger ones; they stay.
             options: for `polygen.machine.run`: completion, seed, profile.
         """
         out = outputs_of(out)

@@ -38,6 +38,16 @@ def test_the_workspace_has_a_number_for_every_component_of_every_part(kernel):
     assert kernel.workspace({**SIZES, "M": 1}) == 4 * (n * 1 + 2 * 2 * 500 + 2 * n)
 
 
+def test_the_workspace_is_that_of_the_kernel_that_runs():
+    """A choice that spills is replaced when it is compiled, by one with other parts."""
+    loss = pg.fuse(lambda x, w, y: ((x @ w.T - y) ** 2).mean(), name="loss")
+    sizes = {"M": 4096, "N": 4096, "K": 512}
+    made = loss.compile("bf16[M,K]", "bf16[N,K]", "bf16[M,N]", arch="sm_90a", sizes=sizes)
+    asked = made.workspace(sizes)
+    parts = made.compiled().passes.plan.following.parts
+    assert asked == sum(4 * one.elements(sizes) for one in parts) > 0
+
+
 def test_without_folds_there_is_none():
     plain = pg.fuse(lambda x, w: x @ w.T).compile("bf16[M,K]", "bf16[N,K]", arch="sm_80")
     assert plain.workspace(SIZES) == 0
