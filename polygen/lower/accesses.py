@@ -37,7 +37,7 @@ class Step:
 def steps_along(tensor: Tensor, index: tuple[Along, ...], dim: str) -> tuple[Step, ...]:
     """Where the elements along a dim are: a step, or one for each digit that axes are read at."""
     return tuple(
-        Step(_times(tensor, axis, one.step), one.per, one.modulo)
+        Step(_times(tensor, axis, one.step), 1 if one.rows else one.per, one.modulo)
         for axis, along in enumerate(index)
         for one in along.terms
         if one.dim == dim

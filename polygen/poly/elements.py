@@ -179,7 +179,8 @@ def composed(index: Index, at: Mapping[str, Along]) -> Along:
     if not inner.plain:
         if isinstance(index, str) and not inner.padded:
             return inner
-        raise _not_computed(Form((Digit(inner.dim),), inner.offset), str(inner))
+        form = Form((Digit(inner.dim),), inner.offset, padded=inner.padded)
+        raise _not_computed(form, str(inner))
     if not inner.dim:
         return Along("", 0, named.at(inner.offset))
     if named.per > 1 and (inner.scale, inner.offset) != (1, 0):
@@ -208,6 +209,13 @@ def _composed_form(form: Form, at: Mapping[str, Along]) -> Along:
 
 
 def _not_computed(form: Form, text: str = "") -> UnsupportedProgram:
+    if form.padded:
+        return UnsupportedProgram(
+            f"an operand is computed of an image with zeros around it, at {text or form}",
+            why="zeros lie around what is read as it is; those around an image that is computed "
+            "would be computed as well",
+            nearest="Compute the image in a function before, or window it without padding",
+        )
     return UnsupportedProgram(
         f"an operand is computed from what is read at {text or form}",
         why="threads compute adjacent elements of a row, from rows that go on as its own do",

@@ -42,6 +42,12 @@ REFUSED = {
         scaled(128), (X, Q, "bf16[N]"), ShapeError,
         ("repeat of [N] by 128 along axis 1", "Axes are -1 to 0"),
     ),
+    "an image that is computed, with zeros around it": (
+        lambda x, w: pg.einsum("npqcrs,krsc->npqk", np.lib.stride_tricks.sliding_window_view(
+            np.pad(x + 1, ((0, 0), (1, 1), (1, 1), (0, 0))), (3, 3), axis=(1, 2)), w),
+        ("bf16[N,8,8,16]", "bf16[16,3,3,16]"), UnsupportedProgram,
+        ("an image with zeros around it", "Compute the image in a function before"),
+    ),
     "a scale for every row, along k": (
         lambda x, q, s: x @ (q.astype("bf16") * s).T, (X, Q, "bf16[N]"), ShapeError,
         ("Or did you mean s[:, None]?",),

@@ -75,6 +75,28 @@ def test_indices_beside_double_precision():
     np.testing.assert_array_equal(scaled, z * t[:, None])
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize(
+    ("of", "shape", "count"),
+    [
+        (lambda s, r: pg.repeat(s[r], 2, axis=0)[:, None], (30,), 32),
+        (lambda s, r: pg.repeat(s[r], 2, axis=0)[None], (30,), 20),
+        (lambda s, r: pg.repeat(s[r], 2, axis=0), (30, 40), 32),
+    ],
+)
+def test_rows_by_index_that_are_repeated_behind_a_product(of, shape, count, arch):
+    generator = np.random.default_rng(2)
+    x, w = (generator.integers(-2, 3, (n, 24)).astype(BF) for n in (64, 40))
+    s = generator.integers(-2, 3, shape).astype(np.float32)
+    r = generator.integers(0, 30, count).astype(np.int32)
+    signature = ("bf16[64,K]", "bf16[40,K]", f"f32[S{',40' * (len(shape) - 1)}]", f"s32[{count}]")
+    kernel = pg.fuse(lambda x, w, s, r: (x @ w.T) * of(s, r), name="f").compile(
+        *signature, arch=arch, out_dtype="f32"
+    )
+    wanted = (x.astype(float) @ w.T.astype(float)) * of(s, r)
+    np.testing.assert_array_equal(kernel.emulate(x, w, s, r), wanted)
+
+
 def test_sizes_that_became_numbers_are_those_of_a_check():
     sizes = {"M": 33, "N": 40, "K": 64}
     kernel = pg.fuse(
