@@ -8,7 +8,7 @@ all that lies between.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,7 @@ _EXACT_FOLDS = ("sum", "max", "min", "argmax", "argmin")
 # Of computed operands, in shares of themselves: f32 functions, and how tf32 rounds.
 _F64_OFF, _F32_OFF, _TF32_OFF = 2.0**-48, 2.0**-18, 2.0**-10
 _TERM_OFF = 2.0**-21  # of f32: two units in the last place, and what adding them up loses
-_ORDERS = 4  # times what f32 is off in one order, in another
+_ORDERS, _TIMES = 6, 4  # of users' folds; what another order is off, in what the worst of these is
 _CHANGED, _LEAST = 1 / 8, 1e-3  # of a rewritten program: more than rounding elsewhere is
 _PRODUCTS = 2  # of a chain without layers and gates
 
@@ -177,20 +177,24 @@ def meanings(
     found = [evaluate(program, arrays, sizes), evaluate(program, arrays, sizes, single=True)]
     for moved in _moved(operands_off(program) | folds_off(program)):
         found.append(evaluate(program, arrays, sizes, moved=moved))
-    if any(MONOIDS[fold.function].typed for fold in program.folds):
-        found += zip(*map(_rounded_elsewhere, *found[:2]), strict=True)
+    if any(MONOIDS[fold.function].in_order for fold in program.folds):
+        orders = range(2, 2 + _ORDERS)
+        others = [found[1], *(evaluate(program, arrays, sizes, single=n) for n in orders)]
+        found += zip(*map(_in_other_orders, found[0], zip(*others, strict=True)), strict=True)
     return found
 
 
-def _rounded_elsewhere(wanted: Array, single: Array) -> tuple[Array, Array]:
-    """Below and above a result: what may come of another order of a fold that rounds.
+def _in_other_orders(wanted: Array, others: Sequence[Array]) -> tuple[Array, Array]:
+    """Below and above a result, element by element, what may come of folds in an order of theirs.
 
-    So much, of the size of each element, as fewer digits change where they change most.
+    Args:
+        wanted: the result.
+        others: the same in fewer digits, in several orders.
     """
-    w, s = wanted.astype(np.float64), single.astype(np.float64)
-    size = np.maximum(np.abs(w), 1.0)
-    numbers = np.isfinite(w) & np.isfinite(s)
-    off = _ORDERS * float((np.abs(s - w)[numbers] / size[numbers]).max(initial=0.0)) * size
+    w = wanted.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        apart = np.max([np.abs(one.astype(np.float64) - w) for one in others], axis=0)
+    off = _TIMES * np.where(np.isfinite(apart), apart, 0.0)
     return w - off, w + off
 
 

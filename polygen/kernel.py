@@ -131,7 +131,8 @@ class Kernel(Described):
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (to_bytes(self._saved(self.__dict__.get("artifact"))),)
+        data = to_bytes(self._saved(self.__dict__.get("artifact")))
+        return _unpickled, (data,), {"numbers": self.numbers}
 
     def _saved(self, artifact: Artifact | None) -> Saved:
         asked = None if self._asked == "auto" else self.schedule
@@ -171,9 +172,7 @@ class Kernel(Described):
         return source.realign is not None or source.following is not None
 
     def workspace(self, sizes: dict[str, int] | None = None) -> int:
-        """Bytes of device memory that a call takes beside its arrays, while it runs.
-
-        Operands that are copied or made lie there, and the parts of folds.
+        """Bytes that a call takes beside its arrays, for operands that are made and parts of folds.
 
         Args:
             sizes: of the call; dims not named have the size that the kernel was optimised for.

@@ -221,7 +221,7 @@ class KernelSequence:
         return cls(found.program, [Kernel.load(folder / f"{one}.json") for one in found.entries])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return KernelSequence, (self.program, self.kernels)
+        return KernelSequence, (self.program, self.kernels), {"numbers": self.numbers}
 
     # --- running it -----------------------------------------------------------------------------
     def workspace(self, sizes: dict[str, int] | None = None) -> int:

@@ -30,7 +30,8 @@ _TRIAL_MATRICES = 2  # along each batch dim
 _TRIAL_STEP = 16  # bytes past the last whole tile, so that rows stay aligned
 _TRIAL_GROUPS = 5  # of rows
 _TRIAL_CLUSTERS = 2  # of persistent blocks in a trial
-_TRIAL_IMAGES = 2  # indices of m that count as a tile's, where others count its rows, too
+_FEW_IMAGES = 5  # of a box of many, whose tiles lie side by side along other axes as well
+_SAMPLED = 4 * REASONABLE  # of boxes, of which some are run (`polygen.sampled`)
 
 
 def trial_sizes(plan: KernelPlan) -> dict[str, int]:
@@ -43,7 +44,7 @@ def trial_sizes(plan: KernelPlan) -> dict[str, int]:
         rows = max(rows, cluster.k)
     step = max(8, _TRIAL_STEP // min(t.dtype.bytes for t in plan.program.inputs))
     wanted = {
-        "m": rows * _images(plan) + (1 if box else step),
+        "m": rows * box.along_m(plan.tiles.cta[0]) + (1 if box else step),
         "n": columns * plan.tiles.cta[1] + step,
         "k": plan.tiles.cta[2] * (plan.schedule.pipeline.stages + 1) + step,
     }
@@ -67,13 +68,14 @@ def trial_sizes(plan: KernelPlan) -> dict[str, int]:
     for one in plan.each:
         if one.folds_rows and isinstance(one.match.n, str):
             sizes[one.match.n] = min(sizes[one.match.n], one.tiles.row)
+    return _of_few_images(plan, sizes)
+
+
+def _of_few_images(plan: KernelPlan, sizes: dict[str, int]) -> dict[str, int]:
+    """Sizes with a part of a box of pixels along m, where whole ones are too many."""
+    if plan.match.box and isinstance(plan.match.m, str) and work_of(plan, sizes) > _SAMPLED:
+        sizes = sizes | {plan.match.m: min(sizes[plan.match.m], _FEW_IMAGES)}
     return sizes
-
-
-def _images(plan: KernelPlan) -> int:
-    """The indices of m that make a tile of a trial; of boxes few, as others cross them, too."""
-    box = plan.match.box
-    return min(box.along_m(plan.tiles.cta[0]), _TRIAL_IMAGES) if box else plan.tiles.cta[0]
 
 
 def _batches(plan: KernelPlan) -> list[Dim]:
@@ -133,11 +135,15 @@ def runnable_sizes(plan: KernelPlan, sizes: dict[str, int]) -> tuple[dict[str, i
         The sizes to run, and a sentence that says why they are others; "" when they are not.
     """
     tiles = dict(zip("mnk", plan.tiles.cta, strict=True))
-    tiles["m"] = _images(plan)
+    tiles["m"] = plan.match.box.along_m(tiles["m"])
     whole = {"m": 2 * plan.schedule.cluster.m, "n": 2, "k": plan.schedule.pipeline.stages + 1}
 
-    if work_of(plan, sizes) <= REASONABLE:
+    if work_of(plan, sizes) <= (_SAMPLED if plan.match.box else REASONABLE):
         return sizes, ""
+    asked = ", ".join(f"{name} = {value}" for name, value in sizes.items())
+    few = _of_few_images(plan, sizes)
+    if few != sizes:
+        return few, f"{asked} is too large to run on NumPy in reasonable time; ran few images"
     smaller = dict(sizes)
     for extent in {dim for _, dim in plan.extents if isinstance(dim, str)}:
         roles = [role for role, dim in plan.extents if dim == extent]
@@ -148,7 +154,6 @@ def runnable_sizes(plan: KernelPlan, sizes: dict[str, int]) -> tuple[dict[str, i
     tiled = {dim for _, dim in plan.extents}
     for name in {dim for dim in _batches(plan) if isinstance(dim, str)} - tiled:
         smaller[name] = min(sizes[name], _TRIAL_MATRICES)
-    asked = ", ".join(f"{name} = {value}" for name, value in sizes.items())
     if smaller == sizes:
         return sizes, TAKES_A_WHILE
     return smaller, (

@@ -69,7 +69,7 @@ def evaluate(
     arrays: Mapping[str, Any],
     sizes: Mapping[str, int] | None = None,
     round_outputs: bool = True,
-    single: bool = False,
+    single: int = 0,
     moved: Mapping[str, float] = MappingProxyType({}),
 ) -> tuple[Array, ...]:
     """Interprets a Program's statements in float64.
@@ -81,9 +81,9 @@ def evaluate(
         sizes: values of the symbolic dims; those missing are read off the arrays.
         round_outputs: round and store each output in its dtype; otherwise leave it in float64. tf32
             operands are used as they are: rounding them is the tensor core's doing.
-        single: round constants, and what each pointwise function gives, to f32 as kernels do; or
-            nearly to f64, beside sums of it. How far that is from the float64 values says how much
-            the program makes of a rounding.
+        single: 0: nothing; else round constants, and what each pointwise function gives, to f32 as
+            kernels do; or nearly to f64, beside sums of it. How far that is from the float64 values
+            says how much the program makes of a rounding. Above 1 users' folds go in other orders.
         moved: by which share of its terms' magnitudes a sum is moved, a product's or a fold's, by
             its name: what the program makes of terms that are as far off.
 
@@ -113,7 +113,7 @@ def _run(
     given: Mapping[str, Array],
     extents: Mapping[str, int],
     round_outputs: bool,
-    single: bool,
+    single: int,
     moved: Mapping[str, float] = MappingProxyType({}),
 ) -> dict[str, Array]:
     """All values, by name."""
@@ -133,7 +133,7 @@ def _run(
                     more = _run(program.rest.last, {**values, **made}, extents, False, single)
                     values[name] = values[name] + more[program.rest.last.outputs[0].name]
             elif isinstance(statement, Fold):
-                value = _fold(statement, values, extents, real)
+                value = _fold(statement, values, extents, real, single - 1)
                 if name in moved:
                     off = _fold(statement, _magnitudes(statement, values), extents)
                     value = value + moved[name] * off
@@ -193,7 +193,7 @@ def _by_groups(
     given: Mapping[str, Array],
     extents: Mapping[str, int],
     round_outputs: bool,
-    single: bool,
+    single: int,
     moved: Mapping[str, float],
 ) -> dict[str, Array]:
     """The outputs, group after group: rows that have no group stay NaN."""
@@ -334,15 +334,16 @@ def _fold(
     values: Mapping[str, Array],
     extents: Mapping[str, int],
     real: DType | None = None,
+    order: int = 0,
 ) -> Array:
-    """Reduces the value as NumPy does; as users say in `real`, if that is given."""
+    """Reduces the value as NumPy does; users' folds in `real`, if it is given, in some order."""
     ranges = _extents(statement, extents)
     term = _operand(statement.args[0], values, ranges, extents)
     whole = np.broadcast_to(term, tuple(ranges.values()))
     axes = tuple(axis for axis, it in enumerate(ranges) if it in statement.folded)
     monoid = MONOIDS[statement.function]
-    if real is not None and monoid.typed:
-        whole = whole.astype(real.numpy)
+    if real is not None and monoid.in_order is not None:
+        return np.asarray(monoid.in_order(whole.astype(real.numpy), axes, order), dtype=np.float64)
     return np.asarray(monoid.reference(whole, axes), dtype=np.float64)
 
 

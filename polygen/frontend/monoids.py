@@ -55,7 +55,7 @@ class Monoid:
             than to combine one after the other.
         short: whether `combine` calls functions in their short forms: an exponential of what is not
             positive loses no more than some units of 1 in it, however large the argument.
-        typed: whether `reference` computes in the type of its array, by `combine` itself.
+        in_order: of users' monoids, `reference` in an order of some number, in its array's type.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Monoid:
     result: DType = F32
     selects: bool = False
     short: bool = False
-    typed: bool = False
+    in_order: Callable[[Array, tuple[int, ...], int], Array] | None = None
     later: Callable[..., tuple[Any, ...]] | None = None
     extreme: str = ""
     relative: Callable[[Any, Any], Any] | None = None

@@ -75,7 +75,7 @@ def rounded(
         return Rounded(left, right, (left.dtype, right.dtype))
     scaled = scaled_types(left, right)
     if scaled is not None:
-        return Rounded(left, right, scaled)
+        return Rounded(left, right, scaled, wide=any(map(said_f32, computed)))
     kind, wide = multiplied_in(left, right, computed, in_groups=in_groups)
     if kind not in MATMUL_DTYPES or kind.bits < 16:
         operand = describe(computed[0])

@@ -81,10 +81,10 @@ def without_factors(
         kind: the type in which it is multiplied.
     """
     found, factors = _apart(trace, node, summed)
-    return (found, factors) if factors and is_held(found, kind) else (node, ())
+    return (found, factors) if factors and _is_held(found, kind) else (node, ())
 
 
-def is_held(node: Node, kind: DType) -> bool:
+def _is_held(node: Node, kind: DType) -> bool:
     """Whether a value is an operand as it is, and each of its numbers one of a type."""
     while isinstance(node, ViewNode):
         if any(reach.per > 1 for reach in node.reaches):  # only what is computed has these

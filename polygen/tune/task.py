@@ -20,6 +20,7 @@ from polygen.decide import candidates
 from polygen.errors import PolygenError, UnsupportedProgram
 from polygen.frontend.closure import needed
 from polygen.frontend.indices import size_value
+from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import Fold, Program
 from polygen.hardware.device import Device
 from polygen.lower.plan import KernelPlan
@@ -96,6 +97,7 @@ def describe(
         )
     device = target(arch)
     program = with_sizes(program, known)
+    _check_monoids(program)
     problem, fit = candidates(program, device, known)
     program = come_alike(program)  # results are looked up for what is multiplied
     anchor, plan = automatic(program, device, known, frozenset())
@@ -124,6 +126,22 @@ def _rows_in_blocks(
         return replace(schedule, epilogue=way)
 
     return [replace(one, schedule=in_blocks(one.schedule)) for one in found]
+
+
+def _check_monoids(program: Program) -> None:
+    """Refuse folds that processes which build kernels do not know.
+
+    Raises:
+        UnsupportedProgram: there is one; with the way to tune the product.
+    """
+    for one in program.folds:
+        if MONOIDS[one.function].in_order is not None:
+            raise UnsupportedProgram(
+                f"{one.write.name}, a fold by {one.function}: {one}",
+                where=program.name,
+                why="kernels are built in processes of their own, which do not know the monoid",
+                nearest="Tune the function with pg.max in its place, and pass the schedule",
+            )
 
 
 def _check_folds(program: Program) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import pickle
 
 import ml_dtypes
 import numpy as np
@@ -103,6 +104,7 @@ def test_sizes_that_became_numbers_are_those_of_a_check():
         lambda x, q, s: x @ (q.astype("bf16") * pg.repeat(s, 16, axis=1)).T, name="f"
     ).compile("bf16[M,K]", "s8[N,K]", "bf16[N,4]", arch="sm_90a", sizes=sizes)
     assert kernel.numbers == {"K": 64} and kernel.check(sizes).ok
+    assert pickle.loads(pickle.dumps(kernel)).numbers == kernel.numbers
     with pytest.raises(PolygenError, match=r"K is 64 in this kernel, not 32.*one for K = 32"):
         kernel.check(sizes | {"K": 32})
     sizes = {"M": 20, "K": 16, "N": 24, "L": 16}

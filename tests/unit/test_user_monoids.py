@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 
 import polygen as pg
-from polygen.errors import PolygenError, TraceError
+from polygen.comparison import compare, meanings
+from polygen.errors import PolygenError, TraceError, UnsupportedProgram
 from polygen.frontend.monoids import MONOIDS
+from polygen.frontend.user_monoids import by_users
+from polygen.tune.task import describe
 
 ROWS = ("bf16[M,K]", "bf16[N,K]")
 
@@ -150,7 +153,7 @@ def added(a, b):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"combine": lambda a, b: (a[0] - b[0],)}, r"identity combined with: .* not"),
+        ({"combine": lambda a, b: (a[0] - b[0],)}, r"identity combined with it: .* not"),
         ({"identity": (1.0,)}, "combined with the identity"),
         ({"combine": lambda a, b: (a[0] + b[0] + a[0] * b[0] * b[0],)}, "in the other order"),
         (
@@ -166,13 +169,78 @@ def added(a, b):
         ({"combine": lambda a, b: (1 / 0,)}, "ZeroDivisionError"),
         ({"combine": lambda a, b: (pg.sum(a[0]),)}, "has no axis"),
         ({"combine": lambda a, b: (a[0].astype("bf16") + b[0],)}, "no pointwise function"),
-        ({"name": "two words"}, "called .*two words.* Use a Python name"),
+        ({"name": "two words"}, "called .*two words.* Use letters"),
+        ({"name": "gr\u00f6\u00dfe"}, "Use letters and digits"),
+        ({"identity": (-10.0,), "combine": lambda a, b: (np.maximum(a[0], b[0]),)}, "identity"),
+        (
+            {
+                "terms": ("value", 1.0),
+                "identity": (-np.inf, 0.0),
+                "combine": lambda a, b: (
+                    np.maximum(a[0], b[0]),
+                    a[1] * np.exp(a[0] - np.maximum(a[0], b[0]))
+                    + b[1] * np.exp(b[0] - np.maximum(a[0], b[0])),
+                ),
+            },
+            r"the identity combined with itself: \(-inf, nan\)",
+        ),
     ],
 )
 def test_what_is_no_monoid(changed, said):
     whole = {"name": "bad", "terms": ("value",), "identity": (0.0,), "combine": added} | changed
     with pytest.raises(TraceError, match=said):
         pg.monoid(whole.pop("name"), **whole)
+
+
+first_largest = pg.monoid(
+    "first_largest",
+    terms=("value", "index"),
+    identity=(-np.inf, np.inf),
+    combine=lambda a, b: (
+        np.maximum(a[0], b[0]),
+        pg.where(a[0] == b[0], np.minimum(a[1], b[1]), pg.where(a[0] > b[0], a[1], b[1])),
+    ),
+    finish=lambda value, place: place,
+)
+
+
+def test_what_one_order_decides_otherwise_excuses_nothing_else():
+    fused = pg.fuse(lambda x, w: pg.fold(-np.abs(x @ w.T * 0.1 - 0.15), first_largest, axis=1))
+    program, sizes = fused.program(*ROWS), {"M": 37, "N": 50, "K": 24}
+    x, w = given()
+    arrays = {"x": x, "w": w}
+    (wanted,), *others = meanings(program, arrays, sizes)
+    (tensor,) = program.outputs
+    assert compare(tensor, wanted, wanted, False, *(one for (one,) in others))[0] is None
+    for wrong in (np.zeros_like(wanted), wanted + 7, wanted * -2):
+        finding, _ = compare(tensor, wrong, wanted, False, *(one for (one,) in others))
+        assert finding is not None and finding.count > 5
+
+
+def test_odd_ones_are_combined_with_no_identity():
+    z = np.random.default_rng(3).normal(size=(4, 13)) - 100
+    np.testing.assert_allclose(pg.fold(z, spread, axis=1), np.ptp(z, 1))
+
+
+def test_long_definitions():
+    def squared(a, b):
+        total = a[0] + b[0]
+        for _ in range(2000):
+            total = total + 0.0 * total
+        return (total,)
+
+    made = pg.monoid("long", terms=("value",), identity=(0.0,), combine=squared)
+    assert pg.fold(np.arange(5.0), made) == 10.0
+
+
+def test_what_does_not_know_it():
+    fused = pg.fuse(lambda x, w: pg.fold(x @ w.T, spread, axis=1), name="f")
+    with pytest.raises(
+        UnsupportedProgram, match=r"a fold by spread_.*with pg.max"
+    ):
+        describe(fused, ROWS, sizes={"M": 64, "N": 64, "K": 64}, arch="sm_90a")
+    error = by_users(spread.name)
+    assert "spread_" in str(error) and "Fold by pg.sum" in str(error)
 
 
 def test_folds_by_something_else():

@@ -35,6 +35,7 @@ from polygen.frontend.program import (
     Within,
 )
 from polygen.frontend.symbolic import Symbolic
+from polygen.frontend.user_monoids import by_users
 
 jnp = jax.numpy
 
@@ -218,6 +219,8 @@ def _folded(statement: Fold, values: Mapping[str, Any], extents: Mapping[str, in
     assert isinstance(first, Access)
     whole = jnp.broadcast_to(_aligned(first, values, extents), tuple(extents.values()))
     axes = tuple(own.index(iterator) for iterator in statement.folded)
+    if statement.function not in _FOLDS:
+        raise by_users(statement.function)
     return _FOLDS[statement.function](whole, axes)
 
 

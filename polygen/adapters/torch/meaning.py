@@ -33,6 +33,7 @@ from polygen.frontend.program import (
     Program,
     Within,
 )
+from polygen.frontend.user_monoids import by_users
 
 
 def run(program: Program, operands: Sequence[Any], sizes: Mapping[str, Any]) -> list[torch.Tensor]:
@@ -210,6 +211,8 @@ def _folded(
         return (whole - whole.mean(axes, keepdim=True)).square().sum(axes)
     if statement.function == "exponentials":  # relative to the largest of all
         return (whole - whole.amax(axes, keepdim=True)).exp().sum(axes)
+    if statement.function not in _FOLDS:
+        raise by_users(statement.function)
     for axis in axes:
         found = _FOLDS[statement.function](found, axis)
     return found

@@ -35,6 +35,18 @@ def narrow(x, w):
     return (x.astype("f16") - 1) @ (w.astype("f16") - 1).T
 
 
+def positive(x, w):
+    return (x > 0) @ pg.abs(w).T
+
+
+def true(x, w):
+    return (x > 0) @ (w > 0).T
+
+
+def marked(x, w):
+    return pg.where(x > 0, 1.0, 0.0) @ w.T
+
+
 def kinds(function, x, w, **more):
     """The type of the product, of its sums' results, and where its operands come from."""
     found = pg.fuse(function).program(f"{x}[M,K]", f"{w}[N,K]", **more)
@@ -69,6 +81,20 @@ def kinds(function, x, w, **more):
         (said, ("bf16", "f32"), "f32"),
         (half, ("bf16", "bf16"), "f32"),
         (narrow, ("s8", "e4m3"), "f16"),
+        (both, ("s32", "bf16"), "f32"),
+        (both, ("f32", "tf32"), "f32"),
+        (both, ("u8", "bf16"), "bf16"),
+        (both, ("u8", "s8"), "f32"),
+        (both, ("s32", "e4m3"), "f32"),
+        (said, ("s32", "tf32"), "f32"),
+        (said, ("u8", "bf16"), "bf16"),
+        (half, ("f32", "tf32"), "tf32"),
+        (half, ("bf16", "f16"), "f32"),
+        (positive, ("f32", "bf16"), "bf16"),
+        (positive, ("f32", "f32"), "f32"),
+        (true, ("bf16", "bf16"), "bf16"),
+        (true, ("u8", "s8"), "f32"),
+        (marked, ("f32", "f16"), "f16"),
     ],
 )
 @pytest.mark.parametrize("turned", [False, True])
@@ -79,7 +105,7 @@ def test_kinds(function, types, kind, turned):
     given = exchanged if turned else function
     found, stored, bare = kinds(given, *(types[::-1] if turned else types))
     assert found == kind
-    wide = function in (said, half) or kind in ("tf32", "f32")
+    wide = function is said or kind in ("tf32", "f32")
     assert stored == ("f32" if wide else kind)
     assert bare == (function is said and types == ("bf16", "bf16"))
 
