@@ -212,7 +212,8 @@ REFUSED = {
     ),
     "zeros around what is computed": (
         lambda x, w: pg.einsum("npqcrs,rsck->npqk", slid(pg.relu(x), 3, pad=1), w),
-        (IMAGE, "f16[3,3,C,O]"), UnsupportedProgram, ("computed from what is read at", "no code"),
+        (IMAGE, "f16[3,3,C,O]"), UnsupportedProgram,
+        ("an image with zeros around it", "in a function before"),
     ),
     "padding with ones": (
         lambda x, w: pg.einsum("npqc,ck->npqk", np.pad(x, WIDE, constant_values=1), w),
