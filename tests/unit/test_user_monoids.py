@@ -235,9 +235,7 @@ def test_long_definitions():
 
 def test_what_does_not_know_it():
     fused = pg.fuse(lambda x, w: pg.fold(x @ w.T, spread, axis=1), name="f")
-    with pytest.raises(
-        UnsupportedProgram, match=r"a fold by spread_.*with pg.max"
-    ):
+    with pytest.raises(UnsupportedProgram, match=r"a fold by spread_.*with pg.max"):
         describe(fused, ROWS, sizes={"M": 64, "N": 64, "K": 64}, arch="sm_90a")
     error = by_users(spread.name)
     assert "spread_" in str(error) and "Fold by pg.sum" in str(error)
