@@ -15,40 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from polygen.frontend.dtypes import (
-    BF16,
-    BOOL,
-    E4M3,
-    E5M2,
-    F16,
-    F32,
-    F64,
-    S8,
-    S32,
-    TF32,
-    U8,
-    DType,
-)
-from polygen.frontend.nodes import (
-    ApplyNode,
-    InputNode,
-    Node,
-    ProductNode,
-    ViewNode,
-    read_by,
-)
+from polygen.frontend.dtypes import BF16, BOOL, F16, F32, F64, S32, TF32, U8, DType
+from polygen.frontend.nodes import ApplyNode, InputNode, Node, ProductNode, ViewNode, read_by
+from polygen.frontend.outer_factors import HOLDS, is_held
 from polygen.frontend.shapes import MATMUL_DTYPES, default_output
 
 _PAIRED = (F16, BF16)
-_BYTES = (E4M3, E5M2, S8, U8)
-# What has all numbers of which types.
-_HAS = {
-    F16: (F16, *_BYTES),
-    BF16: (BF16, *_BYTES),
-    TF32: (TF32, *_PAIRED, *_BYTES),
-    F32: (F32, TF32, *_PAIRED, *_BYTES),
-    F64: (F64, F32, TF32, *_PAIRED, *_BYTES),
-}
 _LEAST_BITS = 16  # of a type that is implied
 
 
@@ -87,15 +59,11 @@ def _source(node: Node) -> Node:
 
 def _is_had(kind: DType, node: Node) -> bool:
     """Whether a type has all numbers of an operand."""
-    node = _source(node)
-    if isinstance(node, ApplyNode) and node.function.startswith("nibble_"):
-        return True
-    if isinstance(node, ApplyNode) and node.function == "cast" and node.dtype == F32:
-        return _is_had(kind, node.args[0])
-    stored = isinstance(node, InputNode) or (
-        isinstance(node, ApplyNode) and node.function == "cast"
-    )
-    return node.dtype == BOOL or (stored and node.dtype in _HAS[kind])
+    if said_f32(node):
+        source = _source(node)
+        assert isinstance(source, ApplyNode)
+        (node,) = source.args
+    return node.dtype == BOOL or is_held(node, kind)
 
 
 def _beside(given: DType, computed: Node) -> DType:
@@ -114,8 +82,7 @@ def _of_both(left: Node, right: Node) -> DType:
         return common[0] if common else F32
     if all(one.bits < _LEAST_BITS for one in every):
         return F32 if U8 in every else every[0]  # which is refused
-    wide = [one for one in _HAS if one.bits >= _LEAST_BITS]
-    return next(one for one in wide if all(kind in _HAS[one] for kind in every))
+    return next(one for one in HOLDS if all(kind in HOLDS[one] for kind in every))
 
 
 def _types(node: Node, *, compared: bool = False) -> list[DType]:

@@ -45,9 +45,9 @@ _NARROW = (F16, BF16, *_BYTES)
 HOLDS = {
     F16: (F16, *_BYTES),
     BF16: (BF16, *_BYTES),
-    TF32: (TF32, F32, *_NARROW),  # f32 is read as tf32 where it is multiplied, and not before
-    F32: (F32, *_NARROW),
-    F64: (F64, F32, *_NARROW),
+    TF32: (TF32, *_NARROW),
+    F32: (F32, TF32, *_NARROW),
+    F64: (F64, F32, TF32, *_NARROW),
 }
 _STAYS = (FoldNode, ProductNode, JoinNode, GroupNode, ExtentNode)  # and what is made of them
 
@@ -81,10 +81,12 @@ def without_factors(
         kind: the type in which it is multiplied.
     """
     found, factors = _apart(trace, node, summed)
-    return (found, factors) if factors and _is_held(found, kind) else (node, ())
+    # f32 is read as tf32 where it is multiplied, and not before.
+    held = is_held(found, kind) or (kind == TF32 and is_held(found, F32))
+    return (found, factors) if factors and held else (node, ())
 
 
-def _is_held(node: Node, kind: DType) -> bool:
+def is_held(node: Node, kind: DType) -> bool:
     """Whether a value is an operand as it is, and each of its numbers one of a type."""
     while isinstance(node, ViewNode):
         if any(reach.per > 1 for reach in node.reaches):  # only what is computed has these

@@ -26,7 +26,7 @@ from polygen.lower.row_leaves import RowLeaves
 from polygen.lower.sync_work import Grids
 from polygen.lower.verify_follow import check_following
 from polygen.poly.block_tree import Derive, block_tree
-from polygen.poly.folds import Split, given
+from polygen.poly.folds import Split, given, scalars
 from polygen.poly.follow_map import WHERE, check_visits
 from polygen.poly.follow_program import (
     follow_program,
@@ -92,6 +92,7 @@ def _rows_of(plan: KernelPlan, group: Results, split: Split) -> RowLeaves:
         shared=group.lanes > 1,
         wide=row_width(rows, split, plan.program) if rows else 1,
         hold=held_row(plan, rows, split),
+        arrays=given(plan.program) - scalars(plan.program),
     )
 
 

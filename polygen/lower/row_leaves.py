@@ -52,6 +52,7 @@ class RowLeaves:
         shared: whether the lanes of a warp share a result; else each has its own.
         wide: elements of a row that a lane has beside each other.
         hold: what lanes hold of the row; None: nothing.
+        arrays: of the arguments those that are no single numbers.
     """
 
     rows: Rows | None
@@ -64,6 +65,7 @@ class RowLeaves:
     shared: bool
     wide: int = 1
     hold: HoldRow | None = None
+    arrays: Collection[str] = ()
 
     def shape(self, warps: int, lanes: int, *, dependent: bool = False) -> FollowShape:
         """What a block does."""
@@ -79,6 +81,7 @@ class RowLeaves:
             wide=self.wide,
             words=self.hold.words if self.hold else 0,
             dependent=dependent,
+            given=any(a.name in self.arrays for one in self.after for a in one.reads),
         )
 
     def leaves(self, warps: int) -> list[Leaf]:

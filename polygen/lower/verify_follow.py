@@ -204,6 +204,8 @@ class _Group:
             raise self.refuse(f"no row has the statements {self.group.rows}")
         counts = {p.counts for p in self.after.parts if p.value in self.group.folds}
         wide = max((row_width(one, split, self.plan.program) for one in rows), default=1)
+        settles = [one for one in self.work.values() if isinstance(one, Settle)]
+        arrays = self.plan.program.tensors
         hold, walks = self.work.get("hold"), {n for n in self.work if n.startswith("walk_")}
         shape = FollowShape(
             len(counts),
@@ -217,6 +219,7 @@ class _Group:
             wide=wide,
             words=hold.words if isinstance(hold, HoldRow) else 0,
             dependent=self.after.dependent,
+            given=any(arrays[a.name].dims for settle in settles for _, a in settle.reads),
         )
         if follow_program(shape) != self.tree.program:
             raise self.refuse(f"blocks do not do {shape}")

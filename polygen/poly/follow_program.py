@@ -103,6 +103,7 @@ class FollowShape:
         wide: elements of a row that a lane has beside each other.
         words: visits of a block to a row, from its beginning on, whose elements lanes hold.
         dependent: whether the launch may begin while the grids before it still run.
+        given: whether what is computed of results reads elements of arguments.
     """
 
     parts: int
@@ -116,6 +117,7 @@ class FollowShape:
     wide: int = 1
     words: int = 0
     dependent: bool = False
+    given: bool = False
 
     @property
     def visit(self) -> int:
@@ -180,7 +182,8 @@ class _Writer:
         self.statements: list[TileStatement] = []
         self.tree: list[Node | str] = []
         outside = {
-            "row": bool(shape.walks), "element": shape.written, "result": shape.stored
+            "row": bool(shape.walks), "element": shape.written, "result": shape.stored,
+            "argument": shape.given,
         }  # fmt: skip
         self.buffers = [Buffer(name, "global") for name, there in outside.items() if there]
 
@@ -206,7 +209,9 @@ class _Writer:
         every = f"{takers} and 0 <= {OTHER} < {shape.warps}"
         reads = (f"{given}[{OTHER}]", f"{whole} : {OTHER} >= 1")
         self.add(f"take_{number}", (OTHER,), every, reads, (whole,))
-        self.add(f"finish_{number}", (), takers, (*before, whole), (f"{known}[{WARP}]",))
+        elements = (f"argument[l] : 0 <= l < {1 if shape.shared else shape.lanes}",)
+        reads = (*before, whole, *(elements if shape.given else ()))
+        self.add(f"finish_{number}", (), takers, reads, (f"{known}[{WARP}]",))
 
     def known(self, number: int) -> tuple[str, ...]:
         """What is known of the levels before one, as cells."""

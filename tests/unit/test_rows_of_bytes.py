@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import polygen as pg
-from polygen.errors import UnsupportedProgram
+from polygen.errors import PolygenError, UnsupportedProgram
 
 E4, BF = ml_dtypes.float8_e4m3fn, ml_dtypes.bfloat16
 NUMPY = {"s8": np.int8, "u8": np.uint8, "e4m3": E4, "bf16": BF, "f32": np.float32}
@@ -118,5 +118,5 @@ def test_rows_of_four_bits():
     ],
 )
 def test_what_is_said_of_four_bits(function, said):
-    with pytest.raises(Exception, match=said):
+    with pytest.raises(PolygenError, match=said):
         pg.fuse(function).compile("bf16[M,64]", "i4[N,64]", arch="sm_90a")

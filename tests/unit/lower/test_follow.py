@@ -12,6 +12,7 @@ import polygen as pg
 from polygen.errors import VerifyError
 from polygen.kernel import Kernel
 from polygen.lower import block_plan
+from polygen.lower.follow_work import Settle
 from polygen.lower.plan import KernelPlan
 from polygen.lower.verify_blocks import check_block
 from polygen.lower.verify_follow import check_following
@@ -91,6 +92,7 @@ MISTAKES = {
     "parts of another count": changed("combine_0", count="fold_parts_1"),
     "a fold is not combined": changed("combine_0", folds=()),
     "statements over results are left out": changed("finish_0", statements=()),
+    "results are of other axes": changed("finish_0", extents=("N",)),
     "an output is not computed": changed("finish_1", outputs=("y0",)),
     "terms of another level": changed("walk_1", number=2),
     "a fold of elements is left out": changed("walk_1", folds=()),
@@ -120,6 +122,18 @@ def test_leaves_that_do_something_else_are_refused(rows, name):
     check_following(plan)
     with pytest.raises(VerifyError):
         check_following(replace(plan, groups=(other,)))
+
+
+def test_arguments_beside_results_are_in_the_tile_program(monkeypatch):
+    function = pg.fuse(lambda x, w, b: np.max(x @ w.T, axis=1) + b)
+    plan = function.compile(*X_W, "f32[M]", arch="sm_80", schedule=PAIRS).passes.plan
+    check_following(plan)
+    (group,) = plan.groups
+    finish = group.tree.synchronised.program.statement("finish_0")
+    assert any(cells.startswith("argument[") for cells in finish.reads)
+    monkeypatch.setattr(Settle, "reads", ())
+    with pytest.raises(VerifyError, match="blocks do not do"):
+        check_following(plan)
 
 
 @pytest.mark.parametrize(

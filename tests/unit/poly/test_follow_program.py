@@ -29,6 +29,8 @@ HOLDS = replace(WIDE, words=2)  # and hold two of them
 MADE = FollowShape(
     0, 2, 8, 32, shared=True, rows=True, written=True, stored=False, wide=8, dependent=True
 )
+# Results beside elements of arguments, which grids before may have written.
+GIVEN = replace(OWN, given=True, dependent=True)
 KEYS = KeysShape(4, 32, referenced=True, states=True)  # rows whose keys are in parts
 
 
@@ -123,6 +125,8 @@ BROKEN = {
     "a warp of it not taken": (MADE, text("fold_w <= 7", "fold_w <= 6")),
     "its fold begun once more behind the walk": (MADE, moved("walk_2", "begin_2")),
     "it is read before the grids before are over": (MADE, gone("wait_grids_warps")),
+    "arguments are read before the grids before are over": (GIVEN, gone("wait_grids_warps")),
+    "their elements before the wait": (GIVEN, moved("finish_0", "wait_grids_warps")),
     "what is held before it is read": (HOLDS, moved("walk_1_held", "hold")),
     "a part of the sums left out": (
         KEYS,
