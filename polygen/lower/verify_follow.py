@@ -35,7 +35,7 @@ from polygen.lower.scan_work import PartStore, Scan
 from polygen.lower.sync_work import Grids
 from polygen.lower.tally import Leave
 from polygen.lower.verify_blocks import check_block
-from polygen.poly.folds import given
+from polygen.poly.folds import given, scalars
 from polygen.poly.follow_keys import keys_program
 from polygen.poly.follow_map import WHERE
 from polygen.poly.follow_program import (
@@ -205,7 +205,7 @@ class _Group:
         counts = {p.counts for p in self.after.parts if p.value in self.group.folds}
         wide = max((row_width(one, split, self.plan.program) for one in rows), default=1)
         settles = [one for one in self.work.values() if isinstance(one, Settle)]
-        arrays = self.plan.program.tensors
+        arrays = given(self.plan.program) - scalars(self.plan.program)
         hold, walks = self.work.get("hold"), {n for n in self.work if n.startswith("walk_")}
         shape = FollowShape(
             len(counts),
@@ -219,7 +219,7 @@ class _Group:
             wide=wide,
             words=hold.words if isinstance(hold, HoldRow) else 0,
             dependent=self.after.dependent,
-            given=any(arrays[a.name].dims for settle in settles for _, a in settle.reads),
+            given=any(a.name in arrays for settle in settles for _, a in settle.reads),
         )
         if follow_program(shape) != self.tree.program:
             raise self.refuse(f"blocks do not do {shape}")

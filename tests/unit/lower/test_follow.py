@@ -93,6 +93,7 @@ MISTAKES = {
     "a fold is not combined": changed("combine_0", folds=()),
     "statements over results are left out": changed("finish_0", statements=()),
     "results are of other axes": changed("finish_0", extents=("N",)),
+    "combined folds are not known": changed("finish_0", folds=()),
     "an output is not computed": changed("finish_1", outputs=("y0",)),
     "terms of another level": changed("walk_1", number=2),
     "a fold of elements is left out": changed("walk_1", folds=()),

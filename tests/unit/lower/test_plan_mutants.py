@@ -57,6 +57,8 @@ EQUIVALENT = {
     ("Share", "step"): "of threads that have one piece each",
     ("Visits", "column"): "the number of a visit, modulo what it is less than",
     ("WordShift", "bit"): "with a bit more, which no shift by whole elements has",
+    ("Locate", "computing"): "tiles are found by dividing, or by multiplying with numbers that are "
+    "kept; both are proved",
     ("Epilogue", "fixed_column"): "what is the same in every pass is read again",
 }
 
