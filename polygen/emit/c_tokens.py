@@ -8,7 +8,7 @@ from polygen.errors import UndecidedText
 
 TYPES = frozenset({
     "const", "unsigned", "signed", "int", "float", "double", "long", "short", "char", "bool",
-    "void", "auto", "uint2", "uint4", "float2",
+    "void", "auto", "uint2", "uint4", "float2", "__shared__",
 })  # fmt: skip
 _TOKENS = re.compile(
     r"""\s+|//[^\n]*|/\*.*?\*/|\#[^\n]*

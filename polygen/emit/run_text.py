@@ -28,6 +28,7 @@ from polygen.emit.text_values import (
     Place,
     Pointer,
     Register,
+    SharedArray,
     cast,
     its_own,
     mixed,
@@ -319,6 +320,9 @@ def declare(kind: str, name: str, dims: tuple[Any, ...], given: Any, state: Stat
         return
     values = _flat(given) if given is not None else []
     counts = [len(values) if dim is None else int(load(state, dim(state))) for dim in dims]
+    if kind.startswith("__shared__"):
+        state.declared(name, SharedArray(token(name), tuple(counts)))
+        return
     made = array(state, *counts, *([len(LETTERS[kind])] if kind in LETTERS else []), kind=kind)
     held = state.names.get(f"{name}[]", token(name)) if given is None else 0
     if isinstance(held, np.ndarray) and len(held) > len(made.base):

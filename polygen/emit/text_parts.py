@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from polygen.emit.run_text import Called, Constant, Handler, State, choose, load
-from polygen.emit.text_values import BINARY, Part, Place, Pointer, Register, cast
+from polygen.emit.text_values import BINARY, Part, Place, Pointer, Register, SharedArray, cast
 from polygen.errors import UndecidedText, VerifyError
 
 Value = Callable[[State], Any]
@@ -48,10 +48,14 @@ def index(state: State, of: Any, at: Any) -> Any:
     Raises:
         VerifyError: the array has none with this number.
     """
-    if not isinstance(of, Register):
+    if not isinstance(of, Register | SharedArray):
         return Place(of if isinstance(of, Pointer) else load(state, of), at)
     if of.dims and np.any(((np.asarray(at) < 0) | (np.asarray(at) >= of.dims[0])) & state.mask):
         raise VerifyError(f"an array of {of.dims[0]} is read or written behind its end")
+    if isinstance(of, SharedArray):
+        inside = of.dims[1:]
+        first = of.address + at * math.prod(inside)
+        return SharedArray(first, inside) if inside else Place(first, 0)
     return Register(of.base, of.at + at * math.prod(of.dims[1:]), of.dims[1:], of.kind)
 
 

@@ -82,6 +82,19 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedArray:
+    """An array that all threads of a block have.
+
+    Attributes:
+        address: of its first element.
+        dims: of the array that begins there.
+    """
+
+    address: Any
+    dims: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Pointer:
     """An address that is read, or written, by so many bytes.
 

@@ -44,6 +44,7 @@ from polygen.emit.leaf import (  # noqa: F401 - importing registers
 from polygen.emit.leaf.table import kind_of, kinds, render
 from polygen.emit.proofs import copies as _copies  # noqa: F401 - likewise
 from polygen.emit.proofs import fills as _fills  # noqa: F401
+from polygen.emit.proofs import folded as _folded  # noqa: F401
 from polygen.emit.proofs import keys as _keys  # noqa: F401
 from polygen.emit.proofs import leave as _leave  # noqa: F401
 from polygen.emit.proofs import lines as _lines  # noqa: F401 - likewise
@@ -52,6 +53,7 @@ from polygen.emit.proofs import made as _made  # noqa: F401
 from polygen.emit.proofs import make_fragments as _make_fragments  # noqa: F401
 from polygen.emit.proofs import panels as _panels  # noqa: F401
 from polygen.emit.proofs import partial_sums as _partial_sums  # noqa: F401
+from polygen.emit.proofs import parts as _parts  # noqa: F401
 from polygen.emit.proofs import products as _products  # noqa: F401
 from polygen.emit.proofs import promotions as _promotions  # noqa: F401
 from polygen.emit.proofs import realigned as _realigned  # noqa: F401

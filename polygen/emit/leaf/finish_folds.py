@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from polygen.emit.ctext import PointwiseWriter, definition
 from polygen.emit.element_types import name_of
@@ -29,12 +29,21 @@ from polygen.poly.pointwise import Compute
 
 def finish_lines(plan: KernelPlan, work: Settle) -> tuple[list[str], list[str]]:
     """What is computed when a level is there, as lines of C; with the helpers that it calls."""
+    lines, reads = _reads(plan, work)
+    own, helpers = settling_lines(plan, work, reads)
+    return [*lines, *own], helpers
+
+
+def settling_lines(
+    plan: KernelPlan, work: Settle, reads: Mapping[tuple[Pointwise, Access], str]
+) -> tuple[list[str], list[str]]:
+    """The same, of elements of arguments that have names."""
     written = {name: result_variable(name) for name in work.outputs}
     names = {name: c_name(name) for name in scalars(plan.program)}
     names |= {value: known(value) for value in work.known}
     real = real_of(plan)
     writer = PointwiseWriter(names, written, fast=False, real=real)
-    lines, reads = _reads(plan, work)
+    lines: list[str] = []
     helpers: list[str] = []
     for fold in work.folds:
         finish = MONOIDS[fold.monoid].finish

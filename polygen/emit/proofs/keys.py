@@ -8,7 +8,6 @@ has no key holds what combines to nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from polygen.emit.c_text import read
 from polygen.emit.leaf.table import kind_of, proof
 from polygen.emit.names import c_name
 from polygen.emit.proofs.blocks import blocks
+from polygen.emit.proofs.folded import begins
 from polygen.emit.proofs.score_tiles import both, combining, nothing_of, worth_of
 from polygen.emit.proofs.stored import Wanted, check_writes
 from polygen.emit.proofs.threads import of_kernel, size
@@ -25,7 +25,7 @@ from polygen.emit.text_functions import run
 from polygen.emit.text_values import Part, Register, as_float, mixed, token
 from polygen.errors import VerifyError
 from polygen.lower.follow_work import MergeKeys
-from polygen.lower.launch import Parts, workspace_argument
+from polygen.lower.launch import workspace_argument
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.scan_work import PartStore
 from polygen.poly.follow_program import ELEMENT, ELEMENTS, PART, parts_of
@@ -50,7 +50,7 @@ def _(plan: KernelPlan, leaf: Leaf, work: PartStore, texts: tuple[str, ...]) -> 
     def store(called: Called) -> None:
         place, value, who = called.of_all(0), called.arguments[1].value, called.state.who()
         values = list(value.parts.values()) if isinstance(value, Part) else [value]
-        first = place - _begins(plan, names, work.total)
+        first = place - begins(plan, names, work.total)
         if len(values) == _PAIR and (first % _PAIR)[who].any():
             raise VerifyError("two sums are written where no pair of them begins")
         for at, one in enumerate(values):
@@ -67,22 +67,13 @@ def _(plan: KernelPlan, leaf: Leaf, work: PartStore, texts: tuple[str, ...]) -> 
     matrix = _MATRIX if plan.batches else 0  # without batches there is one
     before = rows * _PART + matrix * size(names, plan.match.m)
     number = [total for _, total in work.epilogue.sums].index(work.sums)
-    place = _begins(plan, names, work.total)
+    place = begins(plan, names, work.total)
     place = place + (before + row) * size(names, plan.match.n) + column
     wanted = [Wanted(work.sums, place, block.sum(number, row, column), (row, column))]
     for state, parts in work.states:
-        place = _begins(plan, names, parts) + before + own
+        place = begins(plan, names, parts) + before + own
         wanted.append(Wanted(state.value, place, mixed(state.register, own), (own,)))
     check_writes(found, wanted)
-
-
-def _begins(plan: KernelPlan, names: Mapping[str, Any], parts: Parts) -> Any:
-    """Where parts begin in the workspace: behind those before them."""
-    assert plan.following is not None
-    sizes = {str(one): size(names, one) for one in plan.program.sizes}
-    every = plan.following.parts
-    before = sum(one.elements(sizes) for one in every[: every.index(parts)])
-    return names[c_name(workspace_argument(plan.program))] + before
 
 
 @proof("merge_keys", "threads", MergeKeys, "begin_keys")

@@ -17,8 +17,9 @@ from polygen.emit.c_text import read
 from polygen.emit.leaf.table import proof
 from polygen.emit.proofs.blocks import blocks
 from polygen.emit.proofs.panels import BlockPanels
+from polygen.emit.proofs.shared_bytes import Memory
 from polygen.emit.proofs.stored import Wanted, Writes, check_writes
-from polygen.emit.proofs.threads import SHARED, Arrays, Memory, address, words_of
+from polygen.emit.proofs.threads import SHARED, Arrays, address, words_of
 from polygen.emit.run_text import Called, Handler
 from polygen.emit.text_functions import run
 from polygen.emit.text_values import LETTERS, WIDTHS, Part, Pointer, Register, Wide, mixed

@@ -20,11 +20,11 @@ from polygen.emit.element_types import name_of
 from polygen.emit.leaf.computed_chunk import element_lines, stored_type
 from polygen.emit.leaf.fragment_pairs import pair_lines
 from polygen.emit.leaf.table import proof
+from polygen.emit.proofs.shared_bytes import Memory
 from polygen.emit.proofs.threads import (
     APART,
     SHARED,
     Arrays,
-    Memory,
     coordinate,
     of_kernel,
     of_place,

@@ -17,8 +17,9 @@ from polygen.emit.leaf.elements import epilogue_type, outcomes
 from polygen.emit.leaf.table import proof
 from polygen.emit.proofs.blocks import blocks
 from polygen.emit.proofs.elements import Block
+from polygen.emit.proofs.shared_bytes import Memory
 from polygen.emit.proofs.stored import Wanted, check_writes
-from polygen.emit.proofs.threads import SHARED, Memory, address, evaluated
+from polygen.emit.proofs.threads import SHARED, address, evaluated
 from polygen.emit.run_text import Called, Handler
 from polygen.emit.text_functions import run
 from polygen.emit.text_values import mixed

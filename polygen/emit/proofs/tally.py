@@ -21,12 +21,12 @@ from polygen.emit.folds import identities
 from polygen.emit.leaf.table import proof
 from polygen.emit.leaf.tally import of_rows, statements
 from polygen.emit.leaves import real_of
+from polygen.emit.proofs.shared_bytes import Memory
 from polygen.emit.proofs.stored import Wanted, Writes, check_writes
 from polygen.emit.proofs.threads import (
     APART,
     SHARED,
     Arrays,
-    Memory,
     coordinate,
     evaluated,
     of_kernel,

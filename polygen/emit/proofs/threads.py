@@ -15,11 +15,12 @@ from polygen.emit.c_text import read_value
 from polygen.emit.element_types import name_of
 from polygen.emit.leaves import size_name
 from polygen.emit.names import c_name
-from polygen.emit.run_text import Argument, Called, Handler, State, load
+from polygen.emit.run_text import Called, Handler, State, load
 from polygen.emit.text_functions import FUNCTIONS
 from polygen.emit.text_values import Part, Pointer, as_float, held, mixed, number_of, token
 from polygen.errors import VerifyError
-from polygen.frontend.program import Dim, Tensor
+from polygen.frontend.forms import Form
+from polygen.frontend.program import Affine, Dim, Tensor
 from polygen.lower.accesses import ROWS_BEFORE
 from polygen.lower.launch import stride_argument
 from polygen.lower.plan import KernelPlan, Place
@@ -28,7 +29,6 @@ from polygen.poly.elements import Along, Element
 SHARED = 1 << 20  # where shared memory begins
 APART = 1 << 18  # from one's to another's, of copies of a block: more than one has, and aligned
 _FIRST_ARRAY, _ARRAY = 1 << 46, 1 << 44
-_MATRIX_ROW = 16  # bytes of a row that `ldmatrix` loads
 _START = 3  # elements in front of an array's first, so that it begins anywhere
 # Of what does not matter; and from the end of a row to the next, so that rows begin anywhere.
 _SIZE, _BETWEEN = 509, 8
@@ -123,6 +123,34 @@ def address(
             place = row_of(names[c_name(one.rows)], place, size(names, one.extent))
         found = found + step * place
     return found
+
+
+def place_in(
+    names: Mapping[str, Any], tensor: Tensor, index: Sequence[Any], at: Mapping[str, Any]
+) -> Any:
+    """Where an array has an element, by indices as statements have them.
+
+    Args:
+        names: of arguments.
+        tensor: the array.
+        index: of its axes; numbers may be arrays, of one for each thread.
+        at: where iterators are.
+    """
+    found = names[c_name(tensor.name)]
+    for axis, one in enumerate(index):
+        inner = axis == tensor.contiguous_axis
+        step = 1 if inner else names[c_name(stride_argument(tensor, axis))]
+        found = found + step * _number(one, at)
+    return found
+
+
+def _number(index: Any, at: Mapping[str, Any]) -> Any:
+    """What an index is."""
+    if isinstance(index, str):
+        return at[index]
+    if isinstance(index, Affine):
+        return at[index.iterator] // index.per * index.scale + index.offset
+    return index.at(at) if isinstance(index, Form) else index
 
 
 def coordinate(names: Mapping[str, Any], along: Along, at: Mapping[str, Any]) -> Any:
@@ -304,76 +332,3 @@ def words_of(elements: Sequence[Any], size: int) -> list[Any]:
         sum(one << 8 * size * at for at, one in enumerate(elements[first : first + per]))
         for first in range(0, len(elements), per)
     ]
-
-
-class Memory:
-    """Shared memory whose every element is a number of its own."""
-
-    def __init__(self, total: int) -> None:
-        """Memory of so many bytes, of which nobody has written any."""
-        self.bytes = np.full(total, -1, np.int16)
-
-    def put(self, first: Integers, number: Integers, size: int) -> None:
-        """Elements of `size` bytes that lie from `first` on."""
-        for at in range(size):
-            self.bytes[first + at] = number >> 8 * at & 255
-
-    def words(self, first: Any, size: int, who: Any = True) -> list[Any]:
-        """What lies in `size` bytes from an address on, as words; -1 where nobody has written.
-
-        Args:
-            first: addresses, of all threads.
-            size: bytes of an access.
-            who: the threads that read.
-
-        Raises:
-            VerifyError: no instruction reads so many bytes there.
-        """
-        first = np.asarray(first) - SHARED
-        if size not in (1, 2, 4, 8, 16) or ((first % size != 0) & who).any():
-            raise VerifyError(f"{size} bytes are read at addresses that they do not begin at")
-        inside = (first >= 0) & (first + size <= len(self.bytes))
-        first, found = np.where(inside, first, 0), []
-        for word in range(0, size, 4):
-            each = [
-                self.bytes[first + word + at].astype(np.int64) for at in range(min(4, size - word))
-            ]
-            made = sum(one << 8 * at for at, one in enumerate(each))
-            found.append(np.where(inside & (np.min(each, axis=0) >= 0), made, -1))
-        return found
-
-    def handlers(self) -> dict[str, Handler]:
-        """What functions do that read shared memory."""
-        return {
-            f"load_matrices_{count}{how}": lambda called, how=how: self.matrices(
-                called, called.arguments[:-1], -1, transposed=bool(how)
-            )
-            for count in (1, 2, 4)
-            for how in ("", "_transposed")
-        } | {
-            "load_shared": lambda called: called.arguments[0].fill(
-                self.words(called.arguments[1].value, int(called.template[0]), called.state.who())
-            ),
-        }
-
-    def matrices(
-        self, called: Called, results: Sequence[Argument], at: int, *, transposed: bool = False
-    ) -> None:
-        """Matrices of 8 x 8 elements of 16 bits, whose rows lanes give the addresses of."""
-        row, lane = called.of_all(at), np.arange(called.state.threads)
-        used = lane % 32 // 8 < len(results)  # whose addresses are taken
-        if (row % _MATRIX_ROW != 0)[called.state.who() & used].any():
-            raise VerifyError("a row of a matrix is loaded from where none begins")
-        first = lane // 32 * 32
-        for number, result in enumerate(results):
-            own = row[first + number * 8 + np.arange(len(lane)) % 32 // 4]
-            if not transposed:
-                (word,) = self.words(own + lane % 4 * 4, 4)
-            else:
-                pair = [
-                    row[first + number * 8 + lane % 4 * 2 + at] + lane % 32 // 4 * 2
-                    for at in (0, 1)
-                ]
-                low, high = (self.words(one, 2)[0] for one in pair)
-                word = low | high << 16
-            result.store(word)

@@ -26,17 +26,16 @@ from polygen.emit.leaf.walk_row import register_of, terms_of
 from polygen.emit.leaves import c_type, real_of
 from polygen.emit.names import c_name
 from polygen.emit.proofs.stored import Wanted, Writes, check_writes
-from polygen.emit.proofs.threads import Arrays, lay_out, of_kernel, size
+from polygen.emit.proofs.threads import Arrays, lay_out, of_kernel, place_in, size
 from polygen.emit.run_text import Called, Handler
 from polygen.emit.text_functions import run
 from polygen.emit.text_values import Part, Pointer, Register, held, mixed, number_of, of_each, token
 from polygen.errors import VerifyError
 from polygen.frontend.closure import needed
-from polygen.frontend.forms import Form
-from polygen.frontend.program import Access, Affine, Dim, Fold, Index, Pointwise, Tensor
+from polygen.frontend.program import Access, Dim, Fold, Pointwise, Tensor
 from polygen.lower.folds import split_of
 from polygen.lower.follow_work import Held, HoldRow, Walk, known
-from polygen.lower.launch import KeptRows, stride_argument
+from polygen.lower.launch import KeptRows
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.poly.follow_program import ELEMENT, ELEMENTS, WARP, WORD
 from polygen.poly.whole_rows import Rows, iterator
@@ -132,13 +131,7 @@ class _Row:
 
     def address(self, access: Access, at: Mapping[str, Any]) -> Any:
         """Where an array has an element."""
-        tensor = self.tensors[access.name]
-        found = self.names[c_name(tensor.name)]
-        for axis, index in enumerate(access.index):
-            inner = axis == tensor.contiguous_axis
-            step = 1 if inner else self.names[c_name(stride_argument(tensor, axis))]
-            found = found + step * _index(index, at)
-        return found
+        return place_in(self.names, self.tensors[access.name], access.index, at)
 
     # --- what is read and written ----------------------------------------------------------------
     def handlers(self, written: Writes) -> dict[str, Handler]:
@@ -270,12 +263,3 @@ def _padded(names: Mapping[str, Any], tensor: Tensor, kept: Sequence[KeptRows]) 
     if sizes:
         sizes[-1] = -(-int(sizes[-1]) // multiple) * multiple
     return replace(tensor, dims=tuple(sizes))
-
-
-def _index(index: Index, at: Mapping[str, Any]) -> Any:
-    """The number of an index of an array."""
-    if isinstance(index, int):
-        return index
-    if isinstance(index, Affine):
-        return at[index.iterator] // index.per * index.scale + index.offset
-    return index.at(at) if isinstance(index, Form) else at[str(index)]

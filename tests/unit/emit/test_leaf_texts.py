@@ -119,6 +119,7 @@ EQUIVALENT = {
     r"(const int (row|column) = b_.*|row < S\) \{): without (\w_\w|m) \* (64|16) \+$": (
         "there is one tile of columns, or of rows in a block"
     ),
+    r"if \((\(lane & \d+\)|lane) == 0.*: 0 -> 1$": "another of the lanes that all have the same",
     r"if \(2 \* \(lane % 4\) == 0\) \{: (2 -> \d|lane -> thread)$": "0 is 0 times as much",
     r"if \(fold_own \+ \d <= fold_elements\) \{: \d -> \d+$": "words at the end go one by one",
     r"if \(fold_own \+ fold_v < fold_elements\) \{: ": "what a word has behind the end stays there",
@@ -199,6 +200,19 @@ def in_halves(x, w, c):
     a, b = (x @ one.T for one in (w[:40], w[40:]))
     a, b = (one - np.max(one, axis=1, keepdims=True) for one in (a, b))
     return np.concatenate([a * c - b, b * 2 + a], axis=1)
+
+
+def beside_results(x, w, b, s):
+    return np.max(x @ w.mT, axis=2) * s + b
+
+
+def of_everything(x, w, b):
+    v = x @ w.T
+    return np.mean(v * v) * b, np.argmax(v, axis=0)
+
+
+def covered(x, w):
+    return pg.log_softmax(x @ w.T)
 
 
 def largest(x, w):
@@ -325,6 +339,16 @@ KERNELS = {
     "folded": (folded, PAIR, "sm_80"),
     "in halves": (in_halves, ("bf16[M,K]", "bf16[80,K]", "f32[M,40]"), "sm_80"),
     "at once": (at_once, (*PAIR, "f32[M]"), "sm_80"),
+    "beside results": (
+        beside_results,
+        ("bf16[B,M,K]", "bf16[B,N,K]", "f16[B,M]", "f32[]"),
+        "sm_80",
+    ),
+    "of everything": (of_everything, (*PAIR, "f32[]"), "sm_90a"),
+    "covered": (covered, ("bf16[M,K]", "bf16[256,K]"), "sm_80"),
+    "covered in double": (covered, ("f64[M,K]", "f64[64,K]"), "sm_80"),
+    "covered by one": (covered, ("bf16[M,K]", "bf16[256,K]"), "sm_90a"),
+    "covered by blocks": (covered, ("bf16[M,K]", "bf16[1024,K]"), "sm_90a"),
     "gated panels": (gated, GATED, "sm_90a"),
     "largest": (largest, PAIR, "sm_90a"),
     "staged": (gated, GATED, "sm_80"),
@@ -407,6 +431,8 @@ PROMOTED = (
     "scaled sums", "scaled in turns", "scaled rows", "scaled wholly", "scaled by warps",
     "f32 in parts",
 )  # fmt: skip
+FOLDED = ("folded", "beside results", "of everything")
+FOLLOWING = ("combine_parts", "give_folds", "take_folds", "finish_folds", "store_results")
 # Kernel, and which of its leaves.
 CASES = [
     ("distances", "share"), ("distances by warps", "share"), ("of columns", "share"),
@@ -417,6 +443,10 @@ CASES = [
     ("gated", "store_pairs"), ("folded", "edge"), ("folded", "store_pairs"),
     ("at once", "store_pairs"), ("folded in double", "store_pairs"),
     ("gated panels", "finish"), ("largest", "finish"), ("narrow", "finish"),
+    *((name, op) for name in FOLDED for op in FOLLOWING),
+    ("folded", "unfold"), ("folded", "fold"), ("of everything", "fold"), ("at once", "fold"),
+    ("covered", "give"), ("covered", "take"), ("covered in double", "give"),
+    ("covered in double", "take"), ("covered by one", "meet"), ("covered by blocks", "take_sent"),
     ("distances", "finish"), ("attended", "finish"), ("folded", "walk_row"),
     ("folded", "elements"), ("in halves", "elements"), ("held rows", "walk_row"),
     ("held rows", "hold_row"), ("held rows", "over held"), ("held rows", "elements"),
@@ -455,7 +485,7 @@ NAMED = {
 }
 SHORT = (  # texts
     "rescale", "complete", "merge_keys", "finish_keys", "multiply", "zero", "walk_row", "over held",
-    "hold_row", "elements", "locate",
+    "hold_row", "elements", "locate", "unfold", *FOLLOWING,
 )  # fmt: skip
 EVERY = 12  # of the mutants, one in so many is tried in the fast tests
 
@@ -474,6 +504,7 @@ def plan(name: str) -> KernelPlan:
     schedule = few_rows(part=128) if name == "keys in parts" else schedule
     sizes = SIZES if types[0].endswith("[M,K]@2") or name == "rows of bytes" else None
     sizes = FEW if name == "by lanes" else sizes
+    sizes = {"M": 4096, "K": 512} if name in ("covered by one", "covered by blocks") else sizes
     return kernel.compile(*types, arch=arch, schedule=schedule, sizes=sizes).passes.plan
 
 
@@ -613,6 +644,28 @@ MISTAKES = [
     ("channels first", "turn_chunks", "z1 * x_stride0", "z0 * x_stride0", MADE),
     ("by lanes", "load", "lane * 8 < K", "lane * 8 <= K", "which is outside of x"),
     ("by lanes", "store", "if (lane == n) ", "", MADE),
+    # Parts of folds, and what warps give each other.
+    ("folded", "begin_folds", "0xff800000", "0x00000000", "fold_v1_part0 begins with what is not"),
+    ("folded", "unfold", "0xff800000", "0x00000000", "v1_part0 begins with what is not nothing"),
+    ("folded", "combine_parts", "min(fold_own, fold_parts_0 - 1)", "fold_own", "is no part of it"),
+    ("folded", "combine_parts", "kept_end + ", "", "what is read for fold_v1_part0 is no part"),
+    ("folded", "combine_parts", "if (fold_own < fold_parts_0) ", "", "is not of the lane's own"),
+    ("beside results", "combine_parts", "min(fold_result, fold_results - 1)", "fold_result",
+     "fold_v1_part0 is not of the lane's own part, in thread 27."),
+    ("beside results", "give_folds", "[16][32]", "[32][16]", "an array of 16 is read or written"),
+    ("beside results", "give_folds", "[16]", "[15]", "an array of 15 is read or written behind"),
+    ("beside results", "take_folds", "[fold_w][lane]);", "[0][lane]);", "of what all warps have"),
+    ("beside results", "finish_folds", "from_f16(", "from_bf16(", "y0_result is not of its own"),
+    ("beside results", "finish_folds", "fold_there / M", "fold_there / B", "is outside of b"),
+    ("beside results", "store_results", "fold_result < fold_results", "fold_result > 0",
+     "80 elements are written besides"),
+    ("of everything", "fold", "fold_0, 16));", "fold_0, 8));", "v2_part0[0] is not made of its own"),
+    ("of everything", "fold", "+ 2 * (lane % 4) + 1", "+ 2 * (lane % 4)", "is not written"),
+    ("of everything", "fold", "if ((lane & 31) == 0) ", "",
+     "v2_part0[0] is written more than once"),
+    ("covered", "give", "(lane / 4) + 8", "(lane / 4)", "v1[8] is not written, and"),
+    ("covered", "take", "(rows_3 ", "(rows_2 ", "v1_known is not of all that lanes"),
+    ("covered by blocks", "take_sent", "(rows_1 ", "(rows_0 ", "is not of all that lanes have"),
     # A conversion is another.
     ("gated", "edge", "from_bf16(__ldg(c", "from_f16(__ldg(c", f"y0[0, 0] {MADE}"),
     ("distances", "share", "__float_as_uint(row_t1)", "row_t1", f"of_v3[0] {MADE}"),
