@@ -16,7 +16,7 @@ from polygen.frontend.program import Tensor
 from polygen.kernel_sequence import KernelSequence
 from polygen.pipeline import check_sizes
 from polygen.runtime.binding import bound_sizes
-from polygen.runtime.sequence import places, shape_of
+from polygen.runtime.sequence import places
 
 Array = np.ndarray[Any, Any]
 
@@ -54,8 +54,7 @@ def emulate_sequence(
         outputs = kernel.program.outputs
         lying_as = given | room
         outs = [
-            lying_as[t.name] if t.name in lying_as else poisoned(shape_of(t, sizes), t)
-            for t in outputs
+            lying_as[t.name] if t.name in lying_as else poisoned(t.shape(sizes), t) for t in outputs
         ]
         done = kernel.emulation(
             *(found[tensor.name] for tensor in kernel.program.operands), out=tuple(outs), **options

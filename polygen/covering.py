@@ -20,6 +20,7 @@ from polygen.fit import fitting
 from polygen.fit_sections import fitting_all
 from polygen.fit_sizes import in_few_columns
 from polygen.frontend.arguments import Access, Constant
+from polygen.frontend.indices import known_size, size_value
 from polygen.frontend.program import Pointwise, Program, Tensor
 from polygen.hardware.device import Device, common_facts
 from polygen.lower.follow_work import kept_of, row_width
@@ -141,7 +142,7 @@ def in_blocks(
     extents = [[one.axes[at] for at in one.own] for one, _, _ in _rows_of_launches(program)]
     if not extents or not all(isinstance(d, int) or d in sizes for own in extents for d in own):
         return schedule
-    rows = min(math.prod(d if isinstance(d, int) else sizes[d] for d in own) for own in extents)
+    rows = min(math.prod(size_value(d, sizes) for d in own) for own in extents)
     wanted = device.multiprocessors * device.warps_per_multiprocessor / 2
     enough = [one for one in ROW_WARPS if one * rows >= wanted] or [ROW_WARPS[-1]]
     few = (one for one in enough if _words(program, one, sizes) <= _FEW_WORDS)
@@ -160,7 +161,7 @@ def _words(program: Program, warps: int, sizes: dict[str, int]) -> int:
         inner = [rows.axes[at] for at in rows.inner]
         if not kept or wide == 1 or not all(isinstance(d, int) or d in sizes for d in inner):
             return 0
-        elements = math.prod(d if isinstance(d, int) else sizes[d] for d in inner)
+        elements = math.prod(size_value(d, sizes) for d in inner)
         visit = common_facts()["warp_size"] * wide * warps
         found.append(min(-(-elements // visit), ROW_WORDS // kept))
     return max(found)
@@ -310,7 +311,7 @@ def _functions(rows: Rows, sizes: dict[str, int]) -> int:
 
 def _row(matched: Match, sizes: dict[str, int]) -> int:
     """Elements of a row of results; 0: unknown."""
-    return matched.n if isinstance(matched.n, int) else sizes.get(matched.n, 0)
+    return known_size(matched.n, sizes) or 0
 
 
 def _widest(device: Device) -> int:

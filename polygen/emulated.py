@@ -196,7 +196,7 @@ def _room(tensor: Tensor, sizes: dict[str, int]) -> tuple[Array, Array]:
     """An array of the workspace, full of NaN, and the same with rows that end with a chunk."""
     room = np.full(realign.rows(tensor, sizes) * realign.pitch(tensor, sizes), _NAN_BYTE, "u1")
     bytes_apart = [step * tensor.dtype.bytes for step in realign.strides(tensor, sizes)]
-    shape = tuple(dim if isinstance(dim, int) else sizes[dim] for dim in tensor.dims)
+    shape = tensor.shape(sizes)
     kind = tensor.dtype.numpy
     made = np.ndarray(shape, kind, room, strides=bytes_apart)
     return made, np.ndarray(_in_chunks(tensor, made), kind, room, strides=bytes_apart)
@@ -215,7 +215,7 @@ def _kept(following: Following, workspace: Array, sizes: dict[str, int]) -> dict
 
 def _part(argument: Argument, array: Array, sizes: dict[str, int]) -> Array:
     """What a tensor map shows of an array, its axes slowest first."""
-    extents = [one.extent if isinstance(one.extent, int) else sizes[one.extent]
+    extents = [size_value(one.extent, sizes)
                for one in argument.axes]  # fmt: skip
     first, last, steps = [0] * array.ndim, [0] * array.ndim, []
     for one, extent in zip(argument.axes, extents, strict=True):

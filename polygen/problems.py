@@ -9,6 +9,7 @@ from typing import Any
 from polygen.analysis import Prospect
 from polygen.emit.functions import is_costly
 from polygen.fit_sections import together
+from polygen.frontend.indices import known_size
 from polygen.frontend.monoids import INDEX, MONOIDS
 from polygen.frontend.pitches import row_step
 from polygen.frontend.program import Dim, Program
@@ -40,7 +41,8 @@ _AXES_OF_MATRICES = 2
 
 def size_of(dim: Dim, sizes: dict[str, int]) -> int:
     """A size to optimise for: the number that it is, that is given, or that is taken for it."""
-    return dim if isinstance(dim, int) else sizes.get(dim, TYPICAL_SIZE)
+    known = known_size(dim, sizes)
+    return TYPICAL_SIZE if known is None else known
 
 
 def whole_problem(program: Program, found: Prospect, sizes: dict[str, int]) -> Problem:

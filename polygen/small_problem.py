@@ -57,7 +57,7 @@ def trial_sizes(plan: KernelPlan) -> dict[str, int]:
     for vector, extent in plan.program.scattered.items():  # some more rows than are stored
         count = plan.program.tensors[vector].dims[0]
         if isinstance(extent, str):
-            sizes.setdefault(extent, (sizes[count] if isinstance(count, str) else count) + 3)
+            sizes.setdefault(extent, size_value(count, sizes) + 3)
     groups = plan.launch.groups
     if isinstance(groups, str):
         sizes.setdefault(groups, _TRIAL_GROUPS)
@@ -92,10 +92,10 @@ def _work(plan: KernelPlan, chosen: dict[str, int], whole: KernelPlan) -> int:
     """Multiply-adds of whole tiles of a kernel or of one section, with the tiles of the whole."""
     tiles = dict(zip("mnk", whole.tiles.cta, strict=True))
     tiles["m"] = whole.match.box.along_m(tiles["m"])
-    extents = ((role, _extent(plan.match.extent(role), chosen)) for role in "mnk")
+    extents = ((role, size_value(plan.match.extent(role), chosen)) for role in "mnk")
     one = math.prod(-(-extent // tiles[role]) * tiles[role] for role, extent in extents)
     others = plan.match.box.rows // plan.match.box.along_m(1)  # pixels of one index of m
-    others *= math.prod(_extent(extent, chosen) for _, extent in plan.match.sums)
+    others *= math.prod(size_value(extent, chosen) for _, extent in plan.match.sums)
     return one * others * plan.launch.matrices(chosen)
 
 
@@ -189,11 +189,6 @@ def trial_rows(count: int, rows: int, generator: np.random.Generator) -> Array:
     return generator.permutation(np.arange(-1, rows + spare))[:count]
 
 
-def _extent(dim: Dim, sizes: dict[str, int]) -> int:
-    found: int = size_value(dim, sizes)
-    return found
-
-
 def trial_operands(
     program: Program, sizes: dict[str, int], seed: int, plan: KernelPlan | None = None
 ) -> tuple[Any, ...]:
@@ -210,20 +205,20 @@ def trial_operands(
     generator = np.random.default_rng(seed)
     operands: list[Any] = []
     for tensor in program.operands:
-        shape = tuple(d if isinstance(d, int) else sizes[d] for d in tensor.dims)
+        shape = tensor.shape(sizes)
         values = generator.integers(-2, 3, shape)
         if tensor.dtype == U8:
             values = np.abs(values)
         if tensor.name == program.ends:
-            rows = _extent(rows_in_groups(program), sizes)
+            rows = size_value(rows_in_groups(program), sizes)
             values = trial_ends(shape[0], rows, generator)
         if tensor.name in program.gathered:
-            values = generator.integers(0, _extent(program.gathered[tensor.name], sizes), shape)
+            values = generator.integers(0, size_value(program.gathered[tensor.name], sizes), shape)
         if tensor.name in program.scattered:
-            count = _extent(program.scattered[tensor.name], sizes)
+            count = size_value(program.scattered[tensor.name], sizes)
             values = trial_rows(shape[0], count, generator)
         if tensor.name in bounds and plan is not None:
-            bound, keys = bounds[tensor.name], _extent(plan.match.depths[0], sizes)
+            bound, keys = bounds[tensor.name], size_value(plan.match.depths[0], sizes)
             first, last = (0, keys) if bound.side == "upper" else (-2, 1)
             values = generator.integers(first, last, shape) - bound.offset
         array = values.astype(np.float32).astype(tensor.dtype.numpy)

@@ -15,7 +15,8 @@ from typing import Any
 
 from polygen.adapters.gain import Gain, bare, library_time
 from polygen.fit_chain import extent, predicted_time, problem_of, with_roles
-from polygen.frontend.program import Access, Contraction, Dim, Program, Tensor
+from polygen.frontend.indices import size_value
+from polygen.frontend.program import Access, Contraction, Program, Tensor
 from polygen.hardware.cost_parameters import cost_parameters
 from polygen.hardware.data_file import read, take
 from polygen.hardware.device import Device
@@ -107,11 +108,8 @@ def _apart(program: Program, device: Device, sizes: Mapping[str, int]) -> float:
     products = library_time(bare(program, first), device, sizes)
     products += library_time(bare(widened, last), device, sizes)
 
-    def size(dim: Dim) -> int:
-        return dim if isinstance(dim, int) else sizes[dim]
-
     parameters = cost_parameters(device)
-    scores = item.bytes * math.prod(size(known[axis]) for axis in axes)
+    scores = item.bytes * math.prod(size_value(known[axis], sizes) for axis in axes)
     moved = 2 * max(0.0, scores - parameters.l2_share * parameters.l2_bytes)
     rate = parameters.memory_share * parameters.memory * 1e3  # bytes per microsecond
     return products + parameters.start + moved / rate

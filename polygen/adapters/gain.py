@@ -19,7 +19,8 @@ from polygen.decide import candidates
 from polygen.decision import as_run, decision
 from polygen.errors import ScheduleError
 from polygen.frontend.dtypes import F32, TF32
-from polygen.frontend.program import Access, Contraction, Dim, Pointwise, Program, Tensor
+from polygen.frontend.indices import size_value
+from polygen.frontend.program import Access, Contraction, Pointwise, Program, Tensor
 from polygen.hardware.cost_parameters import cost_parameters
 from polygen.hardware.device import Device
 from polygen.pipeline import with_sizes
@@ -91,16 +92,13 @@ def unknown(program: Program, sizes: Mapping[str, int], *, library: bool = False
         if name in known and known[name].alignment < _WHOLE:
             return f"rows of {name} are no multiple of {_WHOLE} bytes: not predicted"
 
-    def extent(dim: Dim) -> int:
-        return dim if isinstance(dim, int) else sizes[dim]
-
     for product in program.contractions:
         domain, written = dict(product.domain), set(product.write.iterators)
         for access, other in (product.reads, product.reads[::-1]):
             if library and access is product.lhs:
                 continue
             own = (written & set(access.iterators)) - set(other.iterators)
-            if math.prod(extent(domain[iterator]) for iterator in own) == 1:
+            if math.prod(size_value(domain[iterator], sizes) for iterator in own) == 1:
                 return f"{access.name} has a single row: not predicted"
     return ""
 
@@ -217,11 +215,8 @@ def pointwise_time(
     if not worked:
         return 0.0
 
-    def extent(dim: Dim) -> int:
-        return dim if isinstance(dim, int) else sizes[dim]
-
     def stored(tensor: Tensor) -> float:
-        return tensor.dtype.bytes * math.prod(map(extent, tensor.dims))
+        return tensor.dtype.bytes * math.prod(tensor.shape(sizes))
 
     parameters = cost_parameters(device)
     kept = sum(stored(bare(program, one).outputs[0]) for one in program.contractions)

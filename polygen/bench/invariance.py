@@ -27,6 +27,7 @@ import numpy as np
 from polygen import __version__
 from polygen.api import Fused
 from polygen.errors import BenchError, PolygenError
+from polygen.frontend.indices import size_value
 from polygen.frontend.parse import parse_expression
 from polygen.frontend.program import Program
 from polygen.frontend.signature import parse_signature
@@ -110,7 +111,7 @@ def host_operands(program: Program, sizes: Mapping[str, int]) -> tuple[Any, ...]
             continue
         # M first, so that more rows are drawn behind the others.
         dims = sorted(tensor.dims, key=lambda dim: dim != "M")
-        shape = [d if isinstance(d, int) else sizes[d] for d in dims]
+        shape = [size_value(d, sizes) for d in dims]
         places = [dims.index(dim) for dim in tensor.dims]
         drawn = generator.standard_normal(shape, np.float32).transpose(places)
         made.append(in_order(drawn.astype(tensor.dtype.numpy), tensor.order))

@@ -37,7 +37,7 @@ from typing import Any
 
 import numpy as np
 
-from polygen.cli.sum_error import Array, alone, dims_of, least_of, nearest_tf32, shape_of, sum_error
+from polygen.cli.sum_error import Array, alone, dims_of, least_of, nearest_tf32, sum_error
 from polygen.emit.function_errors import fast_error
 from polygen.emit.functions import FAST_BITS, expanded
 from polygen.errors import UnsupportedProgram
@@ -147,7 +147,7 @@ def _expected(
     if rest is not None:
         more, further = _rest(rest, arrays, sizes, atom_k)
         total, lost = total + more, lost + further
-    still = {move.by.name: np.zeros(shape_of(move.by, sizes)) for move in moves}
+    still = {move.by.name: np.zeros(move.by.shape(sizes)) for move in moves}
     given = {**inputs, **still, contraction.write.name: total}
     watched = replace(after, outputs=(*after.outputs, *(move.exact for move in moves)))
     runs = _numbers(evaluate(watched, given, sizes, round_outputs=False))
@@ -212,7 +212,7 @@ def _of_groups(
     program = without_prologues(program, shared)
     given |= {value: found for value, (found, _) in made.items()}
     ties = {value: error for value, (_, error) in made.items()}
-    shapes = [shape_of(tensor, sizes) for tensor in program.outputs]
+    shapes = [tensor.shape(sizes) for tensor in program.outputs]
     values = [wide.get(t.name, np.full(s, np.nan)) for t, s in _pairs(program, shapes)]
     allowed = [np.full(s, 0.0 if t.name in wide else np.inf) for t, s in _pairs(program, shapes)]
     writes = {s.write.name: s.write for s in program.statements}
@@ -298,7 +298,7 @@ def _operand(
         statements=statements,
         first=(),
     )
-    given = {**inputs, **{move.by.name: np.zeros(shape_of(move.by, sizes)) for move in moves}}
+    given = {**inputs, **{move.by.name: np.zeros(move.by.shape(sizes)) for move in moves}}
     exact, *results = evaluate(alone, given, sizes, round_outputs=False)
     step = _IN_DOUBLE if program.real == F64 else _POINTWISE
     change = step * np.maximum(np.abs(exact), 1.0)
@@ -361,7 +361,7 @@ def _folded(
 ) -> tuple[list[Statement], list[_Move]]:
     """A fold whose terms are moved by what combining them may lose."""
     own = tuple(iterator for iterator, _ in fold.domain)
-    length = shape_of(Tensor("", F32, tuple(e for i, e in fold.domain if i in fold.folded)), sizes)
+    length = tuple(size_value(e, sizes) for i, e in fold.domain if i in fold.folded)
     lost = float(np.prod(length)) * 2.0**-real.mantissa * (2 if real == F64 else 1)
     errors = dict.fromkeys(("sum", "prod", "deviations"), (0.0, lost))
     errors["logsumexp"] = (_EXPONENTIAL * lost, 0.0)

@@ -87,11 +87,6 @@ def dims_of(contraction: Contraction) -> tuple[str | int, ...]:
     return tuple(extents[i] for i in contraction.write.index if isinstance(i, str))
 
 
-def shape_of(tensor: Tensor, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape of a tensor in numbers."""
-    return tuple(dim if isinstance(dim, int) else sizes[dim] for dim in tensor.dims)
-
-
 def alone(program: Program, contraction: Contraction) -> Program:
     """The sum as a program of its own."""
     output = Tensor(contraction.write.name, F32, dims_of(contraction))

@@ -157,20 +157,20 @@ def random_operands(
     scale = reduction_size(contraction, sizes) ** -0.25
     values: list[Array | float] = []
     for tensor in program.operands:
-        shape = tuple(d if isinstance(d, int) else sizes[d] for d in tensor.dims)
+        shape = tensor.shape(sizes)
         if tensor.name == program.ends:
             rows = rows_in_groups(program)
-            count = rows if isinstance(rows, int) else sizes[rows]
+            count = size_value(rows, sizes)
             values.append(routed_ends(shape[0], count, seed))
             continue
         if tensor.name in program.scattered:
             extent = program.scattered[tensor.name]
-            count = extent if isinstance(extent, int) else sizes[extent]
+            count = size_value(extent, sizes)
             values.append(trial_rows(shape[0], count, generator).astype(np.int32))
             continue
         if tensor.name in program.gathered:
             extent = program.gathered[tensor.name]
-            count = extent if isinstance(extent, int) else sizes[extent]
+            count = size_value(extent, sizes)
             values.append(generator.integers(0, count, shape, dtype=np.int32))
             continue
         data = generator.standard_normal(shape) * (scale if tensor.name in multiplied else 1.0)

@@ -39,7 +39,7 @@ def times_in(dim: Dim) -> int:
     return 1 if isinstance(dim, int) else _apart(dim)[0]
 
 
-def size_value(dim: Dim, sizes: Mapping[str, Any]) -> Any:
+def size_value(dim: Dim, sizes: Mapping[str, int]) -> int:
     """A size as a number.
 
     Args:
@@ -50,6 +50,12 @@ def size_value(dim: Dim, sizes: Mapping[str, Any]) -> Any:
         return dim
     times, name = _apart(dim)
     return times * sizes[name]
+
+
+def known_size(dim: Dim, sizes: Mapping[str, int]) -> int | None:
+    """The same; None: its name has no size."""
+    known = all(name in sizes for name in named_in(dim))
+    return size_value(dim, sizes) if known else None
 
 
 def _apart(dim: str) -> tuple[int, str]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from polygen.errors import PolygenError
-from polygen.frontend.program import Dim, Program, Tensor
+from polygen.frontend.indices import known_size
+from polygen.frontend.program import Program, Tensor
 
 _ENDING = ".pitch"
 
@@ -34,8 +35,7 @@ def sizes_in(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
 
 def row_length(tensor: Tensor, sizes: Mapping[str, int]) -> int | None:
     """Elements of a row of an array that has rows; None: the size is not known."""
-    extent: Dim = tensor.dims[tensor.order[-1]]
-    return extent if isinstance(extent, int) else sizes.get(extent)
+    return known_size(tensor.dims[tensor.order[-1]], sizes)
 
 
 def row_step(tensor: Tensor, sizes: Mapping[str, int]) -> int | None:

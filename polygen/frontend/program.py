@@ -17,7 +17,7 @@ Batches are more iterators, a slice is an affine index: with ``q: bf16[B,S,128]`
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from polygen.brief import Brief
@@ -33,7 +33,7 @@ from polygen.frontend.indices import Dim as Dim
 from polygen.frontend.indices import Gathered as Gathered
 from polygen.frontend.indices import Index as Index
 from polygen.frontend.indices import Within as Within
-from polygen.frontend.indices import named_in, places_of
+from polygen.frontend.indices import named_in, places_of, size_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,10 @@ class Tensor:
         if isinstance(row, int):
             return row * self.dtype.bytes % self.alignment != 0
         return self.ragged
+
+    def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """Its extents as numbers."""
+        return tuple(size_value(dim, sizes) for dim in self.dims)
 
     def __str__(self) -> str:
         axes = tuple(range(len(self.dims)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 from polygen.errors import VerifyError
+from polygen.frontend.indices import size_value
 from polygen.frontend.program import Dim
 from polygen.lower.accesses import ROWS_BEFORE
 from polygen.lower.formulas import ends, position, units, value
@@ -28,7 +29,7 @@ def check_walk(plan: KernelPlan) -> None:
     tried = [(1, tile, 2 * tile + 1) if dim == depth else (1, 2, 3) for dim in free]
     for chosen in itertools.product(*tried):
         sizes = dict(zip(free, chosen, strict=True))
-        counts = [sizes[dim] if isinstance(dim, str) else dim for dim in dims]
+        counts = [size_value(dim, sizes) for dim in dims]
         counts[-1] = -(-counts[-1] // tile)
         every = list(itertools.product(*map(range, counts)))
         own = -(-len(every) // split)

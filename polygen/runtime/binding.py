@@ -97,7 +97,7 @@ def bind(
     declared = dict(zip(names, every, strict=True))
     check_conditions(source, _OF_SIZES, Arrays(declared, sizes, {}, {}))
     device = _device(tensors, views)
-    shapes = [tuple(_size(dim, sizes) for dim in tensor.dims) for tensor in tensors]
+    shapes = [tensor.shape(sizes) for tensor in tensors]
     strides = []
     for position, (tensor, shape) in enumerate(zip(tensors, shapes, strict=True)):
         order = tensor.order or tuple(range(len(shape)))
@@ -115,7 +115,7 @@ def bind(
     for at in (*copied, *range(len(tensors), len(every))):
         required.pop(names[at], None)
         inner[at] = realign.strides(every[at], sizes)
-        shape = tuple(_size(dim, sizes) for dim in every[at].dims)
+        shape = every[at].shape(sizes)
         _check_strides(every[at], shape, inner[at], every[at].order)
         alone = zip(shape, inner[at], strict=True)
         inner[at] = tuple(0 if size == 1 else step for size, step in alone)
@@ -175,10 +175,6 @@ def _maps(
         at = names.index(argument.tensor)
         found.append((at, map_layout(argument, arrays[at], sizes, steps[at])))
     return tuple(found)
-
-
-def _size(dim: str | int, sizes: Mapping[str, int]) -> int:
-    return dim if isinstance(dim, int) else sizes[dim]
 
 
 def _fresh_strides(shape: tuple[int, ...], order: tuple[int, ...]) -> tuple[int, ...]:

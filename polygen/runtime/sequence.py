@@ -86,7 +86,7 @@ def pitch(tensor: Tensor, sizes: Mapping[str, int]) -> int | None:
     if any(name not in sizes for name in named_in(row)):
         return None
     each = max(1, row_multiple() // tensor.dtype.bytes)
-    return int(-(-size_value(row, sizes) // each) * each)
+    return -(-size_value(row, sizes) // each) * each
 
 
 def places(tensors: Sequence[Tensor], sizes: Mapping[str, int]) -> tuple[tuple[Place, ...], int]:
@@ -98,7 +98,7 @@ def places(tensors: Sequence[Tensor], sizes: Mapping[str, int]) -> tuple[tuple[P
     """
     found, end = [], 0
     for tensor in tensors:
-        shape = shape_of(tensor, sizes)
+        shape = tensor.shape(sizes)
         stored = (*shape[:-1], pitch(tensor, sizes) or shape[-1])
         count = math.prod(stored) * tensor.dtype.bytes
         found.append(Place(tensor.name, end, shape, compact(stored), count))
@@ -310,7 +310,7 @@ class SequenceLauncher:
             for one, tensor in zip(lying, self._between, strict=True)
         ]
         outputs = tuple(
-            allocator(library, device, shape_of(tensor, sizes), tensor.dtype, tensor.order)
+            allocator(library, device, tensor.shape(sizes), tensor.dtype, tensor.order)
             for tensor in self.program.outputs
         )
         made = outs if outs is not None else [make() for make in outputs]
@@ -358,11 +358,6 @@ class SequenceLauncher:
                         why="kernels run in turn: one would overwrite what another still reads",
                         nearest="Pass an output with memory of its own, or leave out= away",
                     )
-
-
-def shape_of(tensor: Tensor, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """An array's extents in numbers."""
-    return tuple(int(size_value(dim, sizes)) for dim in tensor.dims)
 
 
 def _span(view: ArrayView) -> int:

@@ -18,6 +18,7 @@ from typing import Any
 
 from polygen.emit.source import Argument
 from polygen.errors import ArgumentError, ToolchainMissing
+from polygen.frontend.indices import size_value
 from polygen.frontend.program import Tensor
 from polygen.hardware.device import common_facts
 from polygen.runtime.recent import Recent
@@ -91,7 +92,7 @@ def map_layout(
     multiple, most = facts["tensor_map_row_bytes"], facts["tensor_map_step_most"]
     extents, steps, start, reach = [], [], 0, size
     for one in reversed(argument.axes):
-        extent = one.extent if isinstance(one.extent, int) else sizes[one.extent]
+        extent = size_value(one.extent, sizes)
         stride = 0 if one.axis is None else strides[one.axis] * size
         # One index alone has no next one; the driver still wants a step that could lead to it.
         step = stride * one.step if extent > 1 else min(-(-reach // multiple) * multiple, most)

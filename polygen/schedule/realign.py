@@ -27,7 +27,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from polygen.frontend.program import Dim, Tensor
+from polygen.frontend.indices import size_value
+from polygen.frontend.program import Tensor
 from polygen.hardware.device import common_facts
 
 WARPS = 8  # of a block: rows that it copies at a time
@@ -121,18 +122,14 @@ def line_bytes() -> int:
     return common_facts()["cache_line_bytes"]
 
 
-def _extent(dim: Dim, sizes: Mapping[str, int]) -> int:
-    return dim if isinstance(dim, int) else sizes[dim]
-
-
 def row_bytes(tensor: Tensor, sizes: Mapping[str, int]) -> int:
     """Bytes of a row of an array."""
-    return _extent(tensor.dims[tensor.order[-1]], sizes) * tensor.dtype.bytes
+    return size_value(tensor.dims[tensor.order[-1]], sizes) * tensor.dtype.bytes
 
 
 def rows(tensor: Tensor, sizes: Mapping[str, int]) -> int:
     """Rows of an array, along all its other axes."""
-    return math.prod(_extent(tensor.dims[axis], sizes) for axis in tensor.order[:-1])
+    return math.prod(size_value(tensor.dims[axis], sizes) for axis in tensor.order[:-1])
 
 
 def pitch(tensor: Tensor, sizes: Mapping[str, int]) -> int:
@@ -145,7 +142,7 @@ def strides(tensor: Tensor, sizes: Mapping[str, int]) -> tuple[int, ...]:
     found, step = [1] * len(tensor.order), pitch(tensor, sizes) // tensor.dtype.bytes
     for axis in reversed(tensor.order[:-1]):
         found[axis] = step
-        step *= _extent(tensor.dims[axis], sizes)
+        step *= size_value(tensor.dims[axis], sizes)
     return tuple(found)
 
 
@@ -172,6 +169,6 @@ def constants(tensor: Tensor, sizes: Mapping[str, int], steps: tuple[int, ...]) 
         32-bit numbers: blocks, elements of a row, then the extent and the step of every other axis,
         the fastest first.
     """
-    outer = [(_extent(tensor.dims[a], sizes), steps[a]) for a in reversed(tensor.order[:-1])]
-    length = _extent(tensor.dims[tensor.order[-1]], sizes)
+    outer = [(size_value(tensor.dims[a], sizes), steps[a]) for a in reversed(tensor.order[:-1])]
+    length = size_value(tensor.dims[tensor.order[-1]], sizes)
     return (blocks(tensor, sizes), length, *(value for pair in outer for value in pair))

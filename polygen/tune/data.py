@@ -14,6 +14,7 @@ import numpy as np
 from polygen.frontend.dtypes import F16, TF32, DType
 from polygen.frontend.grouping import rows_in_groups
 from polygen.frontend.groups import routed_ends
+from polygen.frontend.indices import size_value
 from polygen.frontend.pitches import pitch_of
 from polygen.frontend.program import Program, Tensor
 from polygen.runtime.arrays import numpy_dtype
@@ -40,7 +41,7 @@ def operands(
     multiplied = {access.name for product in program.contractions for access in product.reads}
     kept = contraction.write.index
     depth = [d for it, d in contraction.domain if it not in kept]
-    scale = math.prod(d if isinstance(d, int) else sizes[d] for d in depth) ** -0.25
+    scale = math.prod(size_value(d, sizes) for d in depth) ** -0.25
     # Sums in f16, and of 8-bit products, are exact for fewer bits.
     narrow = contraction.dtype == F16 or any(
         t.dtype.bits == 8 for t in program.inputs if t.name in multiplied
@@ -57,15 +58,15 @@ def operands(
         if not tensor.dims:
             found[tensor.name] = float(pool[0])
             continue
-        shape = tuple(d if isinstance(d, int) else sizes[d] for d in tensor.dims)
+        shape = tensor.shape(sizes)
         if tensor.name == program.ends:
             rows = rows_in_groups(program)
-            count = sizes[rows] if isinstance(rows, str) else rows
+            count = size_value(rows, sizes)
             found[tensor.name] = xp.asarray(routed_ends(shape[0], count, seed))
             continue
         if tensor.name in program.gathered:
             extent = program.gathered[tensor.name]
-            count = sizes[extent] if isinstance(extent, str) else extent
+            count = size_value(extent, sizes)
             found[tensor.name] = xp.asarray(generator.integers(0, count, shape, dtype=np.int32))
             continue
         pitch = sizes.get(pitch_of(tensor.name))
@@ -106,7 +107,7 @@ def _in_order(data: Any, shape: tuple[int, ...], tensor: Tensor, pitch: int | No
 
 def empty(xp: Any, tensor: Tensor, sizes: Mapping[str, int]) -> Any:
     """An array for an output, in its storage order."""
-    shape = tuple(d if isinstance(d, int) else sizes[d] for d in tensor.dims)
+    shape = tensor.shape(sizes)
     pitch = sizes.get(pitch_of(tensor.name))
     data = xp.empty(_elements(shape, tensor, pitch), numpy_dtype(tensor.dtype))
     return _in_order(data, shape, tensor, pitch)

@@ -135,7 +135,7 @@ def sampled(
         assert not isinstance(place, int | Form | Within)  # of keys in pages: chains are not tuned
         at = place if isinstance(place, Affine) else Affine(place, 1, 0)
         extent = dict(statement.domain)[at.iterator]
-        count = sizes[extent] if isinstance(extent, str) else extent
+        count = size_value(extent, sizes)
         own = at.iterator == along[statement.name]
         return xp.take(vector, at.at(chosen if own else xp.arange(count)), axis=0)
 
@@ -236,7 +236,7 @@ def _places(
         return None
     (iterator,) = place.iterators
     extent = dict(statement.domain)[iterator]
-    numbers = np.arange(sizes[extent] if isinstance(extent, str) else extent)
+    numbers = np.arange(size_value(extent, sizes))
     at = place.index if isinstance(place.index, Affine) else Affine(iterator, 1, 0)
     chosen = np.asarray(rows) if iterator == row else numbers
     return np.asarray(at.at(chosen), np.float64)

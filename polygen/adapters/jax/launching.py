@@ -25,6 +25,7 @@ from polygen.adapters.jax import running
 from polygen.adapters.kernels import sizes_of
 from polygen.adapters.legality import refusal_in_order
 from polygen.errors import GradientError
+from polygen.frontend.indices import size_value
 from polygen.frontend.program import Program
 from polygen.generated import content
 
@@ -94,7 +95,7 @@ def _results(text: str, arrays: Sequence[Any]) -> list[jax.ShapeDtypeStruct]:
     sizes = sizes_of(program, _shapes(arrays))
     return [
         jax.ShapeDtypeStruct(
-            tuple(sizes[d] if isinstance(d, str) else d for d in tensor.dims),
+            tuple(size_value(d, sizes) for d in tensor.dims),
             jax.numpy.dtype(tensor.dtype.storage),
         )
         for tensor in program.outputs

@@ -109,7 +109,7 @@ def run(program: Program, operands: Sequence[Any]) -> list[Any]:
             name = statement.write.name
             if any(isinstance(index, Form) for index in statement.write.index):
                 dims = program.tensors[name].dims
-                shape = [sizes[dim] if isinstance(dim, str) else dim for dim in dims]
+                shape = [size_value(dim, sizes) for dim in dims]
                 found = _placed(statement, found, extents, shape, values.get(name))
             elif name in program.in_parts:
                 found = _part(program, statement, found, values, sizes)
@@ -126,7 +126,7 @@ def _part(
 ) -> Any:
     """The array that a statement writes a part of."""
     tensor = program.tensors[statement.write.name]
-    shape = [sizes[dim] if isinstance(dim, str) else dim for dim in tensor.dims]
+    shape = [size_value(dim, sizes) for dim in tensor.dims]
     whole = values.get(tensor.name, jnp.zeros(shape, found.dtype))
     along, place = iter(found.shape), []
     for index in statement.write.index:
@@ -265,7 +265,7 @@ def _argument(
     if isinstance(arg, Constant):
         return arg.value
     if isinstance(arg, Extent):
-        return float(math.prod(sizes[dim] if isinstance(dim, str) else dim for dim in arg.dims))
+        return float(math.prod(size_value(dim, sizes) for dim in arg.dims))
     return _aligned(arg, values, extents, as_it_is=as_it_is)
 
 

@@ -59,7 +59,7 @@ def run(program: Program, operands: Sequence[Any], sizes: Mapping[str, Any]) -> 
             name = statement.write.name
             if any(isinstance(index, Form) for index in statement.write.index):
                 dims = program.tensors[name].dims
-                shape = [sizes[dim] if isinstance(dim, str) else dim for dim in dims]
+                shape = [size_value(dim, sizes) for dim in dims]
                 found = _placed(statement, found, extents, shape, values.get(name))
             elif name in parts:
                 found = _part(program, statement, found, values, sizes)
@@ -78,7 +78,7 @@ def _part(
     tensor = program.tensors[statement.write.name]
     whole = values.get(tensor.name)
     if whole is None:
-        whole = found.new_empty([sizes[d] if isinstance(d, str) else d for d in tensor.dims])
+        whole = found.new_empty([size_value(d, sizes) for d in tensor.dims])
     place: torch.Tensor = whole
     along = iter(found.shape)
     for axis, index in reversed(tuple(enumerate(statement.write.index))):
@@ -257,7 +257,7 @@ def _argument(
     if isinstance(arg, Constant):
         return arg.value
     if isinstance(arg, Extent):
-        return math.prod(sizes[dim] if isinstance(dim, str) else dim for dim in arg.dims)
+        return math.prod(size_value(dim, sizes) for dim in arg.dims)
     return _aligned(arg, values, extents, working)
 
 

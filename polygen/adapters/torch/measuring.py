@@ -23,6 +23,7 @@ from polygen.adapters.torch.placing import hint
 from polygen.adapters.torch.running import KERNELS
 from polygen.adapters.torch.tensors import torch_dtype
 from polygen.api import target
+from polygen.frontend.indices import size_value
 from polygen.frontend.program import Program, Tensor
 from polygen.hardware.cost_parameters import cost_parameters
 
@@ -120,7 +121,7 @@ def _extents(value: torch.Tensor) -> list[int]:
 
 def _random(tensor: Tensor, sizes: Mapping[str, int]) -> torch.Tensor:
     """An array of a program's input, stored in its order."""
-    shape = [sizes[dim] if isinstance(dim, str) else dim for dim in tensor.dims]
+    shape = [size_value(dim, sizes) for dim in tensor.dims]
     made = torch.randn([shape[axis] for axis in tensor.order], device="cuda")
     back = [tensor.order.index(axis) for axis in range(len(shape))]
     return made.to(torch_dtype(tensor.dtype)).permute(back)

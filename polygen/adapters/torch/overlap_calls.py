@@ -19,6 +19,7 @@ from polygen.adapters.torch.sums import Sums, sums_of
 from polygen.adapters.torch.tensors import is_reference, torch_dtype
 from polygen.adapters.torch.timing import agreed
 from polygen.errors import ArgumentError, UnsupportedProgram
+from polygen.frontend.indices import size_value
 from polygen.frontend.program import Program
 from polygen.parallel.cuts import PART, WHOLE, Cut, State, cuts
 from polygen.parallel.ways import GATHER, SUM, Way
@@ -165,7 +166,7 @@ def _results(program: Program, sizes: dict[str, Any], operands: Sequence[Any]) -
     exact = is_reference(operands)
     return tuple(
         (
-            tuple(sizes[dim] if isinstance(dim, str) else dim for dim in tensor.dims),
+            tuple(size_value(dim, sizes) for dim in tensor.dims),
             torch.float64 if exact else torch_dtype(tensor.dtype),
         )
         for tensor in program.outputs

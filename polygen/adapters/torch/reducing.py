@@ -26,6 +26,7 @@ from polygen.adapters.torch.peers import Peers, peers_of
 from polygen.adapters.torch.running import sizes_for
 from polygen.adapters.torch.sums import Sums, own_rows, rows_of, sums_of
 from polygen.adapters.torch.timing import agreed
+from polygen.frontend.indices import size_value
 from polygen.frontend.program import Program
 from polygen.parallel.cuts import Cut
 from polygen.parallel.ways import COPIES, TOTAL
@@ -125,7 +126,7 @@ class Reduction:
             head = self.cut.head
             sizes = sizes_for(head, [given[tensor.name] for tensor in head.inputs])
             (part,) = head.outputs
-            row = math.prod(sizes[d] if isinstance(d, str) else d for d in part.dims[1:])
+            row = math.prod(size_value(d, sizes) for d in part.dims[1:])
             self.ways[group] = agreed(
                 TOTAL, head, sizes, (str(part.dims[0]), row * part.dtype.bytes), group,
                 on_gpu=tensor.is_cuda, copies=True,

@@ -16,6 +16,7 @@ from polygen.adapters.torch import meaning as operations
 from polygen.adapters.torch.tensors import is_reference, needs_copy, order_of, torch_dtype
 from polygen.errors import ArgumentError
 from polygen.frontend.evaluate import evaluate
+from polygen.frontend.indices import size_value
 from polygen.frontend.program import Program, Tensor
 from polygen.kernel_sequence import AnyKernel
 from polygen.runtime.arrays import READS
@@ -174,7 +175,7 @@ class Nothing:
 
 
 def _extents(tensor: Tensor, sizes: Mapping[str, Any]) -> list[Any]:
-    return [sizes[dim] if isinstance(dim, str) else dim for dim in tensor.dims]
+    return [size_value(dim, sizes) for dim in tensor.dims]
 
 
 def without_elements(program: Program, sizes: Mapping[str, Any]) -> bool:

@@ -28,6 +28,7 @@ from polygen.adapters.torch.launching import read
 from polygen.adapters.torch.reducing import Reduction, run_as, text_or_none
 from polygen.adapters.torch.running import sizes_for
 from polygen.errors import ArgumentError
+from polygen.frontend.indices import size_value
 from polygen.frontend.program import Program
 from polygen.parallel.cuts import PART, WHOLE, Cut, State, cuts
 from polygen.runtime.recent import Recent
@@ -181,7 +182,7 @@ def _decision(program: Program, operands: Sequence[Any], mesh: Any) -> _Shared:
         waiting[0] if waiting else 0,
         tuple(
             (
-                tuple(sizes[d] if isinstance(d, str) else d for d in tensor.dims),
+                tuple(size_value(d, sizes) for d in tensor.dims),
                 tuple(_placement(cut.outputs[number] if cut else WHOLE) for cut in chosen),
             )
             for number, tensor in enumerate(program.outputs)

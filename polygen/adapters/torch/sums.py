@@ -21,6 +21,7 @@ from polygen.adapters.torch import meaning
 from polygen.adapters.torch.peers import Peers, order
 from polygen.adapters.torch.running import sizes_for
 from polygen.adapters.torch.tensors import is_reference, torch_dtype
+from polygen.frontend.indices import size_value
 from polygen.frontend.program import Program
 from polygen.parallel.cuts import WHOLE, Cut, State, cuts
 
@@ -162,5 +163,5 @@ def _form(program: Program, operands: Sequence[Any]) -> tuple[tuple[int, ...], t
     """Shape and type of a program's one result."""
     sizes = sizes_for(program, operands)
     (tensor,) = program.outputs
-    shape = tuple(sizes[dim] if isinstance(dim, str) else dim for dim in tensor.dims)
+    shape = tuple(size_value(dim, sizes) for dim in tensor.dims)
     return shape, torch.float64 if is_reference(operands) else torch_dtype(tensor.dtype)

@@ -82,7 +82,7 @@ def _(plan: KernelPlan, leaf: Leaf, work: CombineParts, texts: tuple[str, ...]) 
 
 @proof("give_folds", "threads", Meet)
 def _(plan: KernelPlan, leaf: Leaf, work: Meet, texts: tuple[str, ...]) -> None:
-    block, written = _Block(plan, (), work.shared), Writes()
+    block, written = _Block(plan, (), work.shared, work.warps), Writes()
     names = block.names | block.held(work.folds)
     done = run(read(texts[-1]), names, block.threads, storing(written, ())).names
     lanes, wanted, there = plan.device.warp_size, [], _there(plan, work)
@@ -99,7 +99,7 @@ def _(plan: KernelPlan, leaf: Leaf, work: Meet, texts: tuple[str, ...]) -> None:
 
 @proof("take_folds", "threads", Meet)
 def _(plan: KernelPlan, leaf: Leaf, work: Meet, texts: tuple[str, ...]) -> None:
-    block = _Block(plan, (), work.shared)
+    block = _Block(plan, (), work.shared, work.warps)
     found = block.names | block.held(work.folds) | _there(plan, work)
     handlers = {"load": lambda called: mixed("given", called.of_all(0))}
     for other in range(work.warps):
@@ -176,13 +176,14 @@ def _there(plan: KernelPlan, work: Meet) -> dict[str, SharedArray]:
 
 
 class _Block:
-    """Threads of a block, of the last results: what they know, and which result is whose."""
+    """Some warps of a block, of the last results: what they know, and which result is whose."""
 
-    def __init__(self, plan: KernelPlan, extents: Sequence[Dim], shared: bool) -> None:
-        after, lanes = plan.following, plan.device.warp_size
-        assert after is not None
+    def __init__(
+        self, plan: KernelPlan, extents: Sequence[Dim], shared: bool, warps: int = 1
+    ) -> None:
+        lanes = plan.device.warp_size
         ends = {name: _SIZE + _APART * at for at, name in enumerate(plan.program.sizes)}
-        self.threads, names = after.threads, of_kernel(plan, ends)
+        self.threads, names = warps * lanes, of_kernel(plan, ends)
         thread = np.arange(self.threads)
         names |= {"lane": thread % lanes, "warp": thread // lanes, "kept_end": KEPT}
         self.extents = [size(names, extent) for extent in extents]
