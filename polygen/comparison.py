@@ -16,9 +16,17 @@ import numpy as np
 from polygen.chained import is_chain
 from polygen.frontend.closure import needed
 from polygen.frontend.dtypes import BF16, F16, F32, F64, S32, TF32, DType
-from polygen.frontend.evaluate import evaluate
+from polygen.frontend.evaluate import Moved, evaluate
 from polygen.frontend.monoids import MONOIDS
-from polygen.frontend.program import Access, Contraction, Pointwise, Program, Statement, Tensor
+from polygen.frontend.program import (
+    Access,
+    Constant,
+    Fold,
+    Pointwise,
+    Program,
+    Statement,
+    Tensor,
+)
 from polygen.machine import Finding
 from polygen.poly.prologue import multiplied, prologues
 
@@ -35,6 +43,7 @@ _EXACT = frozenset(
     ]
 )
 # fmt: on
+_DIGITS = 12  # of constants that are short: times small integers f32 has them
 _EXACT_FOLDS = ("sum", "max", "min", "argmax", "argmin")
 
 
@@ -49,8 +58,19 @@ _PRODUCTS = 2  # of a chain without layers and gates
 def is_exact(program: Program) -> bool:
     """Whether the program maps small integers to exactly representable results."""
     folds = all(fold.function in _EXACT_FOLDS for fold in program.folds)
-    exact = folds and all(s.function in _EXACT for s in program.pointwise)
+    exact = folds and all(map(_keeps_numbers, program.pointwise))
     return exact and not _lost_in_layers(program)
+
+
+def _keeps_numbers(statement: Pointwise) -> bool:
+    """Whether a statement maps numbers of few digits to such: constants have few, too."""
+    constants = (one.value for one in statement.args if isinstance(one, Constant))
+    return statement.function in _EXACT and all(map(_is_short, constants))
+
+
+def _is_short(number: float) -> bool:
+    """Whether a number is none, or has few binary digits: 0.5, and not 0.1."""
+    return not np.isfinite(number) or (np.frexp(number)[0] * 2.0**_DIGITS).is_integer()
 
 
 def folds_off(program: Program) -> dict[str, float]:
@@ -60,7 +80,7 @@ def folds_off(program: Program) -> dict[str, float]:
     if program.rest is not None:
         return {}
     sums = [one for one in program.folds if one.function == "sum"]
-    inexact = (one for one in sums if _functions(program, one.reads) - _EXACT)
+    inexact = (one for one in sums if not _exactly_made(program, one.reads))
     return {one.write.name: _F64_OFF if one.dtype == F64 else _TERM_OFF for one in inexact}
 
 
@@ -82,23 +102,33 @@ def operands_off(program: Program) -> dict[str, float]:
     if is_chain(program):  # rounded under another factor: before what is a row's own divides it
         off |= {kind: 2.0**-kind.mantissa for kind in (F16, BF16)}
     for value, own in computed.items():
-        functions = {one.function for one in own if not isinstance(one, Contraction)}
-        if not (functions - _EXACT or layers):
+        pointwise = [one for one in own if isinstance(one, Pointwise)]
+        folded = any(isinstance(one, Fold) and one.function not in _EXACT for one in own)
+        if not (folded or layers) and all(map(_keeps_numbers, pointwise)):
             continue
-        share = off.get(F32 if _PART in functions else _multiplied(program, value), 0.0)
+        in_parts = any(one.function == _PART for one in pointwise)
+        share = off.get(F32 if in_parts else _multiplied(program, value), 0.0)
         for product in program.contractions:
             if share and value in {access.name for access in product.reads}:
                 found[product.write.name] = max(share, found.get(product.write.name, 0.0))
     return found
 
 
-def _moved(off: Mapping[str, float]) -> list[dict[str, float]]:
+def _moved(program: Program) -> list[Moved]:
     """Sums that are moved, each alone and all at once, up and down: operands of different products
-    are off independently of each other.
+    are off independently of each other. Elements that are folded are off so, too: those of either
+    sign may all be larger, or all smaller.
     """
+    off = operands_off(program) | folds_off(program)
     every = [{name: share} for name, share in off.items()]
     every += [dict(off)] if len(off) > 1 else []
-    return [{name: sign * one[name] for name in one} for one in every for sign in (1, -1)]
+    ways = (False, True) if program.folds else (False,)
+    return [
+        Moved({name: sign * one[name] for name in one}, outward)
+        for outward in ways
+        for one in every
+        for sign in (1, -1)
+    ]
 
 
 def _made_of_sums(program: Program) -> dict[str, tuple[Pointwise, ...]]:
@@ -121,10 +151,10 @@ def _multiplied(program: Program, value: str) -> DType:
     return F32 if all(one.exact for one in readers) else TF32  # a product's sums
 
 
-def _functions(program: Program, reads: Iterable[Access]) -> set[str]:
-    """The functions by which values are made."""
+def _exactly_made(program: Program, reads: Iterable[Access]) -> bool:
+    """Whether values are made by functions that keep numbers of few digits."""
     behind = needed(program.statements, [access.name for access in reads])
-    return {one.function for one in behind if isinstance(one, Pointwise)}
+    return all(_keeps_numbers(one) for one in behind if isinstance(one, Pointwise))
 
 
 def _lost_in_layers(program: Program) -> bool:
@@ -175,7 +205,7 @@ def meanings(
         sizes: of the symbolic dims.
     """
     found = [evaluate(program, arrays, sizes), evaluate(program, arrays, sizes, single=True)]
-    for moved in _moved(operands_off(program) | folds_off(program)):
+    for moved in _moved(program):
         found.append(evaluate(program, arrays, sizes, moved=moved))
     if any(MONOIDS[fold.function].in_order for fold in program.folds):
         orders = range(2, 2 + _ORDERS)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from types import MappingProxyType
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -64,13 +64,44 @@ def reference(function: Callable[..., Any], arrays: Sequence[Any]) -> Any:
     return np.asarray(result)
 
 
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Sums that are moved, a product's or a fold's, to see what a program makes of their errors.
+
+    Attributes:
+        shares: by which share of its terms' magnitudes each is moved, by its name.
+        outward: whether what a share is above 0 for is farther from 0, not greater.
+    """
+
+    shares: Mapping[str, float]
+    outward: bool = False
+
+    def sum(self, name: str, value: Array, of_magnitudes: Callable[[], Array]) -> Array:
+        """A sum, moved.
+
+        Args:
+            name: of it.
+            value: what it is.
+            of_magnitudes: the same sum of its terms without their signs.
+        """
+        if name not in self.shares:
+            return value
+        off = self.shares[name] * of_magnitudes()
+        if not self.outward:
+            return value + off
+        return np.asarray(np.sign(value) * np.maximum(np.abs(value) + off, 0.0))  # 0 is between
+
+
+_NOTHING_MOVED = Moved({})
+
+
 def evaluate(
     program: Program,
     arrays: Mapping[str, Any],
     sizes: Mapping[str, int] | None = None,
     round_outputs: bool = True,
     single: int = 0,
-    moved: Mapping[str, float] = MappingProxyType({}),
+    moved: Moved = _NOTHING_MOVED,
 ) -> tuple[Array, ...]:
     """Interprets a Program's statements in float64.
 
@@ -84,8 +115,7 @@ def evaluate(
         single: 0: nothing; else round constants, and what each pointwise function gives, to f32 as
             kernels do; or nearly to f64, beside sums of it. How far that is from the float64 values
             says how much the program makes of a rounding. Above 1 users' folds go in other orders.
-        moved: by which share of its terms' magnitudes a sum is moved, a product's or a fold's, by
-            its name: what the program makes of terms that are as far off.
+        moved: sums that are off: what the program makes of terms that are as far off.
 
     Returns:
         The outputs in order, each of its dims' shape.
@@ -114,7 +144,7 @@ def _run(
     extents: Mapping[str, int],
     round_outputs: bool,
     single: int,
-    moved: Mapping[str, float] = MappingProxyType({}),
+    moved: Moved = _NOTHING_MOVED,
 ) -> dict[str, Array]:
     """All values, by name."""
     values = dict(given)
@@ -125,18 +155,16 @@ def _run(
         with np.errstate(all="ignore"):
             if isinstance(statement, Contraction):
                 values[name] = _contraction(statement, values, extents)
-                if name in moved:
-                    off = _contraction(statement, _magnitudes(statement, values), extents)
-                    values[name] = values[name] + moved[name] * off
+                own = partial(_contraction, statement, _magnitudes(statement, values), extents)
+                values[name] = moved.sum(name, values[name], own)
                 if program.rest is not None:  # of the only product
                     made = _run(program.rest.middle, values, extents, True, single)
                     more = _run(program.rest.last, {**values, **made}, extents, False, single)
                     values[name] = values[name] + more[program.rest.last.outputs[0].name]
             elif isinstance(statement, Fold):
                 value = _fold(statement, values, extents, real, single - 1)
-                if name in moved:
-                    off = _fold(statement, _magnitudes(statement, values), extents)
-                    value = value + moved[name] * off
+                own = partial(_fold, statement, _magnitudes(statement, values), extents)
+                value = moved.sum(name, value, own)
                 values[name] = as_computed(value, real) if real else value
             else:
                 keep = name in names and not round_outputs
@@ -194,7 +222,7 @@ def _by_groups(
     extents: Mapping[str, int],
     round_outputs: bool,
     single: int,
-    moved: Mapping[str, float],
+    moved: Moved,
 ) -> dict[str, Array]:
     """The outputs, group after group: rows that have no group stay NaN."""
     shapes = {t.name: tuple(_size(dim, extents) for dim in t.dims) for t in program.outputs}
