@@ -53,6 +53,12 @@ def block(x, g, wq, wk, wv, wo, h, wg, wu, wd):
     return r + (pg.silu(m @ wg) * (m @ wu)) @ wd
 
 
+def talking_heads(q, k, v, m, n):
+    """Attention whose heads are mixed before the softmax and behind it."""
+    mixed = pg.softmax(pg.einsum("hst,hg->gst", q @ k.mT, m))
+    return pg.einsum("hst,hg->gst", mixed, n) @ v
+
+
 _SQUARE = ("bf16[N,N]",)
 _BLOCK = (
     f"bf16[B,S,{D}]", f"bf16[{D}]", *[f"bf16[{D},{D}]"] * 4, f"bf16[{D}]",
@@ -98,6 +104,15 @@ SAMPLES = {
         lambda x, a, b, c, o: pg.softmax((x @ a) @ (x @ b).mT * 0.125) @ (x @ c) @ o + x,
         ("bf16[B,S,96]", *["bf16[96,64]"] * 3, "bf16[64,96]"), {"B": 2, "S": 100}, 3,
         exact=False,
+    ),
+    "mixed scores": Sample(
+        lambda q, k, m: pg.softmax(pg.einsum("hst,hg->gst", q @ k.mT, m)),
+        ("bf16[4,S,32]", "bf16[4,T,32]", "bf16[4,4]"), {"S": 20, "T": 24}, exact=False,
+    ),
+    "talking heads": Sample(
+        talking_heads,
+        ("bf16[4,S,32]", "bf16[4,T,32]", "bf16[4,T,32]", *["bf16[4,4]"] * 2),
+        {"S": 20, "T": 24}, 4, exact=False,
     ),
     "decoder block": Sample(block, _BLOCK, {"B": 1, "S": 136}, 4, exact=False),
     "groups of rows": Sample(

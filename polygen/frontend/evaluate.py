@@ -199,7 +199,8 @@ def _placed(
     shape = tuple(_size(dim, extents) for dim in program.tensors[name].dims)
     found = values.get(name)
     found = np.full(shape, np.nan) if found is None else found.copy()
-    places = _grid(_extents(statement, extents))
+    ranges, kept = _extents(statement, extents), statement.write.iterators
+    places = _grid({it: count for it, count in ranges.items() if it in kept})
     found[tuple(_at(one, places) for one in index)] = value
     return found
 
@@ -317,10 +318,13 @@ def _pointwise(
         result = TABLE[statement.function].reference(*args)
     else:
         result = args[0] if keep else round_to(args[0], statement.dtype)
-    whole = np.broadcast_to(result, shape)
+    kept = statement.write.iterators
+    alone = tuple(at for at, it in enumerate(iterators) if it not in kept)  # axes of one index
+    whole = np.broadcast_to(result, shape).squeeze(alone)
     if any(isinstance(index, Form) for index in statement.write.index):
         return whole
-    return whole.transpose([iterators.index(it) for it in statement.write.iterators])
+    left = [it for it in iterators if it in kept]
+    return whole.transpose([left.index(it) for it in kept])
 
 
 def _grid(ranges: Mapping[str, int]) -> dict[str, Array]:

@@ -22,6 +22,8 @@ from polygen.frontend.subscripts import (
 )
 from polygen.frontend.trace import Trace
 
+_MATRIX = 2  # axes of one
+
 
 def matmul(trace: Trace, lhs: Any, rhs: Any) -> Node:
     """Records a product by np.matmul's rules.
@@ -146,9 +148,10 @@ def _rows_first(labels: tuple[Labels, ...], output: Labels, nodes: Sequence[Node
     """The output's labels in the order of what is computed from a product, if one operand is.
 
     Its rows stay where they are, as in ``p @ v``, whatever the order in which results are stored.
+    Where matrices are added up, as those of heads are, no rows are multiplied.
     """
     computed = [own for own, node in zip(labels, nodes, strict=True) if _has_product(node)]
-    if len(computed) != 1:
+    if len(computed) != 1 or not {*computed[0][-_MATRIX:]} - {*output}:
         return output
     rows = [label for label in computed[0] if label in output]
     return type(output)([*rows, *(label for label in output if label not in rows)])

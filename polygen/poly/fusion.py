@@ -184,9 +184,11 @@ def _with_symbolic_ones(program: Program) -> Program:
 
     def written(statement: Statement) -> Access:
         """Where it writes, with an axis for each such iterator that the array does not have."""
-        own = statement.write.iterators
-        ones = (it for it, extent in statement.domain if extent == 1 and it not in own)
-        return Access(statement.write.name, (*ones, *statement.write.index))
+        own, index = statement.write.iterators, statement.write.index
+        every = tuple(iterator for iterator, _ in statement.domain)
+        ones = tuple(it for it, extent in statement.domain if extent == 1 and it not in own)
+        at_own_point = tuple(it for it in every if it not in ones) == index
+        return Access(statement.write.name, every if at_own_point else (*ones, *index))
 
     def tensor(given: Tensor) -> Tensor:
         return replace(given, dims=tuple(map(dim, given.dims)))
