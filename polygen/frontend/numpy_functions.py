@@ -130,6 +130,7 @@ ARRAY_FUNCTIONS: dict[str, Callable[..., Any]] = {
     **_several("statistics", "var", "std", "ptp", "average", "count_nonzero"),
     **_several("selecting", "trace", "diagonal", "take_along_axis", "nan_to_num"),
     **_several("products", "inner", "vdot", "outer"),
+    **_several("rearranged", "expand_dims", "squeeze", "moveaxis", "flip", "broadcast_to"),
     "round": _round,
     "around": _round,
     "fix": lambda x: x.apply("trunc", x),

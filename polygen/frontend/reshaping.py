@@ -132,12 +132,17 @@ def split_labels(left: Node, right: Node, axes: ProductAxes) -> dict[int, tuple[
         reaches = node.reaches if isinstance(node, ViewNode) else ()
         # Digits of an axis some of which a table of pages is read at are one axis of keys.
         paged = {axis for reach in reaches if reach.rows is not None for axis in reach.met}
+        terms = [t for reach in reaches if reach.form is not None for t in reach.form.terms]
+        apart = {term.of for term in terms if term.modulo}
         for reach in reaches:
             for term in reach.form.terms if reach.form is not None else ():
-                if term.of in paged:
+                label = labels[int(term.of)]
+                # Matrices that several read, as those of heads do: they are counted as they are.
+                again = label < len(axes.dims) and label in axes.lhs and label in axes.rhs
+                if term.of in paged or (again and term.of not in apart):
                     continue
-                places = {term.per, term.per * term.modulo} - {0, 1, extents[labels[int(term.of)]]}
-                cuts.setdefault(labels[int(term.of)], set()).update(places)
+                places = {term.per, term.per * term.modulo} - {0, 1, extents[label]}
+                cuts.setdefault(label, set()).update(places)
     found = {}
     for label, places in cuts.items():
         if not places:

@@ -156,6 +156,10 @@ class Traced(Symbolic):
         dims = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
         return self._of(self.trace.reshape(self.node, dims))
 
+    def squeeze(self, axis: Any = None) -> Any:
+        """The same elements without axes of one index."""
+        return np.squeeze(self, axis)
+
     def windows(self, shape: Any, axis: Any = None) -> Traced:
         """NumPy's sliding windows: the same elements, with axes for those of a window."""
         return self._of(self.trace.windows(self.node, shape, axis))

@@ -23,6 +23,7 @@ from polygen.frontend.packed import unpack
 from polygen.frontend.products import PUBLIC as OF_VECTORS
 from polygen.frontend.products import einsum
 from polygen.frontend.random import dropout, uniform
+from polygen.frontend.rearranged import PUBLIC as REARRANGED
 from polygen.frontend.selecting import PUBLIC as SELECTING
 from polygen.frontend.statistics import PUBLIC as STATISTICS
 from polygen.frontend.symbolic import first_symbolic
@@ -98,10 +99,19 @@ JOINED = {"concatenate": concatenate, "concat": concatenate, "stack": stack}
 FUNCTIONS |= FOLDS | JOINED | {"split": split}
 # Functions with axes and other literals among their arguments, and arrays by keywords.
 FOLDED = FOLDS | STATISTICS | NORMS | SELECTING | {"vecdot": OF_VECTORS["vecdot"]}
-FUNCTIONS |= FOLDED | OF_VECTORS
+FUNCTIONS |= FOLDED | OF_VECTORS | REARRANGED
 FUNCTIONS |= {f"linalg.{name}": on_arrays_too(name) for name in LINALG}
 # Those with arguments that are no arrays.
-LITERALS = ("einsum", "swapaxes", "transpose", "permute_dims", "unpack", "repeat", *FOLDED)
+LITERALS = (
+    "einsum",
+    "swapaxes",
+    "transpose",
+    "permute_dims",
+    "unpack",
+    "repeat",
+    *FOLDED,
+    *REARRANGED,
+)
 LITERALS += ("tril", "triu", "split", *(f"linalg.{name}" for name in LINALG))
 KNOWN = 'Known: .T, .mT, .swapaxes(1, 2), .transpose(0, 2, 1), .astype("f16")'
 

@@ -131,12 +131,16 @@ def require_sizes(program: Program) -> None:
 
 
 def require_each_once(program: Program, statement: Statement) -> None:
-    """What copies move has an element for every index of a tile; loops around it may read again.
+    """What copies move has an element for every index of a tile; loops around it may read again,
+    and so may other matrices, as those of heads that share keys do.
 
     Raises:
         UnsupportedProgram: elements are repeated.
     """
-    again = statement.again if isinstance(statement, Contraction) else ()
+    again: tuple[str, ...] = ()
+    if isinstance(statement, Contraction):
+        both = {*statement.lhs.iterators} & {*statement.rhs.iterators}
+        again = (*statement.again, *(it for it in statement.write.iterators if it in both))
     for access in statement.reads:
         repeated = any(_is_repeated(index, again) for index in access.index)
         if paged(access) is None and repeated:

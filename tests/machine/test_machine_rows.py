@@ -19,7 +19,7 @@ import polygen as pg
 from polygen.cli.accuracy import expected
 from polygen.covering import in_blocks
 from polygen.emit import following as emitted
-from polygen.emit.leaf import fold_parts
+from polygen.emit.leaf import fold_parts, table
 from polygen.errors import IllegalSchedule, ScheduleError, VerifyError
 from polygen.frontend.dtypes import dtype
 from polygen.frontend.evaluate import evaluate
@@ -490,6 +490,9 @@ def test_half_of_a_row_is_found(monkeypatch):
     """Every warp takes what it has itself, twice."""
     plain = fold_parts._area
     monkeypatch.setattr(fold_parts, "_area", lambda plan, one, work, _: plain(plan, one, work, ""))
+    with pytest.raises(VerifyError, match="v1_known is not of all that lanes have of a row"):
+        centred.compile(*X_W, arch="sm_80", schedule=SHARED)
+    monkeypatch.setitem(table._PROOFS, ("take", "threads"), ((), lambda *_: None))
     kernel = centred.compile(*X_W, arch="sm_80", schedule=SHARED)
     assert "wrong-value" in {one.code for one in kernel.check(SIZES).findings}
 

@@ -658,7 +658,7 @@ MISTAKES = [
     ("beside results", "finish_folds", "from_f16(", "from_bf16(", "y0_result is not of its own"),
     ("beside results", "finish_folds", "fold_there / M", "fold_there / B", "is outside of b"),
     ("beside results", "store_results", "fold_result < fold_results", "fold_result > 0",
-     "80 elements are written besides"),
+     "5 elements are written besides"),
     ("of everything", "fold", "fold_0, 16));", "fold_0, 8));", "v2_part0[0] is not made of"),
     ("of everything", "fold", "(lane % 4) + 1", "(lane % 4)", "is not written, and"),
     ("of everything", "fold", "if ((lane & 31) == 0) ", "",

@@ -1,0 +1,135 @@
+"""Axes that come, go and change places by NumPy's functions, and elements that are repeated."""
+
+import numpy as np
+import pytest
+
+import polygen as pg
+from polygen.errors import ShapeError, UnsupportedProgram
+from polygen.frontend.evaluate import evaluate
+from polygen.frontend.parse import parse_expression
+
+PAIR = ("bf16[M,K]", "bf16[N,K]")
+KEYS = ("bf16[2,6,S,64]", "bf16[2,2,T,64]")
+
+
+def across(k):
+    """Keys of two heads for six, as models that were written for torch have them."""
+    wide = np.broadcast_to(k[:, :, None], (2, 2, 3, k.shape[2], 64))
+    return wide.reshape(2, 6, k.shape[2], 64)
+
+
+def repeated(k):
+    return np.repeat(k, 3, axis=1)
+
+
+FORMS = {
+    "an axis before": (lambda x, w: np.expand_dims(x, 0) @ w, ("bf16[M,K]", "bf16[2,K,N]")),
+    "a vector of rows": (lambda x, w, b: x @ w.T + np.expand_dims(b, 1), (*PAIR, "f32[M]")),
+    "one less": (lambda x, w: np.squeeze(x @ w[:, None], -1), ("bf16[M,K]", "bf16[K]")),
+    "none of one": (lambda x, w: (x @ w[:, None]).squeeze(), ("bf16[M,K]", "bf16[K]")),
+    "moved": (lambda x, w: np.moveaxis(x, 0, -1) @ w, ("bf16[K,M]", "bf16[K,N]")),
+    "several moved": (
+        lambda q, k: np.moveaxis(q, 2, 1) @ np.moveaxis(k, [1, 2, 3], [3, 1, 2]),
+        ("bf16[B,S,4,32]", "bf16[B,T,4,32]"),
+    ),
+    "rows turned": (lambda x, w: x @ np.flip(w, 0).T, ("bf16[M,K]", "bf16[40,K]")),
+    "a vector turned": (lambda x, w, b: x @ w.T + np.flip(b), (*PAIR[:1], "bf16[40,K]", "f32[40]")),
+    "the sum turned": (lambda x, w: np.flip(x, 1) @ w.T, ("bf16[M,64]", "bf16[N,64]")),
+    "a wide vector": (
+        lambda x, w, b: x @ w.T + np.broadcast_to(b, (x.shape[0], w.shape[0])),
+        (*PAIR, "f32[N]"),
+    ),
+    "one matrix for all": (
+        lambda x, w: x @ np.broadcast_to(w, (3, 64, 48)),
+        ("bf16[3,M,64]", "bf16[64,48]"),
+    ),
+    "heads that share keys": (lambda q, k: q @ repeated(k).mT, KEYS),
+    "and their code": (lambda q, k: q @ np.repeat(k * 2, 3, axis=1).mT, KEYS),
+    "likewise, broadcast": (lambda q, k: q @ across(k).mT, KEYS),
+    "matrices of both": (
+        lambda x, y: np.repeat(x, 2, axis=0) @ np.repeat(y, 3, axis=0),
+        ("f16[3,M,K]", "f16[2,K,N]"),
+    ),
+}
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("name", FORMS)
+def test_results_are_numpys(name, arch):
+    function, types = FORMS[name]
+    kernel = pg.fuse(function, name="f").compile(*types, arch=arch)
+    assert kernel.check().ok
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_they_mean_what_numpy_says(name):
+    function, types = FORMS[name]
+    program = pg.fuse(function, name="f").program(*types)
+    sizes = {"B": 2, "M": 5, "N": 7, "K": 8, "S": 3, "T": 4}
+    generator = np.random.default_rng(1)
+    arrays = {
+        one.name: generator.integers(-3, 4, one.shape(sizes)).astype(float)
+        for one in program.inputs
+    }
+    (found,) = evaluate(program, arrays, sizes)
+    np.testing.assert_array_equal(found.astype(float), function(*arrays.values()))
+
+
+def heads(x, count):
+    return x.reshape(2, x.shape[1], count, 64).swapaxes(1, 2)
+
+
+@pytest.mark.parametrize("shared", [repeated, across])
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_attention_of_heads_that_share_keys(shared, inside, arch):
+    def attended(q, k, v):
+        if inside:
+            q, k, v = heads(q, 6), heads(k, 2), heads(v, 2)
+        return pg.softmax(q @ shared(k).mT * 0.125) @ shared(v)
+
+    types = (*KEYS, KEYS[1])
+    if inside:
+        types = ("bf16[2,S,384]", "bf16[2,T,128]", "bf16[2,T,128]")
+    kernel = pg.fuse(attended).compile(*types, arch=arch)
+    assert isinstance(kernel, pg.Kernel)
+    assert kernel.check({"S": 40, "T": 70}).ok
+
+
+def test_rows_that_are_repeated_are_none_of_other_matrices():
+    function = pg.fuse(lambda x, w: x @ np.repeat(w, 3, axis=0).T)
+    with pytest.raises(UnsupportedProgram, match="elements are repeated only"):
+        function.compile("bf16[M,K]", "bf16[20,K]", arch="sm_80")
+
+
+def test_expressions_have_them_too():
+    of = parse_expression("squeeze(expand_dims(x, 0) @ moveaxis(w, 0, 1), 0)", ("x", "w"))
+    assert pg.fuse(of, name="f").compile(*PAIR, arch="sm_80").check().ok
+
+
+@pytest.mark.parametrize("name", ["expand_dims", "squeeze", "moveaxis", "flip", "broadcast_to"])
+def test_arrays_are_numpys(name):
+    from polygen.frontend.rearranged import PUBLIC
+
+    x = np.arange(6.0).reshape(1, 2, 3)
+    arguments = {"moveaxis": (0, 2), "broadcast_to": ((4, 2, 3),)}.get(name, (0,))
+    np.testing.assert_array_equal(PUBLIC[name](x, *arguments), getattr(np, name)(x, *arguments))
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda x, w: np.squeeze(x @ w.T, 1), r"np\.squeeze of x @ w\.T along axis 1 .* one index"),
+        (lambda x, w: np.squeeze(x @ w.T, 2), r"np\.squeeze of .* with axis 2\. .* -2 to 1"),
+        (lambda x, w: np.expand_dims(x @ w.T, (0, 0)), r"np\.expand_dims .* axis \(0, 0\)"),
+        (lambda x, w: np.moveaxis(x, (0, 1), 0) @ w.T, r"np\.moveaxis of x from .* a place for"),
+        (lambda x, w: np.moveaxis(x, 2, 0) @ w.T, r"np\.moveaxis of x with axis"),
+        (lambda x, w: np.flip(x, "k") @ w.T, r"np\.flip of x with axis 'k'"),
+        (lambda x, w: np.broadcast_to(x, (4, 5)) @ w.T, r"from \[M, K\] to \[4, 5\]"),
+        (lambda x, w: np.broadcast_to(x, (4,)) @ w.T, r"from \[M, K\] to \[4\]"),
+        (lambda x, w: np.broadcast_to(x, (0, x.shape[0], x.shape[1])) @ w.T, "0 is no size"),
+    ],
+)
+def test_what_they_cannot_do(function, says):
+    with pytest.raises(ShapeError, match=says):
+        pg.fuse(function, name="f").program(*PAIR)
