@@ -44,6 +44,11 @@ def affine(index: Index, scale: int, offset: int, per: int = 1) -> Index:
     return affine_of(index, scale, offset, per)
 
 
+def repeats(index: Index) -> set[str]:
+    """The iterator some of whose neighbours have one element, if there is one."""
+    return {index.iterator} if isinstance(index, Affine) and index.per > 1 else set()
+
+
 def affine_of(iterator: str, scale: int, offset: int, per: int) -> str | Affine:
     """The same of an iterator."""
     plain = (scale, offset, per) == (1, 0, 1)

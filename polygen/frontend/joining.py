@@ -188,7 +188,8 @@ def reached(trace: Trace, node: JoinNode, reaches: Sequence[Reach], dims: Sequen
         raise UnsupportedProgram(
             f"elements of {describe(node)} {what} along axis {node.axis}",
             why="which part they are of is not known of all of them at once",
-            nearest="Take them of the parts, and put those behind one another",
+            nearest="Take them of the parts, and put those behind one another, or change the axes "
+            "outside, as of an array with the parts one behind the other",
         )
     count = 1 if own.axis is None else dims[own.axis]
     assert isinstance(count, int)

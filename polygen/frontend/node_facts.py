@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from polygen.errors import UnsupportedProgram
+from polygen.frontend.describing import describe
 from polygen.frontend.gathering import behind
 from polygen.frontend.nodes import (
     FoldNode,
@@ -9,6 +11,7 @@ from polygen.frontend.nodes import (
     Node,
     ProductNode,
     ViewNode,
+    walk,
 )
 
 
@@ -26,6 +29,28 @@ def is_folded(node: Node) -> bool:
 def over_results(node: Node) -> bool:
     """Whether it is, and from no element of a product."""
     return is_folded(node) and not any(isinstance(one, ProductNode) for one in behind(node))
+
+
+def of_matrices(node: ProductNode) -> set[int]:
+    """The labels of a product's axes that count matrices: both operands have them."""
+    both = {*node.lhs_labels} & {*node.rhs_labels}
+    return {label for label in both if label < len(node.dims)}
+
+
+def no_product(root: Node, position: int) -> UnsupportedProgram:
+    """What is said of an output that reads no product.
+
+    Args:
+        root: the output.
+        position: among all outputs.
+    """
+    folds = any(isinstance(node, FoldNode) for node in walk(root, products=True))
+    return UnsupportedProgram(
+        f"output {position}, {describe(root)}, reads no contraction",
+        why="polygen fuses work around a matrix product"
+        + ", and folds what it multiplies beside it, along the axis that it sums" * folds,
+        nearest="Use x @ w in it, or compute it elsewhere",
+    )
 
 
 def reads_computed(node: ProductNode) -> bool:

@@ -13,10 +13,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from polygen.errors import DTypeError, UnsupportedProgram
+from polygen.frontend import node_facts
 from polygen.frontend.addressing import (
     Indices,
     argument_index,
@@ -28,11 +29,10 @@ from polygen.frontend.addressing import (
 from polygen.frontend.describing import describe
 from polygen.frontend.dtypes import BOOL, F32, F64, S32, STORED, TF32, DType
 from polygen.frontend.forms import Form, composed, inverse
-from polygen.frontend.indexing import form_of, index_of, moved
+from polygen.frontend.indexing import form_of, index_of, moved, repeats
 from polygen.frontend.iterators import Iterators
 from polygen.frontend.joining import leaves
 from polygen.frontend.monoids import INDEX, MONOIDS, VALUE
-from polygen.frontend.node_facts import added, is_folded, over_results, reads_computed
 from polygen.frontend.nodes import (
     ApplyNode,
     CoordinateNode,
@@ -94,7 +94,9 @@ class Builder:
             UnsupportedProgram: there is none.
         """
         for leaf, _ in leaves(root):
-            self._collect(leaf, position, beside=beside and leaf is root and over_results(leaf))
+            self._collect(
+                leaf, position, beside=beside and leaf is root and node_facts.over_results(leaf)
+            )
 
     def _collect(self, root: Node, position: int, *, beside: bool) -> None:
         behind = tuple(walk(root, products=True))
@@ -102,13 +104,7 @@ class Builder:
         if not found and beside:
             return
         if not found:
-            folds = any(isinstance(node, FoldNode) for node in behind)
-            raise UnsupportedProgram(
-                f"output {position}, {describe(root)}, reads no contraction",
-                why="polygen fuses work around a matrix product"
-                + ", and folds what it multiplies beside it, along the axis that it sums" * folds,
-                nearest="Use x @ w in it, or compute it elsewhere",
-            )
+            raise node_facts.no_product(root, position)
         self.first[root] = found[0]
         for node in found:
             self.products.setdefault(node, "")
@@ -123,18 +119,20 @@ class Builder:
             DTypeError: the accumulator does not fit the operands.
         """
         written: dict[Contraction, str] = {}
-        nodes = sorted(self.products, key=lambda n: made[n] if reads_computed(n) else -1)
+        nodes = sorted(self.products, key=lambda n: made[n] if node_facts.reads_computed(n) else -1)
         for node in nodes:
             own = self.iterators.output(len(node.dims)) + self.iterators.summed(len(node.summed))
             names, extents = own, (*node.dims, *node.summed)
             if node.ends is not None:
                 names, extents = (*own, self.iterators.group()), (*extents, *node.ends.dims)
             sides = []
+            shared = {names[label] for label in node_facts.of_matrices(node)}
             for operand, labels in ((node.lhs, node.lhs_labels), (node.rhs, node.rhs_labels)):
                 index = tuple(names[label] for label in labels)
-                along = tuple(extents[label] for label in labels)
-                at = stretched(operand.dims, index, along)
-                sides.append(self._leaf(operand, at, dict(zip(names, extents, strict=True))))
+                at = stretched(operand.dims, index, tuple(extents[label] for label in labels))
+                sides.append(
+                    self._leaf(operand, at, dict(zip(names, extents, strict=True)), shared)
+                )
             position, values = len(self.statements), {s.write.name for s in self.statements}
             statement = Contraction(
                 name=f"S{position}",
@@ -152,11 +150,13 @@ class Builder:
                 self.statements.append(statement)
             self.products[node] = written[unnamed]
 
-    def _leaf(self, node: Node, index: Indices, sizes: Mapping[str, Dim]) -> Access:
+    def _leaf(
+        self, node: Node, index: Indices, sizes: Mapping[str, Dim], shared: Collection[str]
+    ) -> Access:
         """A product's operand: an argument, perhaps a view of one, or a value that is computed."""
         whole, at = node, index
         node, index = unview(node, index, sizes)
-        if any(isinstance(one, Gathered) for one in index):
+        if any(isinstance(one, Gathered) or not repeats(one) <= {*shared} for one in index):
             return Access(self._rows(whole).name, at)
         if isinstance(node, InputNode):
             return Access(node.tensor.name, index)
@@ -187,7 +187,7 @@ class Builder:
         """
         order = tuple(range(len(root.dims)))
         dtypes = [
-            self._stored(name, leaf, at, wanted, set() if leaf is root else added(leaf))
+            self._stored(name, leaf, at, wanted, set() if leaf is root else node_facts.added(leaf))
             for leaf, at in leaves(root)
         ]
         if len(set(dtypes)) > 1:
@@ -197,7 +197,7 @@ class Builder:
                 why="an array has elements of one type",
                 nearest=f'Write .astype("{dtypes[0]}") behind each part',
             )
-        if any(over_results(leaf) for leaf, _ in leaves(root)):
+        if any(node_facts.over_results(leaf) for leaf, _ in leaves(root)):
             return Tensor(name, dtypes[0], root.dims, order, dtypes[0].bytes)  # one by one
         return Tensor(name, dtypes[0], root.dims, order)
 
@@ -263,7 +263,7 @@ class Builder:
             own[axis] = it
         domain: Domain = tuple((str(own[axis]), root.dims[axis]) for axis in kept)
         found = first_product(root, tuple(own), dict(domain))
-        if found is not None and not is_folded(root):
+        if found is not None and not node_facts.is_folded(root):
             met = Access("", found[1]).iterators
             if ones := {at for at in kept if root.dims[at] == 1 and own[at] not in met}:
                 return self._over(root, alone | ones)  # the product has no such axes
@@ -294,7 +294,7 @@ class Builder:
             dtype = node.dtype
         if dtype is None and node.dtype == BOOL:
             dtype = BOOL
-        if dtype is None and is_folded(node):
+        if dtype is None and node_facts.is_folded(node):
             double = any(product.operand == F64 for product in self.first.values())
             wide = F64 if double else F32
             dtype = S32 if node.dtype == S32 else wide

@@ -113,7 +113,7 @@ class Computed:
             or self.dtype.bits > _MOVED_BITS
         ):
             return None
-        lies = fetch.kind in ("run", "spaced") and fetch.per == (1, 1)
+        lies = fetch.kind in ("run", "spaced") and fetch.per[1] == 1
         return fetch if lies and fetch.tensor.dtype == self.dtype else None
 
     @property

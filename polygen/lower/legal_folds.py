@@ -99,7 +99,8 @@ def check_folded(work: Pointwork) -> None:
         if not {"m", "n"} & set(fold.folded):
             raise UnsupportedProgram(
                 f"{fold.value}, a {fold.monoid}, folds no axis of a tile",
-                where=f"it folds {', '.join(fold.folded)} and keeps m and n",
+                where="it folds matrices of a product, and keeps their rows and columns",
                 why="its parts would be as many as the product has elements",
-                nearest="Fold rows or columns as well, or fold outside",
+                nearest="Fold rows or columns as well, sum along the axis in the product "
+                "(pg.einsum), or fold outside",
             )

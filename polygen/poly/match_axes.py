@@ -135,7 +135,7 @@ def _no_product(program: Program, product: Contraction) -> UnsupportedProgram:
         f"{product.name}: {product} is not a matrix product",
         where=program.name,
         why="a tensor-core instruction multiplies what rows and columns of the result have of "
-        "their own; here both operands have the same axes",
-        nearest="Compute it outside of the kernel, as np.sum(x * w, axis=-1): a product of tensor "
-        "cores would compute one element a row",
+        "their own; here one operand has no axis of the result that the other has not",
+        nearest="Compute it outside of the kernel, as a sum of products of elements: a product of "
+        "tensor cores would compute one element a row",
     )

@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.closure import needed
 from polygen.frontend.dtypes import BF16, E4M3, E5M2, F16, F32, F64, S8, TF32, U8, DType
+from polygen.frontend.indexing import repeats
 from polygen.frontend.program import (
     Access,
     Constant,
@@ -121,6 +122,8 @@ def prologues(program: Program) -> dict[str, tuple[Pointwise, ...]]:
             kind = multiplied(program, own[-1])
             if kind not in _MOVED_TYPES or not _is_moved(program, own):
                 _require_type(program, access.name, kind)
+            elif kind in _MOVED_TYPES:
+                _require_each_k(program, own[0], product, access)
             for statement in own:
                 _require_own_point(program, statement, writers)
                 if kind not in _MOVED_TYPES:
@@ -180,6 +183,22 @@ def _is_moved(program: Program, own: tuple[Pointwise, ...]) -> bool:
     if more or one.function != "cast" or not isinstance(read, Access):
         return False
     return read.name in program.tensors and program.tensors[read.name].dtype == one.dtype
+
+
+def _require_each_k(
+    program: Program, copy: Pointwise, product: Contraction, access: Access
+) -> None:
+    """Bytes that are moved as they are lie beside each other along what is summed."""
+    at = zip(copy.write.index, access.index, strict=True)
+    summed = {str(own) for own, iterator in at if iterator in product.summed}
+    repeated = {it for read in copy.reads for index in read.index for it in repeats(index)}
+    if repeated & summed:
+        raise UnsupportedProgram(
+            f"elements of {copy.dtype} are repeated along what is summed",
+            where=program.name,
+            why=f"{copy.name}: {copy}; bytes are moved as they are",
+            nearest=f'Write .astype("{BF16}") behind both operands',
+        )
 
 
 def _require_type(program: Program, value: str, dtype: DType) -> None:

@@ -88,7 +88,7 @@ def stored(operand: Operand) -> Operand | None:
         return None
     for one in sorted(made.reads, key=_most):
         packed = _packed(one, operand.role)
-        if packed == 0:
+        if packed == 0 or (packed > 1 and not _in_halves(made, one)):
             continue
         depth = operand.extent("k")
         extents, index = dict(operand.extents), one.index
@@ -150,6 +150,12 @@ def _packed(one: Element, role: str) -> int:
         return 0  # rows of groups begin anywhere; the copy engine would round tf32 on its way
     per = one.index[column].per
     return per if per in _PACKED else 0
+
+
+def _in_halves(made: Prologue, one: Element) -> bool:
+    """Whether an element is taken apart: else it is repeated, and has as many bits as it has."""
+    taken = (s for s in made.statements if s.function.startswith("nibble_"))
+    return any(statement.args[0] == one.name for statement in taken)
 
 
 def tile_extents(operand: Operand, tiles: Tiling) -> tuple[int, int]:

@@ -98,10 +98,18 @@ def require_rows_known(program: Program) -> None:
         for access in (*statement.reads, statement.write):
             if isinstance(statement, Contraction) and paged(access) is not None:
                 continue  # of a chain: boxes whose corner a table says
+            if access.indexed_by and access == statement.write:
+                raise UnsupportedProgram(
+                    f"{access.name} is stored into by index, of what two products or folds make",
+                    where=program.name,
+                    why=f"rows go to places of their own behind one product: {statement}",
+                    nearest="Make functions of the parts: one that returns what the last product "
+                    f"multiplies, and one that stores into {access.name}",
+                )
             if access.indexed_by:
                 raise UnsupportedProgram(
-                    f"{statement.name} {'stores' if access == statement.write else 'reads'} "
-                    f"{access}: rows by index in a chain, or behind a product beside folds",
+                    f"{statement.name} reads {access}: rows by index in a chain, or behind a "
+                    "product beside folds",
                     where=program.name,
                     why=f"{statement.name}: {statement}",
                     nearest=f"Pass {access.name} with its rows in the order of the result's; keys "
@@ -146,10 +154,10 @@ def require_each_once(program: Program, statement: Statement) -> None:
         if paged(access) is None and repeated:
             raise UnsupportedProgram(
                 f"{statement.name} reads {access}: elements are repeated only in what operands are "
-                "computed from",
+                "computed from, and as matrices of both operands",
                 where=program.name,
                 why=f"{statement.name}: {statement}",
-                nearest=f"Pass {access.name} with its elements repeated",
+                nearest="Pass what it reads with its elements repeated",
             )
 
 

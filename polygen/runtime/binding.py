@@ -231,7 +231,10 @@ def bound_sizes(
                     raise ArgumentError(
                         f"the size is {size}, the kernel was compiled for {dim}",
                         where=where,
-                        nearest="Compile with a symbolic dim to serve every size",
+                        why="it is a number in the signature, or one that the kernel needs and "
+                        "took of sizes=",
+                        nearest="Compile for this size, or with a symbolic dim where the kernel "
+                        "needs no number",
                     )
             elif sizes.setdefault(dim, size) != size:
                 raise ArgumentError(

@@ -75,7 +75,7 @@ EXPRESSIONS = [
     "x.reshape(3, 5) @ w.T", "x.reshape((x.shape[0], 'a')) @ w.T", "x.reshape(-2, 4) @ w.T",
     "x.reshape(10**30) @ w.T", "x.reshape(None) @ w.T", "v.swapaxes(0, 5)", "v.swapaxes('a', 1)",
     "v.swapaxes(0)", "v.transpose('a')", "v.transpose(0)", "v.transpose(0, 0)",
-    "v.transpose((0, 1, 2))", "v.flatten()", "v.ravel()", "v.squeeze()", "x.view('f16') @ w.T",
+    "v.transpose((0, 1, 2))", "v.flatten()", "v.ravel()", "v.squeeze(1)", "x.view('f16') @ w.T",
     "v.copy()", "v.item()", "v.tolist()", "v.astype(None)", "v.astype(float)", "v.astype(complex)",
     "v.astype(int)", "v.dot(w.T)", "v.fill(3)", "v.H", "v.clip('a')", "v.round(3)", "v.repeat(2)",
     "v.repeat(3, axis=9)", "v.take([0])", "v.nonzero()", "v.sort()", "v.argsort()", "v.cumsum()",

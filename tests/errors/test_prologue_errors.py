@@ -71,9 +71,9 @@ REFUSED = {
         scaled(12), ("bf16[M,252]", "s8[N,252]", "bf16[N,21]"), UnsupportedProgram,
         ("s is repeated 12 times along 252", "8 adjacent elements", "groups of a multiple of 8"),
     ),
-    "an argument repeated": (
-        lambda x, w: x @ pg.repeat(w, 2, axis=1).T, ("bf16[M,64]", "bf16[N,32]"),
-        UnsupportedProgram, ("S0 reads w[j,floor(k/2)]", "Pass w with its elements repeated"),
+    "bytes repeated": (
+        lambda x, w: x @ pg.repeat(w, 2, axis=1).T, ("s8[M,64]", "s8[N,32]"),
+        UnsupportedProgram, ("s8 are repeated along what is summed", 'Write .astype("bf16")'),
     ),
     "numbers of four bits in another type": (
         lambda x, q: x @ pg.unpack(q, "i4").T, (X, "s8[N,128]"), DTypeError,

@@ -51,8 +51,8 @@ def compile_(function, *signature, arch="sm_80", **options):
             "Compute y1 in a call of its own",
         ),
         (
-            _into, (*X_W, "f32[S]", "bf16[S,N]", "s32[M]"), "P2 stores g[r[i]]: rows by index",
-            "in the order of the result",
+            _into, (*X_W, "f32[S]", "bf16[S,N]", "s32[M]"), "g is stored into by index",
+            "one that stores into g",
         ),
         (  # of more rows than the product multiplies, of fewer, and of none of its rows
             lambda x, w: (x[:32] @ w.T, np.sum(x, axis=1)), ("bf16[64,K]", "bf16[N,K]"), NOT_THERE,

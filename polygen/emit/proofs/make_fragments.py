@@ -181,8 +181,8 @@ class _Fragments:
         values = []
         for stored, row, column, k, beyond in elements:
             known = self._beside(row, column, beyond)
-            half = stored >> k % work.packed * NAMED[kind].bits
-            known[name] = number_from(kind, half)
+            place = k % work.packed if name in work.halves else 0
+            known[name] = number_from(kind, stored >> place * NAMED[kind].bits)
             values.append(known)
         known = {one: pair_of(*(each[one] for each in values)) for one in values[0]}
         text = "\n".join(pair_lines(work))

@@ -27,8 +27,9 @@ from polygen.emit.leaf import table
 from polygen.emit.leaf.table import UNPROVED, before, kind_of, prove, proved
 from polygen.emit.run_text import State
 from polygen.emit.text_functions import FUNCTIONS, run
-from polygen.errors import UndecidedText, VerifyError
+from polygen.errors import ScheduleError, UndecidedText, VerifyError
 from polygen.lower.plan import KernelPlan
+from polygen.poly import register_operands
 from polygen.schedule.load import load_schedule
 from polygen.schedule.model import Epilogue
 
@@ -692,6 +693,18 @@ def test_a_refusal_says_what_is_wrong_and_where(name, op, written, instead, says
     with pytest.raises(VerifyError, match=re.escape(says)) as caught:
         prove(of, leaf, tuple(text.replace(written, instead) for text in texts))
     assert str(caught.value).startswith(f"{of.entry}: the text of {leaf.statement}: ")
+
+
+def test_elements_that_are_repeated_are_no_halves_of_others(monkeypatch):
+    """Both of a pair are one element: a ring that took it for two was once multiplied."""
+    made = load_schedule(SHIPPED / "pingpong_64x256x64_s4_e3p2_f4_made.toml")
+    types = ("bf16[M,96]", "bf16[N,192]")
+    function = pg.fuse(lambda x, w: (np.repeat(x, 2, axis=1) * 7) @ w.T)
+    with pytest.raises(ScheduleError, match="brings the elements of one matrix"):
+        function.compile(*types, arch="sm_90a", schedule=made)
+    monkeypatch.setattr(register_operands, "_in_halves", lambda *_: True)
+    with pytest.raises(VerifyError, match="is not of the elements that the instruction takes"):
+        function.compile(*types, arch="sm_90a", schedule=made)
 
 
 def test_a_text_of_another_leaf_is_refused():

@@ -96,10 +96,39 @@ def test_attention_of_heads_that_share_keys(shared, inside, arch):
     assert kernel.check({"S": 40, "T": 70}).ok
 
 
-def test_rows_that_are_repeated_are_none_of_other_matrices():
-    function = pg.fuse(lambda x, w: x @ np.repeat(w, 3, axis=0).T)
-    with pytest.raises(UnsupportedProgram, match="elements are repeated only"):
-        function.compile("bf16[M,K]", "bf16[20,K]", arch="sm_80")
+REPEATED = {
+    "columns": (lambda x, w: x @ np.repeat(w, 3, axis=0).T, ("bf16[M,K]", "bf16[20,K]")),
+    "rows": (lambda x, w: np.repeat(x, 3, axis=0) @ w.T, ("f16[20,K]", "f16[N,K]")),
+    "the sum": (lambda x, w: np.repeat(x, 2, axis=1) @ w.T, ("bf16[M,32]", "bf16[N,64]")),
+    "of bytes": (
+        lambda x, w: np.repeat(x, 2, axis=1).astype("bf16") @ w.T,
+        ("s8[M,32]", "bf16[N,64]"),
+    ),
+    "and code": (lambda x, w: (np.repeat(x, 2, axis=1) * 3) @ w.T, ("bf16[M,32]", "bf16[N,64]")),
+    "code": (lambda x, w: x @ np.repeat(w * 2, 3, axis=0).T, ("bf16[M,K]", "bf16[20,K]")),
+    "bytes": (lambda x, w: x @ np.repeat(w, 4, axis=0).T, ("s8[M,K]", "s8[16,K]")),
+    "bytes across": (lambda x, w: x @ np.repeat(w, 4, axis=1), ("e4m3[M,K]", "e4m3[K,16]")),
+    "f32": (lambda x, w: x @ np.repeat(w, 4, axis=1), ("f32[M,K]", "f32[K,16]")),
+    "keys": (
+        lambda q, k, v: pg.softmax(q @ np.repeat(k, 2, axis=0).T) @ np.repeat(v, 2, axis=0),
+        ("bf16[S,64]", "bf16[40,64]", "bf16[40,64]"),
+    ),
+}
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("name", REPEATED)
+def test_what_is_repeated_inside_of_a_matrix_is_made(name, arch):
+    function, types = REPEATED[name]
+    if arch == "sm_80" and types[0].startswith("e4m3"):
+        pytest.skip("it has no products of e4m3")
+    assert pg.fuse(function, name="f").compile(*types, arch=arch).check().ok
+
+
+def test_bytes_are_not_repeated_along_the_sum():
+    function = pg.fuse(lambda x, w: np.repeat(x, 4, axis=1) @ w.T)
+    with pytest.raises(UnsupportedProgram, match="s8 are repeated along what is summed"):
+        function.compile("s8[M,32]", "s8[N,128]", arch="sm_80")
 
 
 def test_expressions_have_them_too():

@@ -213,13 +213,13 @@ REFUSED = {
         storing(lambda x, w, *_: pg.softmax(x @ w.T)),
         {},
         UnsupportedProgram,
-        ("stores out[rows[i],j]",),
+        ("out is stored into by index", "Make functions of the parts"),
     ),
     "in a chain": (
         storing(lambda x, w, *_: pg.relu(x @ w.T) @ w),
         {"x": "f16[T,64]", "w": "f16[N,64]", "out": "f32[S,64]"},
         UnsupportedProgram,
-        ("stores out[rows[i],j]",),
+        ("out is stored into by index", "Make functions of the parts"),
     ),
 }
 
