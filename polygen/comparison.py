@@ -16,8 +16,9 @@ import numpy as np
 from polygen.chained import is_chain
 from polygen.frontend.closure import needed
 from polygen.frontend.dtypes import BF16, F16, F32, F64, S32, TF32, DType
-from polygen.frontend.evaluate import Moved, evaluate
+from polygen.frontend.evaluate import evaluate
 from polygen.frontend.monoids import MONOIDS
+from polygen.frontend.moved import Moved
 from polygen.frontend.program import (
     Access,
     Constant,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ from polygen.frontend.groups import bounds
 from polygen.frontend.indexing import form_of
 from polygen.frontend.indices import size_value
 from polygen.frontend.monoids import MONOIDS
+from polygen.frontend.moved import NOTHING_MOVED, Moved
 from polygen.frontend.program import (
     Access,
     Affine,
@@ -64,44 +65,13 @@ def reference(function: Callable[..., Any], arrays: Sequence[Any]) -> Any:
     return np.asarray(result)
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """Sums that are moved, a product's or a fold's, to see what a program makes of their errors.
-
-    Attributes:
-        shares: by which share of its terms' magnitudes each is moved, by its name.
-        outward: whether what a share is above 0 for is farther from 0, not greater.
-    """
-
-    shares: Mapping[str, float]
-    outward: bool = False
-
-    def sum(self, name: str, value: Array, of_magnitudes: Callable[[], Array]) -> Array:
-        """A sum, moved.
-
-        Args:
-            name: of it.
-            value: what it is.
-            of_magnitudes: the same sum of its terms without their signs.
-        """
-        if name not in self.shares:
-            return value
-        off = self.shares[name] * of_magnitudes()
-        if not self.outward:
-            return value + off
-        return np.asarray(np.sign(value) * np.maximum(np.abs(value) + off, 0.0))  # 0 is between
-
-
-_NOTHING_MOVED = Moved({})
-
-
 def evaluate(
     program: Program,
     arrays: Mapping[str, Any],
     sizes: Mapping[str, int] | None = None,
     round_outputs: bool = True,
     single: int = 0,
-    moved: Moved = _NOTHING_MOVED,
+    moved: Moved = NOTHING_MOVED,
 ) -> tuple[Array, ...]:
     """Interprets a Program's statements in float64.
 
@@ -144,7 +114,7 @@ def _run(
     extents: Mapping[str, int],
     round_outputs: bool,
     single: int,
-    moved: Moved = _NOTHING_MOVED,
+    moved: Moved = NOTHING_MOVED,
 ) -> dict[str, Array]:
     """All values, by name."""
     values = dict(given)
