@@ -25,6 +25,7 @@ from polygen.poly.realign import make_operands, program_behind, with_digits_by_r
 from polygen.poly.supported import require_rows_known
 from polygen.rewrite.chain import chain, products_in_chain
 from polygen.rewrite.joined_sums import joined_sums
+from polygen.rewrite.kept_axes import with_kept_axes
 from polygen.rewrite.layers import read_again, stages
 from polygen.rewrite.one_axis import over_one_axis
 from polygen.rewrite.read_by_index import operands_by_index
@@ -36,7 +37,7 @@ _MOST_CHAINS = 64
 
 def one_product(program: Program) -> Program:
     """The chain with its sums over several axes, or over parts of one, as one product each."""
-    return joined_sums(over_one_axis(program))
+    return joined_sums(over_one_axis(with_kept_axes(program)))
 
 
 def is_chain(program: Program) -> bool:

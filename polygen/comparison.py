@@ -44,6 +44,7 @@ _EXACT = frozenset(
     ]
 )
 # fmt: on
+_COMPUTED = ("add", "sub", "mul")  # of these with constants
 _DIGITS = 12  # of constants that are short: times small integers f32 has them
 _EXACT_FOLDS = ("sum", "max", "min", "argmax", "argmin")
 
@@ -64,9 +65,12 @@ def is_exact(program: Program) -> bool:
 
 
 def _keeps_numbers(statement: Pointwise) -> bool:
-    """Whether a statement maps numbers of few digits to such: constants have few, too."""
+    """Whether a statement maps numbers of few digits to such: constants that it computes with have
+    few, too. Others are chosen, or compared with, whatever their digits are.
+    """
     constants = (one.value for one in statement.args if isinstance(one, Constant))
-    return statement.function in _EXACT and all(map(_is_short, constants))
+    computed = statement.function in _COMPUTED and not all(map(_is_short, constants))
+    return statement.function in _EXACT and not computed
 
 
 def _is_short(number: float) -> bool:

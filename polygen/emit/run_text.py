@@ -321,7 +321,7 @@ def declare(kind: str, name: str, dims: tuple[Any, ...], given: Any, state: Stat
     values = _flat(given) if given is not None else []
     counts = [len(values) if dim is None else int(load(state, dim(state))) for dim in dims]
     if kind.startswith("__shared__"):
-        state.declared(name, SharedArray(token(name), tuple(counts)))
+        state.declared(name, SharedArray(token(name), tuple(counts), kind))
         return
     made = array(state, *counts, *([len(LETTERS[kind])] if kind in LETTERS else []), kind=kind)
     held = state.names.get(f"{name}[]", token(name)) if given is None else 0

@@ -55,7 +55,7 @@ def index(state: State, of: Any, at: Any) -> Any:
     if isinstance(of, SharedArray):
         inside = of.dims[1:]
         first = of.address + at * math.prod(inside)
-        return SharedArray(first, inside) if inside else Place(first, 0)
+        return SharedArray(first, inside, of.kind) if inside else Place(first, 0)
     return Register(of.base, of.at + at * math.prod(of.dims[1:]), of.dims[1:], of.kind)
 
 

@@ -88,10 +88,12 @@ class SharedArray:
     Attributes:
         address: of its first element.
         dims: of the array that begins there.
+        kind: the type of its elements.
     """
 
     address: Any
     dims: tuple[int, ...]
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,6 @@ from polygen.frontend.dtypes import ALWAYS_STORED, DType
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.grouping import ends_of, in_groups
 from polygen.frontend.iterators import Iterators
-from polygen.frontend.kept_axes import with_kept_axes
 from polygen.frontend.nodes import Node, ProductNode, walk
 from polygen.frontend.packed import stored, taken_apart
 from polygen.frontend.part_folds import folded_by_parts
@@ -102,8 +101,7 @@ def build_program(
         else builder.output(f"{output}{position}", value, dtype)
         for position, (root, value, dtype) in enumerate(zip(roots, values, wanted, strict=True))
     )
-    arrays = frozenset(tensor.name for tensor in (*inputs, *outputs))
-    statements = with_kept_axes(builder.statements, arrays, builder.iterators)
+    statements = tuple(builder.statements)
     require_unread(trace.assigned, statements)
     ends = ends_of(values)
     if ends is not None:

@@ -342,11 +342,17 @@ def _fold(
     ranges = _extents(statement, extents)
     term = _operand(statement.args[0], values, ranges, extents)
     whole = np.broadcast_to(term, tuple(ranges.values()))
-    axes = tuple(axis for axis, it in enumerate(ranges) if it in statement.folded)
+    axes = [axis for axis, it in enumerate(ranges) if it in statement.folded]
+    alone = [axis for axis in axes if whole.shape[axis] == 1]  # an index is along another one
+    if 0 < len(alone) < len(axes):
+        whole = whole.squeeze(tuple(alone))
+        axes = [axis - sum(one < axis for one in alone) for axis in axes if axis not in alone]
     monoid = MONOIDS[statement.function]
     if real is not None and monoid.in_order is not None:
-        return np.asarray(monoid.in_order(whole.astype(real.numpy), axes, order), dtype=np.float64)
-    return np.asarray(monoid.reference(whole, axes), dtype=np.float64)
+        return np.asarray(
+            monoid.in_order(whole.astype(real.numpy), tuple(axes), order), dtype=np.float64
+        )
+    return np.asarray(monoid.reference(whole, tuple(axes)), dtype=np.float64)
 
 
 def _operand(

@@ -32,7 +32,7 @@ def expand_dims(a: Any, axis: Any) -> Any:
     """
     if not isinstance(a, Traced):
         return np.expand_dims(a, axis)
-    count = a.ndim + (len(axis) if isinstance(axis, (tuple, list)) else 1)
+    count = a.ndim + (1 if np.ndim(axis) == 0 else len(axis))
     new = _axes("expand_dims", a, axis, count)
     return a[tuple(None if at in new else slice(None) for at in range(count))]
 
@@ -78,7 +78,7 @@ def moveaxis(a: Any, source: Any, destination: Any) -> Any:
     """
     if not isinstance(a, Traced):
         return np.moveaxis(a, source, destination)
-    given = [[one] if not isinstance(one, (tuple, list)) else one for one in (source, destination)]
+    given = [[one] if np.ndim(one) == 0 else [*one] for one in (source, destination)]
     if len(given[0]) != len(given[1]):
         raise ShapeError(
             f"np.moveaxis of {describe(a.node)} from {source} to {destination}",
@@ -99,7 +99,8 @@ def flip(m: Any, axis: Any = None) -> Any:
         axis: along which: a number, or several; None: all.
 
     Raises:
-        ShapeError: there is no such axis, or one whose size has no number.
+        ShapeError: there is no such axis.
+        TraceError: its size has no number.
     """
     if not isinstance(m, Traced):
         return np.flip(m, axis)
@@ -159,7 +160,7 @@ def _size(value: Traced, given: Any) -> Dim:
 
 def _axes(name: str, value: Traced, axis: Any, count: int) -> set[int]:
     """Which of so many axes are meant."""
-    every = axis if isinstance(axis, (tuple, list, range)) else (axis,)
+    every = (axis,) if np.ndim(axis) == 0 else tuple(axis)
     try:
         return {*normalize_axis_tuple(tuple(map(index, every)), count)}
     except (TypeError, ValueError) as reason:

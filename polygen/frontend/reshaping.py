@@ -128,6 +128,9 @@ def split_labels(left: Node, right: Node, axes: ProductAxes) -> dict[int, tuple[
     """
     extents = dict(enumerate((*axes.dims, *axes.summed)))
     cuts: dict[int, set[int]] = {}
+    # Where matrices that several read, as those of heads do, are others: they are counted as they
+    # are, unless something else cuts their axis.
+    others: dict[int, set[int]] = {}
     for node, labels in ((left, axes.lhs), (right, axes.rhs)):
         reaches = node.reaches if isinstance(node, ViewNode) else ()
         # Digits of an axis some of which a table of pages is read at are one axis of keys.
@@ -135,18 +138,21 @@ def split_labels(left: Node, right: Node, axes: ProductAxes) -> dict[int, tuple[
         terms = [t for reach in reaches if reach.form is not None for t in reach.form.terms]
         apart = {term.of for term in terms if term.modulo}
         for reach in reaches:
+            if reach.axis is not None and reach.per > 1:
+                others.setdefault(labels[reach.axis], set()).add(reach.per)
             for term in reach.form.terms if reach.form is not None else ():
                 label = labels[int(term.of)]
-                # Matrices that several read, as those of heads do: they are counted as they are.
-                again = label < len(axes.dims) and label in axes.lhs and label in axes.rhs
-                if term.of in paged or (again and term.of not in apart):
+                if term.of in paged:
                     continue
+                again = label < len(axes.dims) and label in axes.lhs and label in axes.rhs
+                into = others if again and term.of not in apart else cuts
                 places = {term.per, term.per * term.modulo} - {0, 1, extents[label]}
-                cuts.setdefault(label, set()).update(places)
+                into.setdefault(label, set()).update(places)
     found = {}
     for label, places in cuts.items():
         if not places:
             continue
+        places |= others.get(label, set()) - {extents[label]}
         whole = extents[label]
         assert isinstance(whole, int)  # an axis without a number is never merged
         at = [1, *sorted(places), whole]

@@ -13,6 +13,7 @@ from polygen.frontend.shapes import check_matmul_dtypes
 from polygen.rewrite.batch_sums import batches_in_sums
 from polygen.rewrite.block_factors import factors_behind
 from polygen.rewrite.even_sections import even_sections
+from polygen.rewrite.kept_axes import with_kept_axes
 from polygen.rewrite.norms import norms_behind
 from polygen.rewrite.rest import with_rest
 from polygen.rewrite.rows_first import rows_first
@@ -36,6 +37,7 @@ def rewritten(program: Program) -> Program:
     """
     if program.turned:
         return program
+    program = with_kept_axes(program)
     found, order = even_sections(turned(_rewritten(program))), program.in_order
     return found if found.in_order == order else replace(found, in_order=order)
 

@@ -43,6 +43,7 @@ from polygen.poly.prologue import multiplied, prologues, without_prologues
 from polygen.poly.rows import with_rows
 from polygen.poly.scop import scop
 from polygen.poly.sections import sections
+from polygen.rewrite.kept_axes import with_kept_axes
 from polygen.rewrite.programs import rewritten
 
 Array = np.ndarray[Any, Any]
@@ -72,7 +73,8 @@ def by_rows(program: Program) -> bool:
     """Whether rows of the outputs can be computed alone, as `sampled` does."""
     several = len(sections(rewritten(program))) > 1  # which have no rows in common
     numbers = any(not tensor.dims for tensor in program.outputs)
-    return not (program.folds or program.by_digits or several or numbers)
+    indexed = with_kept_axes(program) is not program  # axes that rows have, and results have not
+    return not (program.folds or program.by_digits or several or numbers or indexed)
 
 
 def row_axes(program: Program) -> dict[str, int]:

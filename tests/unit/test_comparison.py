@@ -20,6 +20,9 @@ def attended(q, k, v):
     [
         (lambda x, w: (x @ w.T) * 0.5 + 3, PAIR, True),
         (lambda x, w: np.maximum(x @ w.T, -np.inf), PAIR, True),
+        (lambda x, w: np.maximum(x @ w.T, 0.1), PAIR, True),
+        (lambda x, w: pg.where(x @ w.T > 0.1, x @ w.T, -1e30), PAIR, True),
+        (lambda x, w: (x @ w.T > 0.1).astype("s32").sum(1), PAIR, True),
         (lambda x, w: (x @ w.T) * 0.1, PAIR, False),
         (lambda x, w: -4.7 * (x @ w.T), ("s8[M,K]", "s8[N,K]"), False),
         (lambda x, w: (x * 0.1) @ w.T, ("f32[M,K]", "f32[N,K]"), False),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,8 @@ from polygen.emit.leaves import real_of
 from polygen.emit.names import c_name
 from polygen.emit.proofs.stored import Wanted, Writes, check_writes, storing
 from polygen.emit.proofs.threads import Arrays, of_kernel, place_in, size
-from polygen.emit.run_text import Called
-from polygen.emit.text_functions import run
+from polygen.emit.run_text import Called, Handler
+from polygen.emit.text_functions import FUNCTIONS, run
 from polygen.emit.text_values import SharedArray, mixed, number_of, of_each, token
 from polygen.errors import VerifyError
 from polygen.frontend.program import Access, Dim, Pointwise
@@ -66,12 +67,14 @@ def _(plan: KernelPlan, leaf: Leaf, work: CombineParts, texts: tuple[str, ...]) 
         arrays = iter(starts.items())  # as they are read
 
         def load(called: Called, arrays: Iterator[tuple[str, Any]] = arrays) -> Any:
-            (name, start), place = next(arrays), called.of_all(0)
+            (name, start), place = next(arrays, ("more", 0)), called.of_all(0)
             if ((place < start) | (place >= start + each)).any():
                 raise VerifyError(f"what is read for {name} is no part of it")
             return mixed("part", place)
 
-        done = run(read(texts[-1]), names, block.threads, {"__ldcg": load}).names
+        by = Combining()
+        done = run(read(texts[-1]), names, block.threads, by.handlers() | {"__ldcg": load}).names
+        by.check([fold.monoid for fold, _ in work.folds])
         if done[work.count] != count:
             raise VerifyError(f"{work.count} is {done[work.count]}, of {count} parts")
         for name, start in starts.items():
@@ -84,11 +87,14 @@ def _(plan: KernelPlan, leaf: Leaf, work: CombineParts, texts: tuple[str, ...]) 
 def _(plan: KernelPlan, leaf: Leaf, work: Meet, texts: tuple[str, ...]) -> None:
     block, written = _Block(plan, (), work.shared, work.warps), Writes()
     names = block.names | block.held(work.folds)
-    done = run(read(texts[-1]), names, block.threads, storing(written, ())).names
+    by = Combining()
+    handlers = by.handlers() | storing(written, ())
+    done = run(read(texts[-1]), names, block.threads, handlers).names
+    by.check([fold.monoid for fold in work.folds if work.shared])
     lanes, wanted, there = plan.device.warp_size, [], _there(plan, work)
     for name, given in _given(work):
         if done[given] != there[given]:
-            raise VerifyError(f"{given} has {done[given].dims} elements")
+            raise VerifyError(f"{given} has {done[given].dims} elements of {done[given].kind}")
         value = names[name]
         if work.shared:
             value = value.reshape(-1, lanes).sum(1)
@@ -101,9 +107,11 @@ def _(plan: KernelPlan, leaf: Leaf, work: Meet, texts: tuple[str, ...]) -> None:
 def _(plan: KernelPlan, leaf: Leaf, work: Meet, texts: tuple[str, ...]) -> None:
     block = _Block(plan, (), work.shared, work.warps)
     found = block.names | block.held(work.folds) | _there(plan, work)
-    handlers = {"load": lambda called: mixed("given", called.of_all(0))}
     for other in range(work.warps):
+        by = Combining()
+        handlers = by.handlers() | {"load": lambda called: mixed("given", called.of_all(0))}
         found = run(read(texts[-1]), found | {OTHER: other}, block.threads, handlers).names
+        by.check([fold.monoid for fold in work.folds if other])
     for name, given in _given(work):
         each = 1 if work.shared else plan.device.warp_size
         own = block.names["lane"] * (not work.shared)
@@ -154,6 +162,32 @@ def _(plan: KernelPlan, leaf: Leaf, work: StoreResults, texts: tuple[str, ...]) 
     check_writes(written, wanted)
 
 
+class Combining:
+    """Which functions combine terms, one after the other: what they do is a sum to the proofs."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def handlers(self) -> dict[str, Handler]:
+        """What all of them do."""
+
+        def combine(called: Called) -> None:
+            self.names.append(called.name)
+            FUNCTIONS["combine_"](called)
+
+        return {"combine_": combine}
+
+    def check(self, monoids: Sequence[str]) -> None:
+        """Those of some folds have been called, and no others; each as often as it has terms.
+
+        Raises:
+            VerifyError: others have, or in another order.
+        """
+        found, wanted = ([key for key, _ in groupby(one)] for one in (self.names, monoids))
+        if found != [f"combine_{monoid}" for monoid in wanted]:
+            raise VerifyError(f"terms of {', '.join(wanted)} are combined by {', '.join(found)}")
+
+
 def begins(plan: KernelPlan, names: Mapping[str, Any], parts: Parts) -> Any:
     """Where parts begin in the workspace: behind rows that are kept, and the parts before them."""
     after = plan.following
@@ -172,7 +206,8 @@ def _given(work: Meet) -> list[tuple[str, str]]:
 def _there(plan: KernelPlan, work: Meet) -> dict[str, SharedArray]:
     """What warps give each other: a number of each, or one of each of their lanes."""
     dims = (work.warps,) if work.shared else (work.warps, plan.device.warp_size)
-    return {given: SharedArray(token(given), dims) for _, given in _given(work)}
+    kind = f"__shared__ {real_of(plan)}"
+    return {given: SharedArray(token(given), dims, kind) for _, given in _given(work)}
 
 
 class _Block:

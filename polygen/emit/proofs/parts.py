@@ -21,7 +21,7 @@ from polygen.emit.leaf.table import proof
 from polygen.emit.leaves import real_of
 from polygen.emit.proofs.blocks import blocks
 from polygen.emit.proofs.elements import Block
-from polygen.emit.proofs.folded import KEPT, begins
+from polygen.emit.proofs.folded import KEPT, Combining, begins
 from polygen.emit.proofs.stored import Wanted, Writes, check_writes, storing
 from polygen.emit.proofs.threads import evaluated, size
 from polygen.emit.run_text import Called
@@ -47,14 +47,17 @@ def _(plan: KernelPlan, leaf: Leaf, work: Folding, texts: tuple[str, ...]) -> No
 @proof("fold", "threads", Folding)
 def _(plan: KernelPlan, leaf: Leaf, work: Folding, texts: tuple[str, ...]) -> None:
     of, written = _Parts(plan, leaf, work), Writes()
-    run(read(texts[-1]), of.names, of.block.threads, storing(written, ()))
+    by = Combining()
+    run(read(texts[-1]), of.names, of.block.threads, by.handlers() | storing(written, ()))
+    by.check(of.combined())
     check_writes(written, [one for part in work.epilogue.folds for one in of.stored(part)])
 
 
 @proof("meet", "threads", Meeting)
 def _(plan: KernelPlan, leaf: Leaf, work: Meeting, texts: tuple[str, ...]) -> None:
-    of = _Parts(plan, leaf, work)
-    done = run(read(texts[-1]), of.names, of.block.threads).names
+    of, by = _Parts(plan, leaf, work), Combining()
+    done = run(read(texts[-1]), of.names, of.block.threads, by.handlers()).names
+    by.check(of.combined())
     for part in work.epilogue.folds:
         of.check_known(part, done, [of.met(part, at) for at in range(len(part.names))])
 
@@ -67,8 +70,10 @@ def _(plan: KernelPlan, leaf: Leaf, work: Meeting, texts: tuple[str, ...]) -> No
         who, place, value = called.state.who(), called.of_all(0), called.of_all(1)
         written.append((place[who], value[who]))
 
-    handlers = {"write_word": write, "write_double": write}
+    by = Combining()
+    handlers = by.handlers() | {"write_word": write, "write_double": write}
     run(read(texts[-1]), of.names, of.block.threads, handlers)
+    by.check(of.combined())
     area, wanted = of.area(work.given, of.block.names[plan.place(leaf.place).agent]), []
     for part, number, row in of.rows():
         value = of.met(part, number).reshape(row.shape)
@@ -112,6 +117,14 @@ class _Parts:
                 self.registers[name] = Register(mixed(name, number, threads), 0, shape)
         self.names = self.block.names | self.registers | {"kept_end": KEPT}
         self.warp = threads // plan.device.warp_size
+
+    def combined(self) -> list[str]:
+        """The monoids of folds of which lanes have several terms, or meet others."""
+        return [
+            part.monoid
+            for part in self.epilogue.folds
+            if part.masks or (part.registers > 1 and part not in self.epilogue.at_once)
+        ]
 
     def places(self, part: FoldPart) -> Any:
         """Rows, or columns, of the places of threads: instructions by places by threads."""
@@ -214,8 +227,10 @@ class _Parts:
         def there(called: Called) -> Any:
             return mixed("given", called.of_all(0))
 
-        handlers = {"read_sum": there, "read_double": there}
+        by = Combining()
+        handlers = by.handlers() | {"read_sum": there, "read_double": there}
         done = run(read(text), self.block.names, self.block.threads, handlers).names
+        by.check([part.monoid for part in work.epilogue.folds if len(areas) > 1])
         width, depth = self.plan.program.real.bytes, self.plan.tiles.warp[0]
         for part in work.epilogue.folds:
             row, terms = self.warp_rows(self.places(part)), []

@@ -667,6 +667,14 @@ MISTAKES = [
     ("covered", "give", "(lane / 4) + 8", "(lane / 4)", "v1[8] is not written, and"),
     ("covered", "take", "(rows_3 ", "(rows_2 ", "v1_known is not of all that lanes"),
     ("covered by blocks", "take_sent", "(rows_1 ", "(rows_0 ", "is not of all that lanes have"),
+    # What combines terms, and what they are held in.
+    ("folded", "combine_parts", "combine_max", "combine_min", "terms of max are combined by"),
+    ("folded", "give_folds", "combine_max(", "combine_sum(", "are combined by combine_sum"),
+    ("folded", "take_folds", "combine_max", "combine_min", "are combined by combine_min"),
+    ("covered", "give", "combine_max", "combine_min", "are combined by combine_min"),
+    ("covered", "take", "combine_max", "combine_sum", "are combined by combine_sum"),
+    ("of everything", "fold", "combine_argmax", "combine_argmin", "sum, argmax are combined by"),
+    ("beside results", "give_folds", "__shared__ float", "__shared__ int", "of __shared__ int"),
     # A conversion is another.
     ("gated", "edge", "from_bf16(__ldg(c", "from_f16(__ldg(c", f"y0[0, 0] {MADE}"),
     ("distances", "share", "__float_as_uint(row_t1)", "row_t1", f"of_v3[0] {MADE}"),

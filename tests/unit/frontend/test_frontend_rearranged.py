@@ -18,6 +18,10 @@ def across(k):
     return wide.reshape(2, 6, k.shape[2], 64)
 
 
+def in_turns(x, count):
+    return np.broadcast_to(x[None], (count, *x.shape)).reshape(-1, *x.shape[1:])
+
+
 def repeated(k):
     return np.repeat(k, 3, axis=1)
 
@@ -46,6 +50,18 @@ FORMS = {
     "heads that share keys": (lambda q, k: q @ repeated(k).mT, KEYS),
     "and their code": (lambda q, k: q @ np.repeat(k * 2, 3, axis=1).mT, KEYS),
     "likewise, broadcast": (lambda q, k: q @ across(k).mT, KEYS),
+    "repeated beside others in turns": (
+        lambda x, w: in_turns(x, 4) @ np.repeat(w, 4, axis=0),
+        ("bf16[2,20,40]", "bf16[2,40,24]"),
+    ),
+    "one of those that are repeated": (
+        lambda x, w: (x @ np.repeat(w, 2, axis=0))[3],
+        ("bf16[6,M,K]", "bf16[3,K,N]"),
+    ),
+    "some of them": (
+        lambda x, w: (x @ np.repeat(w, 2, axis=0))[2:5] + 1,
+        ("bf16[6,M,K]", "bf16[3,K,N]"),
+    ),
     "matrices of both": (
         lambda x, y: np.repeat(x, 2, axis=0) @ np.repeat(y, 3, axis=0),
         ("f16[3,M,K]", "f16[2,K,N]"),
@@ -123,6 +139,12 @@ def test_what_is_repeated_inside_of_a_matrix_is_made(name, arch):
     if arch == "sm_80" and types[0].startswith("e4m3"):
         pytest.skip("it has no products of e4m3")
     assert pg.fuse(function, name="f").compile(*types, arch=arch).check().ok
+
+
+def test_parts_begin_with_the_first_of_those_that_are_the_same():
+    function = pg.fuse(lambda x, w: (x @ np.repeat(w, 2, axis=0))[1:4])
+    with pytest.raises(ShapeError, match="a part of elements of w that are repeated 2 times"):
+        function.program("bf16[6,M,K]", "bf16[3,K,N]")
 
 
 def test_bytes_are_not_repeated_along_the_sum():

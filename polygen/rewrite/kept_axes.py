@@ -9,39 +9,40 @@ A kernel's statements are over the axes of its product. Only what is stored has 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from polygen.frontend.iterators import Iterators
-from polygen.frontend.program import Access, Contraction, Fold, Pointwise, Statement
+from polygen.frontend.program import Access, Contraction, Fold, Pointwise, Program, Statement
+
+_MOST = 64  # programs
 
 
-def with_kept_axes(
-    statements: Sequence[Statement], stored: frozenset[str], iterators: Iterators
-) -> tuple[Statement, ...]:
-    """The statements, over axes of one index that they have of what they read.
-
-    Args:
-        statements: in order.
-        stored: names of arrays, which have their axes.
-        iterators: where names come from.
-    """
+@functools.lru_cache(maxsize=_MOST)
+def with_kept_axes(program: Program) -> Program:
+    """The program, over axes of one index that statements have of what they read; else as it is."""
+    iterators = Iterators([*program.tensors, *program.sizes])
     written: dict[str, Statement] = {}
     # Values that have axes more than they are read with: which of their axes those are.
     wider: dict[str, tuple[int, ...]] = {}
     found: list[Statement] = []
-    for one in statements:
-        of = one if isinstance(one, Contraction) else _wider(one, written, wider, iterators)
+    for one in program.statements:
+        of: Statement
         if isinstance(one, Contraction):
             of = replace(one, lhs=_at_zero(one.lhs, wider), rhs=_at_zero(one.rhs, wider))
-        if of.domain != one.domain and of.write.name not in stored and isinstance(of, Pointwise):
+        else:
+            of = _wider(one, written, wider, iterators)
+        stored = of.write.name in program.tensors
+        if of.domain != one.domain and not stored and isinstance(of, Pointwise):
             index = tuple(iterator for iterator, _ in of.domain)
             own = one.write.iterators
             wider[of.write.name] = tuple(n for n, it in enumerate(index) if it not in own)
             of = replace(of, write=replace(of.write, index=index))
         written[of.write.name] = of
         found.append(of)
-    return tuple(found)
+    made = tuple(found)
+    return program if made == program.statements else replace(program, statements=made)
 
 
 def _at_zero(access: Access, wider: Mapping[str, Sequence[int]]) -> Access:
@@ -58,25 +59,24 @@ def _wider(
     wider: Mapping[str, Sequence[int]],
     iterators: Iterators,
 ) -> Pointwise | Fold:
-    """A statement over the axes of the values that it reads all other axes of."""
+    """A statement over the axes of the values that it reads all other axes of; as it is where
+    these are others of each.
+    """
     args = [_at_zero(a, wider) if isinstance(a, Access) else a for a in one.args]
-    domain = one.domain
+    own, sizes = tuple(iterator for iterator, _ in one.domain), dict(one.domain)
+    plain, domains = replace(one, args=tuple(args)), set()
     for at, arg in enumerate(args):
         if not isinstance(arg, Access) or arg.name not in written:
             continue
-        of, own = written[arg.name], {iterator for iterator, _ in one.domain}
-        taken = [axis for axis in _of_one_index(of) if arg.index[axis] == 0]
-        others = [index for axis, index in enumerate(arg.index) if axis not in taken]
-        if not taken or others != [iterator for iterator, _ in one.domain]:
+        taken = [a for a in _of_one_index(written[arg.name]) if arg.index[a] == 0]
+        others = tuple(index for axis, index in enumerate(arg.index) if axis not in taken)
+        if not taken or others != own:
             continue
         free = (name for name in iterators.output(len(arg.index)) if name not in own)
-        index = list(arg.index)
-        for axis in taken:
-            index[axis] = next(free)
-        args[at] = replace(arg, index=tuple(index))
-        sizes = dict(one.domain)
-        domain = tuple((str(name), sizes.get(str(name), 1)) for name in index)
-    return replace(one, args=tuple(args), domain=domain)
+        index = tuple(next(free) if n in taken else place for n, place in enumerate(arg.index))
+        args[at] = replace(arg, index=index)
+        domains.add(tuple((str(name), sizes.get(str(name), 1)) for name in index))
+    return replace(one, args=tuple(args), domain=domains.pop()) if len(domains) == 1 else plain
 
 
 def _of_one_index(one: Statement) -> list[int]:

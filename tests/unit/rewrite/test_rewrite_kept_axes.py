@@ -1,4 +1,4 @@
-"""Integers that index results: their statements keep the axis, and only what is stored loses it."""
+"""Integers that index results: their statements keep the axis; what is stored has lost it."""
 
 import numpy as np
 import pytest
@@ -6,12 +6,15 @@ import pytest
 import polygen as pg
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.evaluate import evaluate
+from polygen.rewrite.kept_axes import with_kept_axes
+from polygen.tune.reference import by_rows
 
 COLUMN = ("bf16[M,K]", "bf16[K,24]")
 
 
 def lines(function, *types):
-    return [str(one) for one in pg.fuse(function, name="f").program(*types).statements]
+    program = with_kept_axes(pg.fuse(function, name="f").program(*types))
+    return [str(one) for one in program.statements]
 
 
 def test_only_what_is_stored_loses_the_axis():
@@ -50,6 +53,19 @@ FORMS = {
     "two columns": (lambda x, w: (x @ w)[:, 0] * (x @ w)[:, 1], COLUMN),
     "two results": (lambda x, w: ((x @ w)[:, 0], (x @ w)[:, 1] + 1), COLUMN),
     "side by side": (lambda x, w: np.stack([(x @ w)[:, 0], (x @ w)[:, 1]], 1), COLUMN),
+    "the largest's place": (lambda x, w: np.argmax((x @ w)[:, 3], 0), COLUMN),
+    "of a row": (lambda x, w: np.argmax((x[None] @ w)[0]), ("bf16[K]", "bf16[K,N]")),
+    "of matrices": (
+        lambda x, w: np.argmin((x @ w[..., None])[..., 0], -1),
+        ("bf16[B,M,K]", "bf16[B,K]"),
+    ),
+    # As kernels in order.
+    "axes of different values": (
+        lambda x, w: (x[None] @ w[None, :, None])[0, :, 0] + (x @ w[:, None])[:, 0],
+        ("bf16[M,K]", "bf16[K]"),
+    ),
+    "a row beside a column": (lambda x: (x @ x.T)[0] * (x @ x.T)[:, 0], ("bf16[16,K]",)),
+    "of one product": (lambda x: (v := x @ x.T)[0] * v[:, 0], ("bf16[16,K]",)),
     "one query": (heads, ("bf16[2,4,64]", "bf16[2,4,T,64]", "bf16[2,4,T,64]")),
     "the last query": (
         lambda q, k, v: (pg.softmax(q @ k.mT * 0.125) @ v)[:, -1],
@@ -65,7 +81,9 @@ def test_results_are_numpys(name, arch):
     assert pg.fuse(function, name="f").compile(*types, arch=arch).check().ok
 
 
-@pytest.mark.parametrize("name", ["column", "row", "batched", "side by side", "two results"])
+@pytest.mark.parametrize(
+    "name", ["column", "row", "batched", "side by side", "two results", "of a row", "of matrices"]
+)
 def test_what_they_mean(name):
     function, types = FORMS[name]
     program = pg.fuse(function, name="f").program(*types)
@@ -77,5 +95,11 @@ def test_what_they_mean(name):
     }
     wanted = function(*arrays.values())
     wanted = wanted if isinstance(wanted, tuple) else (wanted,)
-    for one, other in zip(evaluate(program, arrays, sizes), wanted, strict=True):
-        np.testing.assert_array_equal(one.astype(float), other)
+    for of in (program, with_kept_axes(program)):
+        for one, other in zip(evaluate(of, arrays, sizes), wanted, strict=True):
+            np.testing.assert_array_equal(one.astype(float), other)
+
+
+def test_tuners_take_no_rows_of_them():
+    program = pg.fuse(lambda x, w: pg.relu((x @ w)[3])).program("bf16[5,K]", "bf16[K,24]")
+    assert not by_rows(program)
