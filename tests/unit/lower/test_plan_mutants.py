@@ -116,9 +116,9 @@ CASES = [
 
 
 def code(source: KernelSource) -> str:
-    """What is compiled and launched, without comments."""
+    """What is compiled and launched, without comments, and whether loops are unrolled."""
     text = "\n".join(str(getattr(source, field.name)) for field in dataclasses.fields(source))
-    text = re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.DOTALL)
+    text = re.sub(r"/\*.*?\*/|//[^\n]*|#pragma unroll[^\n]*", "", text, flags=re.DOTALL)
     return " ".join(text.split())
 
 
