@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -211,6 +212,39 @@ def test_links_between_documents_lead_somewhere(path):
 def test_files_named_in_documents_exist(path):
     named = re.findall(r"`((?:polygen|tests|docs|schedules)/[\w./-]+)`", path.read_text())
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+# Of what is known to some modules alone, which those are.
+KNOWN_TO = {
+    "islpy": {"isl"},
+    "cupy": {"adapters", "bench", "runtime", "tune"},
+    "jinja2": {"emit", "page"},
+    "torch": {"adapters", "bench"},
+}
+
+
+def _contracts():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    return settings["tool"]["importlinter"]["contracts"]
+
+
+def _modules():
+    package = ROOT / "polygen"
+    files = {one.stem for one in package.glob("*.py")} - {"__init__"}
+    return files | {one.parent.name for one in package.glob("*/__init__.py")}
+
+
+def test_every_module_has_a_layer():
+    (contract,) = (one for one in _contracts() if one["type"] == "layers")
+    every = (name for layer in contract["layers"] for name in re.split("[|:]", layer))
+    assert {name.strip().split(".")[1] for name in every} == _modules()
+
+
+@pytest.mark.parametrize("library", KNOWN_TO)
+def test_libraries_are_known_to_some_modules_alone(library):
+    (contract,) = (one for one in _contracts() if library in one.get("forbidden_modules", ()))
+    named = {name.removeprefix("polygen.") for name in contract["source_modules"]}
+    assert named == _modules() - KNOWN_TO[library]
 
 
 def test_the_page_on_the_pipeline_names_every_module_of_the_passes():
