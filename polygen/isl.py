@@ -213,36 +213,6 @@ def points(relation: Map) -> list[tuple[int, ...]]:
     return sorted(found)
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
-    """The bounding box of a relation's image: offset per input point, constant size."""
-
-    lower: MultiPwAff  # input -> smallest coordinate per output dim; one piece for tile footprints
-    sizes: tuple[int, ...]  # elements per output dim, the largest over all inputs and parameters
-
-    @property
-    def lower_text(self) -> tuple[str, ...]:
-        """The offset, one isl expression per output dim."""
-        return tuple(str(self.lower.get_at(i)) for i in range(len(self.sizes)))
-
-
-def box(relation: Map) -> Box:
-    """The box that a tile touches: the footprint of one input point of `relation`.
-
-    Args:
-        relation: for example tile index -> elements touched.
-
-    Raises:
-        VerifyError: the size has no bound that holds for all inputs and parameters.
-    """
-    lower, upper = relation.min_multi_pw_aff(), relation.max_multi_pw_aff()
-    largest = upper.sub(lower).add_constant_val(Val(1)).max_multi_val()
-    sizes = [largest.get_val(i) for i in range(relation.dim(dim_type.out))]
-    if not all(size.is_int() for size in sizes):
-        raise VerifyError("the footprint has no constant bounding box", where=str(relation))
-    return Box(lower, tuple(int(size.to_python()) for size in sizes))
-
-
 def kind(node: AstNode | AstExpr | ScheduleNode) -> str:
     """What a node or expression is: "for", "if", "mark", "band", "op", "id", ... (isl's names)."""
     found = cast(enum.Enum, node.get_type())  # islpy's stubs say int

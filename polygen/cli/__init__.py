@@ -27,7 +27,7 @@ from polygen.errors import (
 )
 from polygen.knobs import current as knobs  # (not as a name of polygen: that loads NumPy)
 
-FAILED, REFUSED, INTERRUPTED = 1, 2, 130
+REFUSED, INTERRUPTED = 2, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -45,8 +45,6 @@ FORMS = {
 }
 _POWERS = {0.5: "sqrt({0})", -0.5: "(1.0 / sqrt({0}))", -1.0: "(1.0 / {0})"}
 _POWERS |= {float(n): " * ".join(["{0}"] * n) for n in (1, 2, 3)}
-# Of any of them in units of the last place, by CUDA's manual: of pow 2, of erfc and erfinv 5.
-UNITS = 8
 
 
 def in_double(

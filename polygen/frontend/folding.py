@@ -19,7 +19,6 @@ from polygen.frontend.trace import Trace
 
 # NumPy's names of reductions that values have as methods.
 METHODS = ("sum", "prod", "max", "min", "mean", "all", "any", "argmax", "argmin")
-FOLDS = (*METHODS, "logsumexp", "deviations")
 
 
 def folded(trace: Trace, node: Node, function: str, axis: Any, keepdims: bool) -> Node:
@@ -28,7 +27,7 @@ def folded(trace: Trace, node: Node, function: str, axis: Any, keepdims: bool) -
     Args:
         trace: of the node.
         node: what is reduced.
-        function: one of `FOLDS`.
+        function: one of `METHODS`, "logsumexp", or "deviations" from the mean.
         axis: a number, several, or None for all axes.
         keepdims: leave axes of size 1 where axes are folded.
 

@@ -30,7 +30,6 @@ class Device:
     compile_target: str  # what the compiler's architecture option takes
     schedule_families: tuple[str, ...]  # folders of schedules/ that apply, best first
     shared_per_block_optin: int  # dynamic shared memory one block may ask for
-    shared_per_block_default: int  # what it gets without asking
     shared_per_multiprocessor: int
     shared_reserved_per_block: int  # taken by the system from each resident block
     shared_banks: int

@@ -56,7 +56,6 @@ class Variable:
     size: int  # bytes; 0 for an unsized extern array
     kind: str  # PTX type without the dot: "u64", "b8", "f32"
     initial: bytes = b""
-    extern: bool = False
     addresses: tuple[tuple[int, str], ...] = ()  # of other variables, by offset in `initial`
 
 

@@ -118,7 +118,7 @@ def _initial(kind: str, text: str, line: int) -> tuple[bytes, tuple[tuple[int, s
 
 
 _VARIABLE = re.compile(
-    r"(?P<prefix>(?:\.(?:extern|visible|weak|common)\s+)*)\.(?P<space>shared|local|global|const|param)\s+"
+    r"(?:\.(?:extern|visible|weak|common)\s+)*\.(?P<space>shared|local|global|const|param)\s+"
     r"(?:\.(?:attribute\([^)]*\)|ptr|align\s+\d+|v[24]|global|const|shared)\s*)*?"
     r"(?:\.align\s+(?P<align>\d+)\s+)?\.(?P<kind>\w+)\s+(?:\.ptr\s+[^\w%$]*(?:\.\w+\s+)?(?:\.align\s+\d+\s+)?)?"
     r"(?P<name>[\w%$]+)\s*(?P<dims>(?:\[\d*\])*)\s*(?:=\s*(?P<initial>.*))?$",
@@ -147,7 +147,6 @@ def _variable(text: str, line: int) -> Variable:
         size=size,
         kind=kind,
         initial=initial,
-        extern="extern" in match["prefix"],
         addresses=addresses,
     )
 

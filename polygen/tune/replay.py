@@ -19,7 +19,6 @@ from polygen.tune.identity import candidate_key
 from polygen.tune.records import REFUSED, TIMED, WRONG
 from polygen.tune.trials import Batch, Built, Trial, be_a_child
 
-BEHAVIOURS = ("refused", "wrong", "hang", "exit", "kill", "crash-build", "hang-timing")
 _FOREVER = 3600.0
 _PATIENCE = 600.0  # seconds for what does not hang, however slow the machine is
 
@@ -30,7 +29,8 @@ class ReplaySource:
 
     Attributes:
         times: microseconds by `candidate_key`.
-        behaviours: what some schedules do instead, by key: one of `BEHAVIOURS`.
+        behaviours: what some schedules do instead, by key: "refused", "wrong", "hang", "exit",
+            "kill", "crash-build", "hang-timing".
         build_seconds: that a build takes.
         launch_seconds: that a launch takes, as the tuner sees it.
         noise: spread of single launches, as a share of the time.

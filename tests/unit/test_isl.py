@@ -92,18 +92,6 @@ def test_count_refuses_what_isl_counts_wrongly(text, message):
         isl.count(isl.Set(text))
 
 
-def test_box_of_a_tile():
-    relation = isl.Map("[M,K] -> { t[a,b] -> A[i,k] : 128a<=i<128a+128 and 32b<=k<32b+32 }")
-    found = isl.box(relation)
-    assert found.sizes == (128, 32)
-    assert "128a" in found.lower_text[0] and "32b" in found.lower_text[1]
-
-
-def test_box_without_constant_size_is_refused():
-    with pytest.raises(VerifyError, match="no constant bounding box"):
-        isl.box(isl.Map("[M] -> { t[a] -> A[i] : 0<=i<M }"))
-
-
 def test_sample_pair_takes_the_smallest_sizes():
     relation = isl.UnionMap("[K] -> { mma[i,j,k] -> copy_a[k] : 0<=i,j,k<K and K>=33 }")
     found = isl.sample_pair(relation)

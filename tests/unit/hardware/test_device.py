@@ -34,7 +34,6 @@ def test_a100_numbers():
 def test_numbers_fit_together(found):
     optin = found.shared_per_multiprocessor - found.shared_reserved_per_block
     assert found.shared_per_block_optin == optin
-    assert found.shared_per_block_default < found.shared_per_block_optin
     assert found.max_threads_per_block <= found.warps_per_multiprocessor * found.warp_size
     assert len(found.sources) == len({fact for fact, _ in found.sources}) >= 15
     assert all(source for _, source in found.sources)
