@@ -63,9 +63,9 @@ def sums(program: Program) -> dict[str, Summed]:
     Raises:
         UnsupportedProgram: a sum that no loop over k tiles makes, or sums of several shapes.
     """
-    found = {one.name: _summed(program, one) for one in program.contractions if len(_own(one)) > 1}
+    found = {one.name: _summed(program, one) for one in program.contractions if len(one.summed) > 1}
     shapes = {
-        one.name: tuple(dict(one.domain)[it] for it in _own(one)) for one in program.contractions
+        one.name: tuple(dict(one.domain)[it] for it in one.summed) for one in program.contractions
     }
     for one in program.contractions:
         if found and shapes[one.name] != shapes[next(iter(found))]:
@@ -117,18 +117,13 @@ def _linear(product: object, length: str) -> Contraction:
     return replace(product, domain=(*kept, (k, whole)), lhs=lhs, rhs=rhs)
 
 
-def _own(product: Contraction) -> list[str]:
-    """The iterators that a product sums over."""
-    return [it for it, _ in product.domain if it not in product.write.iterators]
-
-
 def _listed(dims: Sequence[Dim]) -> str:
     return ", ".join(map(str, dims))
 
 
 def _summed(program: Program, product: Contraction) -> Summed:
     require_each_once(program, product)
-    own, sizes = _own(product), dict(product.domain)
+    own, sizes = product.summed, dict(product.domain)
     for access in product.reads:
         alone = [it for it in own if it not in access.iterators and sizes[it] != 1]
         twice = [it for it, count in Counter(access.iterators).items() if count > 1]

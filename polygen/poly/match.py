@@ -251,7 +251,7 @@ def match(
     products = []
     for contraction in program.contractions:
         written = fusion.iterators(contraction.name)
-        (k,) = (it for it, _ in contraction.domain if it not in contraction.write.iterators)
+        (k,) = contraction.summed
         several = (sums or {}).get(contraction.name)
         summed = {k: "k"} if several is None else several.dims()
         dims = dict(zip(written, axes, strict=True)) | summed

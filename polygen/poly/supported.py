@@ -229,7 +229,7 @@ def _several(dims: list[str]) -> list[str]:
 
 
 def _require_one_sum(program: Program, product: Contraction) -> None:
-    summed = [it for it, _ in product.domain if it not in product.write.iterators]
+    summed = product.summed
     for access in product.reads:
         own = access.iterators if paged(access) is None else access.axes
         if not summed or summed[0] not in own or len(set(own)) < len(own):

@@ -159,7 +159,7 @@ class _Rewriting(TwoPrograms):
         self.rows = second.write.iterators[:-1]
         sizes = dict(second.domain)
         self.extents = tuple(sizes[it] for it in self.rows)
-        (key,) = (it for it, _ in second.domain if it not in second.write.iterators)
+        (key,) = second.summed
         self.keys = sizes[key]
         self.returned = self.of_first()
 
@@ -189,7 +189,7 @@ class _Rewriting(TwoPrograms):
                         f"Compute {access.name} before, or multiply the result by it",
                     )
         own = second.write.iterators
-        summed = [it for it, _ in second.domain if it not in own]
+        summed = second.summed
         row, other = self.operand.iterators, self.other().iterators
         if (
             len(summed) != 1

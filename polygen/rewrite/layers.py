@@ -367,7 +367,7 @@ def _require_rows(program: Program, product: Contraction, rows: str) -> None:
         UnsupportedProgram: with the product.
     """
     own = product.write.iterators
-    summed = [it for it, _ in product.domain if it not in own]
+    summed = product.summed
     left = (one for one in product.reads if one.name == rows)
     same = not rows or any(one.iterators == (*own[:-1], *summed) for one in left)
     if len(summed) == 1 and same:

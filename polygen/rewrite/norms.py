@@ -142,7 +142,7 @@ class _Rewriting:
         (operand,) = normed
         other = product.rhs if operand is product.lhs else product.lhs
         writer = self.writers[operand.name]
-        sums = [it for it, _ in product.domain if it not in product.write.iterators]
+        sums = product.summed
         own = tuple(it for it, _ in writer.domain)
         whole = isinstance(writer, Pointwise) and len(sums) == 1 and sums[0] in operand.index
         if not whole:  # which later passes refuse by name
@@ -180,7 +180,7 @@ class _Rewriting:
 
     def _both(self, product: Contraction) -> None:
         """A product of operands that are divided by lengths of their rows, or the like, both."""
-        sums = [it for it, _ in product.domain if it not in product.write.iterators]
+        sums = product.summed
         reads: list[Access] = []
         factors: list[tuple[Argument, Mapping[str, Index]]] = []
         for operand in product.reads:
@@ -226,7 +226,7 @@ class _Rewriting:
 
     def _of_other(self, term: _Term, summed: str, other: Access, product: Contraction) -> Access:
         """The sum of a term's elements, the same for all rows, times the other operand's."""
-        (k,) = (it for it, _ in product.domain if it not in product.write.iterators)
+        (k,) = product.summed
         sizes = dict(product.domain)
         domain = tuple((it, sizes[it]) for it in dict.fromkeys(other.iterators))
         like = Pointwise(product.name, domain, other, "mul", (), F32)
