@@ -53,8 +53,8 @@ from polygen.lower.legal_first import check_first, check_first_beside
 from polygen.lower.legal_folds import check_folded, check_folds, check_parts
 from polygen.lower.legal_joined import check_joined
 from polygen.lower.legal_last_round import check_last_round
+from polygen.lower.legal_rest import check_rest, check_rest_device, check_rest_layout
 from polygen.lower.pixels import check_pixels
-from polygen.lower.rest_legal import check_rest, check_rest_device, check_rest_layout
 from polygen.poly.ahead import settled_operands
 from polygen.poly.folds import require_rows_alone
 from polygen.poly.match import Match

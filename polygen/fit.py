@@ -44,11 +44,11 @@ from polygen.lower.legal_first import check_first
 from polygen.lower.legal_folds import check_folds
 from polygen.lower.legal_joined import check_joined
 from polygen.lower.legal_last_round import check_last_round
+from polygen.lower.legal_rest import check_rest, check_rest_layout
 from polygen.lower.memory import memory, needed
 from polygen.lower.pixels import check_pixels
 from polygen.lower.registers import streamed_registers
 from polygen.lower.resources import filling_roles, registers_available, resources
-from polygen.lower.rest_legal import check_rest, check_rest_layout
 from polygen.poly.fills import ring_pieces
 from polygen.poly.match import Match
 from polygen.poly.operand import Operand

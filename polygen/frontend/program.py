@@ -84,9 +84,8 @@ class Contraction:
     """
 
     name: str  # statement name, "S0"
-    domain: tuple[
-        tuple[str, Dim], ...
-    ]  # iterator and extent, in order: (("i", "M"), ("j", "N"), ("k", "K"))
+    # Iterator and extent, in order: (("i", "M"), ("j", "N"), ("k", "K")).
+    domain: tuple[tuple[str, Dim], ...]
     write: Access
     lhs: Access
     rhs: Access
@@ -208,14 +207,19 @@ class Program(Brief):
     name: str  # a C identifier
     source: str  # the expression or function text, for people
     inputs: tuple[Tensor, ...]  # in call order
-    outputs: tuple[
-        Tensor, ...
-    ]  # in return order; each is written by one statement, or each of its parts by one
+    # In return order; each is written by one statement, or each of its parts by one.
+    outputs: tuple[Tensor, ...]
     statements: tuple[Statement, ...]  # a value is defined before it is read
     invariant: tuple[str, ...] = ()  # dims that must have no part in the bits of an element
     # Outputs that a call is given among its operands, and the places where; their other elements
     # stay as they are.
     in_place: tuple[tuple[str, int], ...] = ()
+    rest: Rest | None = None  # what the sums of the only product have besides
+    # Operands of products that a launch before the kernel makes, with folds over their own rows.
+    first: tuple[str, ...] = ()
+    # Of those that it only stores with their axes in another order: what runs along their rows.
+    turned: tuple[tuple[str, int], ...] = ()
+    in_order: InOrder | None = None  # None: it is the only one
 
     @property
     def operands(self) -> tuple[Tensor, ...]:
@@ -225,13 +229,6 @@ class Program(Brief):
             if tensor.name in given:
                 found.insert(given[tensor.name], tensor)
         return tuple(found)
-
-    rest: Rest | None = None  # what the sums of the only product have besides
-    # Operands of products that a launch before the kernel makes, with folds over their own rows.
-    first: tuple[str, ...] = ()
-    # Of those that it only stores with their axes in another order: what runs along their rows.
-    turned: tuple[tuple[str, int], ...] = ()
-    in_order: InOrder | None = None  # None: it is the only one
 
     @property
     def contractions(self) -> tuple[Contraction, ...]:
