@@ -343,10 +343,9 @@ def _fold(
     term = _operand(statement.args[0], values, ranges, extents)
     whole = np.broadcast_to(term, tuple(ranges.values()))
     axes = [axis for axis, it in enumerate(ranges) if it in statement.folded]
-    alone = [axis for axis in axes if whole.shape[axis] == 1]  # an index is along another one
-    if 0 < len(alone) < len(axes):
-        whole = whole.squeeze(tuple(alone))
-        axes = [axis - sum(one < axis for one in alone) for axis in axes if axis not in alone]
+    alone = [axis for axis in axes if whole.shape[axis] == 1][: len(axes) - 1]
+    whole = whole.squeeze(tuple(alone))  # of an index one is left
+    axes = [axis - sum(one < axis for one in alone) for axis in axes if axis not in alone]
     monoid = MONOIDS[statement.function]
     if real is not None and monoid.in_order is not None:
         return np.asarray(
