@@ -9,17 +9,13 @@ A kernel's statements are over the axes of its product. Only what is stored has 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from polygen.frontend.iterators import Iterators
 from polygen.frontend.program import Access, Contraction, Fold, Pointwise, Program, Statement
 
-_MOST = 64  # programs
 
-
-@functools.lru_cache(maxsize=_MOST)
 def with_kept_axes(program: Program) -> Program:
     """The program, over axes of one index that statements have of what they read; else as it is."""
     iterators = Iterators([*program.tensors, *program.sizes])
