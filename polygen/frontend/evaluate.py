@@ -125,7 +125,7 @@ def _run(
         with np.errstate(all="ignore"):
             if isinstance(statement, Contraction):
                 values[name] = _contraction(statement, values, extents)
-                own = partial(_contraction, statement, _magnitudes(statement, values), extents)
+                own = partial(_of_magnitudes, _contraction, statement, values, extents)
                 values[name] = moved.sum(name, values[name], own)
                 if program.rest is not None:  # of the only product
                     made = _run(program.rest.middle, values, extents, True, single)
@@ -133,7 +133,7 @@ def _run(
                     values[name] = values[name] + more[program.rest.last.outputs[0].name]
             elif isinstance(statement, Fold):
                 value = _fold(statement, values, extents, real, single - 1)
-                own = partial(_fold, statement, _magnitudes(statement, values), extents)
+                own = partial(_of_magnitudes, _fold, statement, values, extents)
                 value = moved.sum(name, value, own)
                 values[name] = as_computed(value, real) if real else value
             else:
@@ -145,9 +145,15 @@ def _run(
     return values
 
 
-def _magnitudes(statement: Contraction | Fold, values: Mapping[str, Array]) -> dict[str, Array]:
-    """Values, those that a sum reads without their signs."""
-    return {**values, **{a.name: np.abs(values[a.name]) for a in statement.reads}}
+def _of_magnitudes(
+    total: Callable[[Any, Mapping[str, Array], Mapping[str, int]], Array],
+    statement: Contraction | Fold,
+    values: Mapping[str, Array],
+    extents: Mapping[str, int],
+) -> Array:
+    """A sum of its terms without their signs."""
+    without = {a.name: np.abs(values[a.name]) for a in statement.reads}
+    return total(statement, {**values, **without}, extents)
 
 
 def _placed(
@@ -166,7 +172,7 @@ def _placed(
     apart = name in program.tensors and any(isinstance(one, Form | int) for one in index)
     if name not in program.in_parts and not apart:
         return value
-    shape = tuple(_size(dim, extents) for dim in program.tensors[name].dims)
+    shape = program.tensors[name].shape(extents)
     found = values.get(name)
     found = np.full(shape, np.nan) if found is None else found.copy()
     ranges, kept = _extents(statement, extents), statement.write.iterators
@@ -196,11 +202,11 @@ def _by_groups(
     moved: Moved,
 ) -> dict[str, Array]:
     """The outputs, group after group: rows that have no group stay NaN."""
-    shapes = {t.name: tuple(_size(dim, extents) for dim in t.dims) for t in program.outputs}
+    shapes = {t.name: t.shape(extents) for t in program.outputs}
     found = {name: np.full(shape, np.nan) for name, shape in shapes.items() if name not in given}
     apart = replace(program, statements=apart_from_groups(program))
     known = _run(apart, given, extents, round_outputs, single)
-    rows = _size(rows_in_groups(program), extents)
+    rows = size_value(rows_in_groups(program), extents)
     for group, (first, last) in enumerate(zip(*bounds(given[program.ends], rows), strict=True)):
         if last > first:
             alone = one_group(program, group, int(first), int(last - first))
@@ -209,11 +215,6 @@ def _by_groups(
                 array[first:last] = values[name]
             known |= {name: values[name] for name in shapes if name not in found}  # by index
     return found | {name: known[name] for name in shapes if name not in found}
-
-
-def _size(dim: Dim, extents: Mapping[str, int]) -> int:
-    found: int = size_value(dim, extents)
-    return found
 
 
 def _bind_sizes(
@@ -230,7 +231,7 @@ def _bind_sizes(
 
 def _extents(statement: Statement, extents: Mapping[str, int]) -> dict[str, int]:
     """How far each iterator of a statement runs, in the domain's order."""
-    return {it: _size(e, extents) for it, e in statement.domain}
+    return {it: size_value(e, extents) for it, e in statement.domain}
 
 
 def _contraction(
@@ -364,7 +365,7 @@ def _operand(
     if isinstance(arg, Constant):
         return arg.value
     if isinstance(arg, Extent):
-        return float(math.prod(_size(d, extents) for d in arg.dims))
+        return float(math.prod(size_value(d, extents) for d in arg.dims))
     iterators = tuple(ranges)
     if isinstance(arg, Coordinate):
         at = arg.index

@@ -105,6 +105,12 @@ class Contraction:
         return tuple(it for it, _ in self.domain if it not in self.write.iterators)
 
     @property
+    def matrices(self) -> tuple[str, ...]:
+        """The iterators that count matrices: both operands and the result have them."""
+        both = {*self.lhs.iterators} & {*self.rhs.iterators}
+        return tuple(it for it in self.write.iterators if it in both)
+
+    @property
     def again(self) -> tuple[str, ...]:
         """The iterators of outer loops of a sum, as which parts of operands are counted."""
         return self.summed[:-1] if self.block else ()

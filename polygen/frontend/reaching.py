@@ -32,23 +32,18 @@ def through(
         raise one_row(inner.rows)
     if found.axis is None:
         return Reach(None, 1, inner.scale * (found.offset // inner.per) + inner.offset)
-    if inner.per > 1 and extents.get(found.axis) == 1:  # one element
-        offset = inner.scale * (found.offset // inner.per) + inner.offset
-        return Reach(found.axis, 1, offset, rows=inner.rows)
-    if inner.per > 1 and (found.scale != 1 or found.offset % inner.per):
+    several = extents.get(found.axis) != 1
+    if inner.per > 1 and several and (found.scale != 1 or found.offset % inner.per):
         raise ShapeError(
             f"a part of elements of {describe(node.source)} that are repeated {inner.per} times",
             nearest="Take the part before repeating, as in pg.repeat(s[:4], 128, axis=0), or one "
             "that begins with the first of those that are the same",
         )
-    if inner.per > 1:
-        offset = inner.scale * (found.offset // inner.per) + inner.offset
-        return Reach(found.axis, inner.scale, offset, inner.per * found.per, inner.rows)
     return Reach(
         found.axis,
         inner.scale * found.scale,
-        inner.scale * found.offset + inner.offset,
-        inner.per * found.per,
+        inner.scale * (found.offset // inner.per) + inner.offset,
+        inner.per * found.per if several else 1,
         inner.rows,
     )
 

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from polygen.errors import PolygenError, ShapeError, shortened
+from polygen.errors import ShapeError, shortened
 from polygen.frontend.describing import describe
 from polygen.frontend.nodes import Reach
-from polygen.frontend.program import Dim
+from polygen.frontend.reshaping import dim_of
 from polygen.frontend.shapes import shape_text
-from polygen.frontend.symbolic import Size
 from polygen.frontend.traced import Traced
 
 
@@ -122,7 +121,7 @@ def broadcast_to(array: Any, shape: Any, subok: bool = False) -> Any:
     if not isinstance(array, Traced):
         return np.broadcast_to(array, shape, subok)
     node, whole = array.node, shape if isinstance(shape, (tuple, list)) else (shape,)
-    dims = [_size(array, one) for one in whole]
+    dims = [dim_of(one, f"np.broadcast_to of {describe(node)}") for one in whole]
     before = len(dims) - len(node.dims)
     fits = [
         own in (1, wanted) for own, wanted in zip(node.dims, dims[max(before, 0) :], strict=False)
@@ -138,24 +137,6 @@ def broadcast_to(array: Any, shape: Any, subok: bool = False) -> Any:
         Reach(before + at if own == dims[before + at] else None) for at, own in enumerate(node.dims)
     ]
     return Traced(array.trace, array.trace.reach(node, reaches, dims))
-
-
-def _size(value: Traced, given: Any) -> Dim:
-    """One of the sizes of a shape."""
-    if isinstance(given, Size):
-        return given.name
-    if isinstance(given, str):
-        return given
-    try:
-        number = index(given)
-    except (TypeError, PolygenError):
-        number = 0
-    if number >= 1:
-        return number
-    raise ShapeError(
-        f"np.broadcast_to of {describe(value.node)}: {shortened(repr(given))} is no size",
-        nearest="Sizes are numbers from 1 on, and those of x.shape",
-    )
 
 
 def _axes(name: str, value: Traced, axis: Any, count: int) -> set[int]:

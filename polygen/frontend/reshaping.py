@@ -53,7 +53,7 @@ def reshaped(
         UnsupportedProgram: the reshape mixes axes.
     """
     where = f"reshape of {text} from {shape_text(dims)} to {shape_text(tuple(shape))}"
-    wanted = [_dim(one, where) for one in shape]
+    wanted = [dim_of(one, where, rest=True) for one in shape]
     wanted = _without_unknown(dims, wanted, where, paged=paged)
     apart = [_digits_of(dim, dims) for dim in wanted]
     if any(len(digits) > 1 for digits in apart):
@@ -200,7 +200,17 @@ def mixed_rows(text: str) -> PolygenError:
     )
 
 
-def _dim(given: Any, where: str) -> Dim:
+def dim_of(given: Any, where: str, *, rest: bool = False) -> Dim:
+    """A size as it is given.
+
+    Args:
+        given: a number, a size as ``x.shape`` has it, or its name.
+        where: what is done with it, for messages.
+        rest: whether it may be -1, for what is left.
+
+    Raises:
+        ShapeError: it is none.
+    """
     if isinstance(given, Size):
         return given.name
     if isinstance(given, str):
@@ -209,11 +219,12 @@ def _dim(given: Any, where: str) -> Dim:
         number = -2 if isinstance(given, bool) else index(given)
     except (TypeError, PolygenError):
         number = -2
-    if number == -1 or number >= 1:
+    if number >= 1 or (rest and number == -1):
         return number
     raise ShapeError(
         f"{where}: {shortened(repr(given))} is no size",
-        nearest="Sizes are numbers from 1 on, those of x.shape, and one -1 for what is left",
+        nearest="Sizes are numbers from 1 on, those of x.shape"
+        + (", and one -1 for what is left" if rest else ""),
     )
 
 

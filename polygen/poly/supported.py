@@ -147,8 +147,7 @@ def require_each_once(program: Program, statement: Statement) -> None:
     """
     again: tuple[str, ...] = ()
     if isinstance(statement, Contraction):
-        both = {*statement.lhs.iterators} & {*statement.rhs.iterators}
-        again = (*statement.again, *(it for it in statement.write.iterators if it in both))
+        again = (*statement.again, *statement.matrices)
     for access in statement.reads:
         repeated = any(_is_repeated(index, again) for index in access.index)
         if paged(access) is None and repeated:

@@ -102,9 +102,8 @@ def _source(
     found = Access(source.name, tuple(renamed(one, names) for one in source.index))
     (named,) = (one for one in found.index if isinstance(one, Gathered))
     # Rows and columns have a number each: only matrices share one.
-    shared = set(product.lhs.iterators) & set(product.rhs.iterators) & set(product.write.iterators)
     plain = {place for place in named.places if isinstance(place, str)}
-    return found if plain <= shared else access
+    return found if plain <= {*product.matrices} else access
 
 
 def renamed(index: Index, names: Mapping[str, str]) -> Index:

@@ -23,7 +23,7 @@ from polygen.emit.leaf.table import proof
 from polygen.emit.leaves import real_of
 from polygen.emit.names import c_name
 from polygen.emit.proofs.stored import Wanted, Writes, check_writes, storing
-from polygen.emit.proofs.threads import Arrays, of_kernel, place_in, size
+from polygen.emit.proofs.threads import Arrays, evaluated, of_kernel, place_in, size
 from polygen.emit.run_text import Called, Handler
 from polygen.emit.text_functions import FUNCTIONS, run
 from polygen.emit.text_values import SharedArray, mixed, number_of, of_each, token
@@ -43,9 +43,8 @@ _BEHIND = 5  # lanes that have no part, or no result
 def _(plan: KernelPlan, leaf: Leaf, work: Meet, texts: tuple[str, ...]) -> None:
     done = run(read(texts[-1]), {}, 1).names
     for fold in work.folds:
-        for name, nothing in zip(fold.names, identities(fold.monoid, real_of(plan)), strict=True):
-            wanted = run(read(f"const {real_of(plan)} nothing = {nothing};"), {}, 1).names
-            if done[name] != wanted["nothing"]:
+        for name, nothing in zip(fold.names, nothings(plan, fold.monoid), strict=True):
+            if done[name] != nothing:
                 raise VerifyError(f"{name} begins with what is not nothing")
 
 
@@ -160,6 +159,11 @@ def _(plan: KernelPlan, leaf: Leaf, work: StoreResults, texts: tuple[str, ...]) 
         value = mixed(f"to_{name_of(tensor.dtype)}", values[name])[who]
         wanted.append(Wanted(name, place, value, (np.flatnonzero(who),)))
     check_writes(written, wanted)
+
+
+def nothings(plan: KernelPlan, monoid: str) -> list[Any]:
+    """The components of nothing."""
+    return [evaluated(one, {}) for one in identities(monoid, real_of(plan))]
 
 
 class Combining:

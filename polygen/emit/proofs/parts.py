@@ -16,12 +16,11 @@ import numpy as np
 
 from polygen.emit.c_text import read
 from polygen.emit.ctext import definition
-from polygen.emit.folds import identities
 from polygen.emit.leaf.table import proof
 from polygen.emit.leaves import real_of
 from polygen.emit.proofs.blocks import blocks
 from polygen.emit.proofs.elements import Block
-from polygen.emit.proofs.folded import KEPT, Combining, begins
+from polygen.emit.proofs.folded import KEPT, Combining, begins, nothings
 from polygen.emit.proofs.stored import Wanted, Writes, check_writes, storing
 from polygen.emit.proofs.threads import evaluated, size
 from polygen.emit.run_text import Called
@@ -35,12 +34,11 @@ from polygen.lower.result_work import Exchange, Folding, FoldPart, Meeting
 
 @proof("unfold", "threads", Folding)
 def _(plan: KernelPlan, leaf: Leaf, work: Folding, texts: tuple[str, ...]) -> None:
-    done, real = run(read(texts[-1]), {}, 1).names, real_of(plan)
+    done = run(read(texts[-1]), {}, 1).names
     for part in work.epilogue.folds:
         shape = (part.atoms, len(part.offsets), part.registers)
-        for name, nothing in zip(part.names, identities(part.monoid, real), strict=True):
-            wanted = run(read(f"const {real} nothing = {nothing};"), {}, 1).names["nothing"]
-            if done[name].dims != shape or (done[name].base != wanted).any():
+        for name, nothing in zip(part.names, nothings(plan, part.monoid), strict=True):
+            if done[name].dims != shape or (done[name].base != nothing).any():
                 raise VerifyError(f"{name} begins with what is not nothing")
 
 

@@ -7,6 +7,7 @@ import polygen as pg
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.evaluate import evaluate
 from polygen.rewrite.kept_axes import with_kept_axes
+from polygen.small_problem import trial_operands
 from polygen.tune.reference import by_rows
 
 COLUMN = ("bf16[M,K]", "bf16[K,24]")
@@ -88,11 +89,8 @@ def test_what_they_mean(name):
     function, types = FORMS[name]
     program = pg.fuse(function, name="f").program(*types)
     sizes = {"B": 3, "M": 5, "N": 7, "K": 4}
-    generator = np.random.default_rng(1)
-    arrays = {
-        one.name: generator.integers(-3, 4, one.shape(sizes)).astype(float)
-        for one in program.inputs
-    }
+    operands = [one.astype(float) for one in trial_operands(program, sizes, 1)]
+    arrays = dict(zip((one.name for one in program.operands), operands, strict=True))
     wanted = function(*arrays.values())
     wanted = wanted if isinstance(wanted, tuple) else (wanted,)
     for of in (program, with_kept_axes(program)):
